@@ -1,0 +1,61 @@
+# Two commands: `make run` shows Whimbrel at work, `make test` proves it. Each sets up what it needs in .venv.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
+DEV_EXTRAS := spark,bench,dev
+FAST := tests/unit tests/property tests/differential
+
+.PHONY: help run test check bench docs java clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run: $(STAMP) ## Set up, then show Whimbrel at work (about ten seconds)
+	$(BIN)/whimbrel demo $(ARGS)
+
+test: $(DEV_STAMP) java ## Set up, then run all tests
+	@source tools/java_home.sh && $(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV_STAMP) ## Format, lint, strict types, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python -m pytest $(FAST) -m "not slow" $(ARGS)
+
+bench: $(DEV_STAMP) ## Measure beside our peers, print ratios, keep results in bench/results
+	$(BIN)/python bench/run.py $(ARGS)
+
+docs: $(DEV_STAMP) ## Make the generated reference pages anew
+	$(BIN)/python tools/make_docs.py
+
+java: ## Find Java 17 or newer for Spark, or install it where that is possible
+	@bash tools/find_java.sh
+
+clean: ## Remove everything that was made here
+	rm -rf $(VENV) .java dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Whimbrel needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	    "Name another with: make PYTHON=/path/to/python3.11 …"; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) …"
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing Whimbrel into $(VENV) …"
+	@$(PIP) --editable .
+	@touch $@
+
+$(DEV_STAMP): $(STAMP)
+	@echo "Installing Spark, peers and tools into $(VENV) (Spark is large: a few minutes the first time) …"
+	@$(PIP) --editable '.[$(DEV_EXTRAS)]'
+	@touch $@

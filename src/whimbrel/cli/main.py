@@ -1,0 +1,67 @@
+"""The entry point: gathers the command groups and turns our errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from whimbrel import __version__
+from whimbrel.cli.demo import demo
+from whimbrel.cli.filter import app as filter_app
+from whimbrel.errors import FilterError, WhimbrelError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="whimbrel",
+    help="Publish/subscribe for devices that move, sleep and disappear.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(filter_app, name="filter")
+app.command("demo")(demo)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"whimbrel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # the callback has printed it
+
+
+def main() -> None:
+    """Run the command line; the process exits with 0, 1 or 2 (130 when interrupted)."""
+    try:
+        app()
+    except FilterError as error:
+        _fail(error.pointed())
+    except WhimbrelError as error:
+        _fail(f"error: {error}")
+    except BrokenPipeError:
+        # Whoever read us has seen enough (`| head`): nothing to tell, and nobody to tell it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"error: {error.filename or 'system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    typer.echo(message, err=True)
+    sys.exit(2)

@@ -1,0 +1,140 @@
+"""Every error Whimbrel raises on purpose.
+
+Rule: one root, below it one class per *reaction* of whoever catches it, then one per cause.
+Rule: raw values live in attributes and ``args`` (so errors pickle); the sentence is made in ``__str__``
+and names what was found, what is allowed, and where.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = [
+    "FilterError",
+    "InvalidInputError",
+    "InvalidValueError",
+    "MalformedBodyError",
+    "MalformedLineError",
+    "UnsupportedNodeError",
+    "WhimbrelError",
+]
+
+_EXCERPT_WIDTH = 100
+
+
+class WhimbrelError(Exception):
+    """The root: ``except WhimbrelError`` catches everything Whimbrel raises on purpose."""
+
+
+class InvalidInputError(WhimbrelError):
+    """Something from outside cannot be accepted. Reaction: reject it, tell the sender, carry on."""
+
+
+class InvalidValueError(InvalidInputError):
+    """A value is outside what its field allows."""
+
+    def __init__(self, what: str, found: object, allowed: str) -> None:
+        super().__init__(what, found, allowed)
+        self.what, self.found, self.allowed = what, found, allowed
+
+    def __str__(self) -> str:
+        return f"{self.what}: found {_shorten(repr(self.found))}, allowed is {self.allowed}"
+
+
+class MalformedBodyError(InvalidInputError):
+    """A body is not what its form (JSON, CBOR) says it is: the reason, and the place where it is known."""
+
+    def __init__(
+        self,
+        form: str,
+        reason: str,
+        line: int | None = None,
+        column: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(form, reason, line, column, offset)
+        self.form, self.reason = form, reason
+        self.line, self.column, self.offset = line, column, offset
+
+    def __str__(self) -> str:
+        if self.line is not None:
+            return f"{self.form} body, line {self.line}, column {self.column}: {self.reason}"
+        if self.offset is not None:
+            return f"{self.form} body, byte {self.offset}: {self.reason}"
+        return f"{self.form} body: {self.reason}"
+
+
+class MalformedLineError(InvalidInputError):
+    """One line of a file cannot be read."""
+
+    def __init__(self, source: str, line: int, column: int, reason: str) -> None:
+        super().__init__(source, line, column, reason)
+        self.source, self.line, self.column, self.reason = source, line, column, reason
+
+    def __str__(self) -> str:
+        return f"{self.source}: line {self.line}, column {self.column}: {self.reason}"
+
+
+class FilterError(InvalidInputError):
+    """A filter text is not a filter: the stable code, the reason, and the exact place in the text."""
+
+    def __init__(self, code: int, reason: str, text: str, start: int, end: int) -> None:
+        super().__init__(code, reason, text, start, end)
+        self.code, self.reason, self.text, self.start, self.end = code, reason, text, start, end
+
+    @property
+    def line(self) -> int:
+        """Line of the place, from 1."""
+        return self.text.count("\n", 0, self.start) + 1
+
+    @property
+    def column(self) -> int:
+        """Column of the place in its line, in characters, from 1."""
+        return self.start - self.text.rfind("\n", 0, self.start)
+
+    def __str__(self) -> str:
+        return f"error {self.code} at line {self.line}, column {self.column}: {self.reason}"
+
+    def pointed(self) -> str:
+        """Return the sentence, the line it speaks of, and carets under the place."""
+        first = self.text.rfind("\n", 0, self.start) + 1
+        last = self.text.find("\n", self.start)
+        last = len(self.text) if last < 0 else last
+        # A filter may be one line of 64 KiB: show the neighbourhood only.
+        left = max(first, min(self.start - _EXCERPT_WIDTH // 2, last - _EXCERPT_WIDTH))
+        right = min(last, left + _EXCERPT_WIDTH)
+        head, tail = "…" if left > first else "", "…" if right < last else ""
+        before = head + self.text[left : self.start]
+        marked = self.text[self.start : max(self.start, min(self.end, right))]
+        carets = "^" * max(1, _columns(marked))
+        line = head + self.text[left:right] + tail
+        return f"{self}\n  {_printable(line)}\n  {' ' * _columns(before)}{carets}"
+
+
+class UnsupportedNodeError(WhimbrelError):
+    """A backend has no rule for an AST node. Reaction: use another backend for this filter."""
+
+    def __init__(self, backend: str, node: str) -> None:
+        super().__init__(backend, node)
+        self.backend, self.node = backend, node
+
+    def __str__(self) -> str:
+        return f"the {self.backend} backend has no rule for {self.node}"
+
+
+def _shorten(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    """Replace what would move the cursor, so that a caret lands where it should."""
+    return "".join(c if c.isprintable() else " " if c in "\t\r" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _columns(text: str) -> int:
+    """Count the terminal cells *text* takes: combining marks none, wide characters two."""
+    cells = 0
+    for character in text:
+        if not unicodedata.combining(character):
+            cells += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return cells

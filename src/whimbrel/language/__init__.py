@@ -1,0 +1,8 @@
+"""The subscription language: filters now, policies later. One tree, several backends."""
+
+from whimbrel.language.codes import ErrorCode
+from whimbrel.language.filters import Filter, parse
+from whimbrel.language.printer import print_filter
+from whimbrel.language.rewrites import normal_form
+
+__all__ = ["ErrorCode", "Filter", "normal_form", "parse", "print_filter"]

@@ -1,0 +1,201 @@
+"""The reference backend: a tree becomes nested Python functions, written to be obviously right.
+
+Rule: every other backend (index, Spark) must agree with this one on every tree and every notification.
+Rule: a value function answers a scalar or None (undefined); a predicate function True, False or None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from whimbrel.errors import UnsupportedNodeError
+from whimbrel.language.ast import (
+    And,
+    Binary,
+    Compare,
+    CompareOp,
+    Equals,
+    Literal,
+    Name,
+    Not,
+    Or,
+    Pattern,
+    Predicate,
+    Size,
+    Test,
+    TestFunction,
+    Text,
+    Unary,
+    Value,
+    Xor,
+)
+from whimbrel.language.operators import binary, compare, text, unary
+from whimbrel.language.patterns import searcher
+from whimbrel.model.attributes import Attributes, Scalar, type_of
+
+__all__ = ["ValueFunction", "VerdictFunction", "compile_filter", "compile_value"]
+
+VerdictFunction: TypeAlias = Callable[[Attributes], bool | None]
+ValueFunction: TypeAlias = Callable[[Attributes], Scalar | None]
+
+
+def compile_filter(tree: Predicate) -> VerdictFunction:
+    """Return the function that gives the verdict of *tree* on attributes."""
+    match tree:
+        case And(operands):
+            return _and(tuple(map(compile_filter, operands)))
+        case Or(operands):
+            return _or(tuple(map(compile_filter, operands)))
+        case Xor(operands):
+            return _xor(tuple(map(compile_filter, operands)))
+        case Not(operand):
+            return _not(compile_filter(operand))
+        case Compare(op, left, right):
+            return _compare(op, compile_value(left), compile_value(right))
+        case Equals(subject, options):
+            return _equals(compile_value(subject), tuple(map(compile_value, options)))
+        case Pattern():
+            return _pattern(tree)
+        case Test(function, name):
+            return _test(function, name.name)
+        case _:
+            raise UnsupportedNodeError("python", type(tree).__name__)
+
+
+def compile_value(node: Value) -> ValueFunction:
+    """Return the function that gives the value of *node* on attributes."""
+    match node:
+        case Name(name):
+            return lambda attributes: attributes.get(name)
+        case Literal(value):
+            return lambda _: value
+        case Unary(op, operand):
+            return _applied(partial(unary, op), compile_value(operand))
+        case Text(function, operand):
+            return _applied(partial(text, function), compile_value(operand))
+        case Size(attribute):
+            return _applied(_size, compile_value(attribute))
+        case Binary():
+            return _binary(node)
+        case _:
+            raise UnsupportedNodeError("python", type(node).__name__)
+
+
+def _applied(function: Callable[[Scalar], Scalar | None], operand: ValueFunction) -> ValueFunction:
+    """Undefined in, undefined out."""
+
+    def value(attributes: Attributes) -> Scalar | None:
+        found = operand(attributes)
+        return None if found is None else function(found)
+
+    return value
+
+
+def _size(value: Scalar) -> Scalar | None:
+    return len(value) if isinstance(value, str | bytes) else None
+
+
+def _binary(node: Binary) -> ValueFunction:
+    op, left, right = node.op, compile_value(node.left), compile_value(node.right)
+
+    def value(attributes: Attributes) -> Scalar | None:
+        a, b = left(attributes), right(attributes)
+        return None if a is None or b is None else binary(op, a, b)
+
+    return value
+
+
+def _and(operands: tuple[VerdictFunction, ...]) -> VerdictFunction:
+    def verdict(attributes: Attributes) -> bool | None:
+        result: bool | None = True
+        for operand in operands:
+            found = operand(attributes)
+            if found is False:
+                return False
+            if found is None:
+                result = None
+        return result
+
+    return verdict
+
+
+def _or(operands: tuple[VerdictFunction, ...]) -> VerdictFunction:
+    def verdict(attributes: Attributes) -> bool | None:
+        result: bool | None = False
+        for operand in operands:
+            found = operand(attributes)
+            if found is True:
+                return True
+            if found is None:
+                result = None
+        return result
+
+    return verdict
+
+
+def _xor(operands: tuple[VerdictFunction, ...]) -> VerdictFunction:
+    def verdict(attributes: Attributes) -> bool | None:
+        result = False
+        for operand in operands:
+            found = operand(attributes)
+            if found is None:
+                return None
+            result ^= found
+        return result
+
+    return verdict
+
+
+def _not(operand: VerdictFunction) -> VerdictFunction:
+    def verdict(attributes: Attributes) -> bool | None:
+        found = operand(attributes)
+        return None if found is None else not found
+
+    return verdict
+
+
+def _compare(op: CompareOp, left: ValueFunction, right: ValueFunction) -> VerdictFunction:
+    def verdict(attributes: Attributes) -> bool | None:
+        a, b = left(attributes), right(attributes)
+        return None if a is None or b is None else compare(op, a, b)
+
+    return verdict
+
+
+def _equals(subject: ValueFunction, options: tuple[ValueFunction, ...]) -> VerdictFunction:
+    """``equals`` is the disjunction of comparisons with one subject, computed once."""
+
+    def verdict(attributes: Attributes) -> bool | None:
+        value = subject(attributes)
+        comparisons = tuple(_compare(CompareOp.EQ, lambda _: value, option) for option in options)
+        return _or(comparisons)(attributes)
+
+    return verdict
+
+
+def _pattern(node: Pattern) -> VerdictFunction:
+    subject = compile_value(node.subject)
+    searchers = tuple(searcher(node.function, pattern) for pattern in node.patterns)
+
+    def verdict(attributes: Attributes) -> bool | None:
+        value = subject(attributes)
+        return any(search(value) for search in searchers) if isinstance(value, str) else None
+
+    return verdict
+
+
+def _test(function: TestFunction, name: str) -> VerdictFunction:
+    def verdict(attributes: Attributes) -> bool | None:
+        value = attributes.get(name)
+        if value is None:
+            return None
+        if function is TestFunction.REQUIRE:
+            return True
+        if function is TestFunction.NAN:
+            return math.isnan(value) if isinstance(value, float) else None
+        return type_of(value).word == function
+
+    return verdict

@@ -1,0 +1,166 @@
+"""Static check: what can be known to be wrong before any notification comes.
+
+Rule: it refuses only what could never be true: strings meeting numbers, reals in integer operators, patterns that
+do not compile, and expressions that are constant.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from whimbrel.language.ast import (
+    Binary,
+    BinaryOp,
+    Compare,
+    Equals,
+    Literal,
+    Name,
+    Node,
+    Pattern,
+    Predicate,
+    Size,
+    Text,
+    Unary,
+    UnaryOp,
+    Value,
+    children,
+)
+from whimbrel.language.codes import ErrorCode
+from whimbrel.language.patterns import PatternError, program_size
+from whimbrel.language.rewrites import fold
+
+__all__ = [
+    "INTEGER_OPS",
+    "MAX_FILTER_PROGRAM",
+    "MAX_PATTERNS",
+    "StaticError",
+    "ValueKind",
+    "check",
+    "value_kind",
+]
+
+MAX_PATTERNS = 128
+"""Regular expressions and wildcards in one filter."""
+MAX_FILTER_PROGRAM = 20_000
+"""Their compiled instructions together."""
+
+INTEGER_OPS = frozenset(BinaryOp) - {
+    BinaryOp.ADD,
+    BinaryOp.SUBTRACT,
+    BinaryOp.MULTIPLY,
+    BinaryOp.DIVIDE,
+    BinaryOp.REMAINDER,
+}
+
+
+class ValueKind(Enum):
+    """What a value is known to be before it is computed; undefined is always possible besides."""
+
+    ANY = "anything"
+    NUMBER = "a number"
+    INTEGER = "an integer"
+    REAL = "a real"
+    STRING = "a string"
+
+
+_INTEGERS = frozenset((ValueKind.ANY, ValueKind.NUMBER, ValueKind.INTEGER))
+_NUMBERS = _INTEGERS | {ValueKind.REAL}
+
+
+class StaticError(ValueError):
+    """The tree cannot be accepted because of *node*; internal, ``parse`` turns it into a ``FilterError``."""
+
+    def __init__(self, code: ErrorCode, reason: str, node: Node) -> None:
+        super().__init__(code, reason, node)
+        self.code, self.reason, self.node = code, reason, node
+
+
+def check(tree: Predicate) -> None:
+    """Raise ``StaticError`` at the first thing in *tree* that can never work."""
+    _Checker().visit(tree)
+    folded = fold(tree)
+    if isinstance(folded, bool):
+        verdict = "always true" if folded else "never true"
+        raise StaticError(ErrorCode.TRIVIAL, f"the whole expression is constant: {verdict}", tree)
+    if not _has_name(folded):
+        raise StaticError(ErrorCode.TRIVIAL, "the whole expression is constant: always undefined", tree)
+
+
+def value_kind(node: Value) -> ValueKind:
+    """Return what *node* is known to be, or raise ``StaticError`` where an operand can never fit."""
+    match node:
+        case Literal(value):
+            if isinstance(value, str):
+                return ValueKind.STRING
+            return ValueKind.REAL if isinstance(value, float) else ValueKind.INTEGER
+        case Size():
+            return ValueKind.INTEGER
+        case Text():
+            return ValueKind.STRING
+        case Unary(op, operand):
+            kind = _fits(operand, op, _INTEGERS if op is UnaryOp.INVERT else _NUMBERS)
+            if op is UnaryOp.INVERT:
+                return ValueKind.INTEGER
+            return ValueKind.NUMBER if kind is ValueKind.ANY else kind
+        case Binary(op, left, right):
+            allowed = _INTEGERS if op in INTEGER_OPS else _NUMBERS
+            kinds = {_fits(left, op, allowed), _fits(right, op, allowed)}
+            if op in INTEGER_OPS or kinds == {ValueKind.INTEGER}:
+                return ValueKind.INTEGER
+            return ValueKind.REAL if ValueKind.REAL in kinds else ValueKind.NUMBER
+        case _:
+            return ValueKind.ANY
+
+
+def _fits(operand: Value, op: BinaryOp | UnaryOp, allowed: frozenset[ValueKind]) -> ValueKind:
+    kind = value_kind(operand)
+    if kind in allowed:
+        return kind
+    wanted = "integers" if allowed is _INTEGERS else "numbers"
+    raise StaticError(ErrorCode.TYPE, f"{op} works on {wanted}; this is {kind.value}", operand)
+
+
+def _has_name(node: Node) -> bool:
+    return isinstance(node, Name) or any(map(_has_name, children(node)))
+
+
+class _Checker:
+    """One walk over a tree; counts the patterns on its way."""
+
+    def __init__(self) -> None:
+        self.patterns = 0
+        self.program = 0
+
+    def visit(self, node: Node) -> None:
+        match node:
+            case Compare(op, left, right):
+                self._comparable(op, left, right, node)
+            case Equals(subject, options):
+                for option in options:
+                    self._comparable("==", subject, option, option)
+            case Pattern():
+                self._compiles(node)
+        for child in children(node):
+            if isinstance(child, Predicate):
+                self.visit(child)
+
+    def _comparable(self, op: str, left: Value, right: Value, place: Node) -> None:
+        kinds = (value_kind(left), value_kind(right))
+        if ValueKind.ANY not in kinds and kinds.count(ValueKind.STRING) == 1:
+            reason = f"{op} compares {kinds[0].value} with {kinds[1].value}, which is never true"
+            raise StaticError(ErrorCode.TYPE, reason, place)
+
+    def _compiles(self, node: Pattern) -> None:
+        for pattern in node.patterns:
+            try:
+                size = program_size(node.function, pattern)
+            except PatternError as error:
+                raise StaticError(error.code, error.reason, node) from None
+            self.patterns += size > 0
+            self.program += size
+        if self.patterns > MAX_PATTERNS or self.program > MAX_FILTER_PROGRAM:
+            reason = (
+                f"{self.patterns} patterns of {self.program} compiled instructions in one filter; "
+                f"at most {MAX_PATTERNS} and {MAX_FILTER_PROGRAM} are allowed"
+            )
+            raise StaticError(ErrorCode.REGEX_COMPLEXITY, reason, node)

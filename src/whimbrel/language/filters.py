@@ -1,0 +1,64 @@
+"""Filters: the language as its users meet it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whimbrel.language.ast import Predicate
+from whimbrel.language.backends.python import compile_filter
+from whimbrel.language.check import StaticError, check
+from whimbrel.language.parser import Parser
+from whimbrel.language.printer import print_filter
+from whimbrel.language.rewrites import normal_form
+from whimbrel.language.shapes import ShapeCache
+from whimbrel.model.attributes import Attributes, checked
+
+__all__ = ["Filter", "parse"]
+
+_shapes = ShapeCache()
+
+
+def parse(text: str) -> Predicate:
+    """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
+    tree = _shapes.build(text)
+    return parse_without_shapes(text) if tree is None else tree
+
+
+def parse_without_shapes(text: str) -> Predicate:
+    """Do what ``parse`` does the plain way: parse, check; then let the shape be learnt."""
+    parser = Parser(text)
+    tree = parser.parse()
+    try:
+        check(tree)
+    except StaticError as error:
+        raise parser.error(error.code, error.reason, *parser.spans[id(error.node)]) from None
+    _shapes.learn(parser, tree)
+    return tree
+
+
+class Filter:
+    """A checked filter, ready to be asked.
+
+    >>> fever = Filter("temperature > 38.5 && begins-with(bed, 'ICU-')")
+    >>> fever.matches({"temperature": 39.2, "bed": "ICU-4"})
+    True
+    """
+
+    __slots__ = ("text", "tree", "verdict")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = parse(text)
+        self.verdict = compile_filter(self.tree)
+        """Attributes (already checked) to true, false, or None for undefined."""
+
+    def matches(self, values: Mapping[str, object] | Attributes) -> bool:
+        """Tell whether *values* are selected: only a true verdict delivers."""
+        return self.verdict(checked(values)) is True
+
+    def normal(self) -> str:
+        """Return the text of the normal form."""
+        return print_filter(normal_form(self.tree))
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r})"

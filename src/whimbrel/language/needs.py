@@ -1,0 +1,140 @@
+"""What a filter needs of a notification before it can be true: for people, for quench, and for the index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whimbrel.language.ast import (
+    And,
+    Binary,
+    Compare,
+    Equals,
+    Name,
+    Node,
+    Not,
+    Or,
+    Pattern,
+    Predicate,
+    Size,
+    Test,
+    TestFunction,
+    Text,
+    Unary,
+    UnaryOp,
+    Value,
+    children,
+)
+from whimbrel.language.check import INTEGER_OPS, ValueKind, value_kind
+from whimbrel.language.rewrites import push_not
+from whimbrel.model.attributes import AttributeType
+
+__all__ = ["Need", "names", "needs"]
+
+_INTEGERS = frozenset((AttributeType.INT32, AttributeType.INT64))
+_NUMBERS = _INTEGERS | {AttributeType.REAL64}
+_STRING = frozenset((AttributeType.STRING,))
+_ALL = frozenset(AttributeType)
+_COMPARABLE = _NUMBERS | _STRING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One attribute a filter looks at."""
+
+    name: str
+    is_required: bool
+    """Without it the filter is never true."""
+    types: frozenset[AttributeType]
+    """Types with which some use of it can be true."""
+
+
+def needs(tree: Predicate) -> list[Need]:
+    """Return what *tree* looks at, in the order it is first mentioned."""
+    types: dict[str, frozenset[AttributeType]] = {}
+    _collect(push_not(tree), types)
+    required = _required(push_not(tree))
+    return [Need(name=name, is_required=name in required, types=found) for name, found in types.items()]
+
+
+def names(node: Node) -> frozenset[str]:
+    """Return every attribute name in *node*."""
+    if isinstance(node, Name):
+        return frozenset((node.name,))
+    return frozenset().union(*map(names, children(node)))
+
+
+def _required(tree: Predicate) -> frozenset[str]:
+    """Return the names without which *tree*, its ``!`` at the leaves, is never true."""
+    match tree:
+        case And(operands):
+            return frozenset().union(*map(_required, operands))
+        case Or(operands):
+            return frozenset.intersection(*map(_required, operands))
+        case Equals(subject, options):
+            return names(subject) | frozenset.intersection(*map(names, options))
+        case Not(Equals() as operand):
+            return names(operand)
+        case _:  # a comparison, test or pattern is undefined without any of its names, and so is ^^
+            return names(tree)
+
+
+def _collect(node: Predicate, types: dict[str, frozenset[AttributeType]]) -> None:
+    match node:
+        case Not(Test(function, name)):
+            _add(name.name, _ALL - _test_types(function), types)
+        case Test(function, name):
+            _add(name.name, _test_types(function), types)
+        case Compare(_, left, right):
+            _collect_compared(left, right, types)
+        case Equals(subject, options):
+            for option in options:
+                _collect_compared(subject, option, types)
+        case Pattern(_, subject, _):
+            _collect_value(subject, _STRING, types)
+        case _:
+            for child in children(node):
+                if isinstance(child, Predicate):
+                    _collect(child, types)
+
+
+def _collect_compared(left: Value, right: Value, types: dict[str, frozenset[AttributeType]]) -> None:
+    _collect_value(left, _compared_with(right), types)
+    _collect_value(right, _compared_with(left), types)
+
+
+def _collect_value(node: Value, wanted: frozenset[AttributeType], types: dict[str, frozenset[AttributeType]]) -> None:
+    match node:
+        case Name(name):
+            _add(name, wanted, types)
+        case Size(name):
+            _add(name.name, _STRING | {AttributeType.OPAQUE}, types)
+        case Text(_, operand):
+            _collect_value(operand, _STRING, types)
+        case Unary(op, operand):
+            _collect_value(operand, _INTEGERS if op is UnaryOp.INVERT else _NUMBERS, types)
+        case Binary(op, left, right):
+            operand_types = _INTEGERS if op in INTEGER_OPS else _NUMBERS
+            _collect_value(left, operand_types, types)
+            _collect_value(right, operand_types, types)
+
+
+def _compared_with(other: Value) -> frozenset[AttributeType]:
+    match value_kind(other):
+        case ValueKind.STRING:
+            return _STRING
+        case ValueKind.ANY:
+            return _COMPARABLE
+        case _:
+            return _NUMBERS
+
+
+def _test_types(function: TestFunction) -> frozenset[AttributeType]:
+    if function is TestFunction.REQUIRE:
+        return _ALL
+    if function is TestFunction.NAN:
+        return frozenset((AttributeType.REAL64,))
+    return frozenset((AttributeType[function.name],))
+
+
+def _add(name: str, found: frozenset[AttributeType], types: dict[str, frozenset[AttributeType]]) -> None:
+    types[name] = types.get(name, frozenset()) | found

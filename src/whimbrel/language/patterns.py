@@ -1,0 +1,141 @@
+"""Regular expressions and wildcards from strangers: compiled by RE2, in linear time and bounded memory.
+
+Rule: the only module that imports re2.
+Rule: a pattern costs at most ``MAX_PATTERN_CHARS`` of text and ``MAX_PROGRAM`` compiled instructions; its automaton
+may use ``_MAX_MEMORY`` bytes and then falls back to a slower matcher that needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeAlias
+
+import re2
+
+from whimbrel.language.ast import PatternFunction
+from whimbrel.language.codes import ErrorCode
+
+__all__ = ["MAX_PATTERN_CHARS", "MAX_PROGRAM", "PatternError", "Searcher", "program_size", "searcher"]
+
+MAX_PATTERN_CHARS = 4_096
+MAX_PROGRAM = 5_000
+_MAX_MEMORY = 512 << 10
+
+Searcher: TypeAlias = Callable[[str], bool]
+
+
+class PatternError(ValueError):
+    """A pattern cannot be used; internal, the parser turns it into a ``FilterError`` with a position."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+def searcher(function: PatternFunction, pattern: str) -> Searcher:
+    """Return the test that *function* makes of a string for one *pattern*, or raise ``PatternError``."""
+    match function:
+        case PatternFunction.BEGINS_WITH:
+            return lambda text: text.startswith(pattern)
+        case PatternFunction.ENDS_WITH:
+            return lambda text: text.endswith(pattern)
+        case PatternFunction.CONTAINS:
+            return lambda text: pattern in text
+        case PatternFunction.REGEX:
+            search = _compiled(pattern).search
+            return lambda text: search(text) is not None
+        case PatternFunction.WILDCARD:
+            fullmatch = _compiled(_wildcard_as_regex(pattern)).fullmatch
+            return lambda text: fullmatch(text) is not None
+
+
+def program_size(function: PatternFunction, pattern: str) -> int:
+    """Return how many instructions *pattern* compiles to (none for plain strings), or raise ``PatternError``."""
+    match function:
+        case PatternFunction.REGEX:
+            return int(_compiled(pattern).programsize)
+        case PatternFunction.WILDCARD:
+            return int(_compiled(_wildcard_as_regex(pattern)).programsize)
+        case _:
+            return 0
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.dot_nl = True  # the language's dot matches newline
+    options.log_errors = False  # the reason goes to whoever wrote the pattern, not to stderr
+    options.never_capture = True  # a verdict needs no groups
+    options.max_mem = _MAX_MEMORY
+    return options
+
+
+@lru_cache(maxsize=4_096)
+def _compiled(regex: str) -> re2._Regexp:
+    if len(regex) > MAX_PATTERN_CHARS:
+        raise PatternError(
+            ErrorCode.REGEX_COMPLEXITY,
+            f"a pattern of {len(regex)} characters; at most {MAX_PATTERN_CHARS} are allowed",
+        )
+    try:
+        compiled = re2.compile(regex, _options())
+    except re2.error as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error.args[0])
+        too_large = "too large" in reason or "too big" in reason
+        raise PatternError(ErrorCode.REGEX_COMPLEXITY if too_large else ErrorCode.REGEX, reason) from None
+    if compiled.programsize > MAX_PROGRAM:
+        raise PatternError(
+            ErrorCode.REGEX_COMPLEXITY,
+            f"a pattern of {compiled.programsize} compiled instructions; at most {MAX_PROGRAM} are allowed",
+        )
+    return compiled
+
+
+def _wildcard_as_regex(pattern: str) -> str:
+    r"""Translate ``* ? [a-z] [^a-z] \\c``; every other character stands for itself."""
+    parts: list[str] = []
+    at = 0
+    while at < len(pattern):
+        character = pattern[at]
+        if character == "*":
+            parts.append(".*")
+        elif character == "?":
+            parts.append(".")
+        elif character == "[":
+            regex, at = _class_as_regex(pattern, at)
+            parts.append(regex)
+            continue
+        elif character == "\\":
+            at += 1
+            if at == len(pattern):
+                raise PatternError(ErrorCode.REGEX, "the wildcard ends in a backslash that escapes nothing")
+            parts.append(re2.escape(pattern[at]))
+        else:
+            parts.append(re2.escape(character))
+        at += 1
+    return "".join(parts)
+
+
+def _class_as_regex(pattern: str, start: int) -> tuple[str, int]:
+    """Translate the class that opens at *start*; return it and where the pattern goes on."""
+    at = start + 1
+    negated = pattern.startswith("^", at)
+    at += negated
+    members: list[str] = []
+    while at < len(pattern) and (pattern[at] != "]" or not members):
+        low, at = _class_member(pattern, at)
+        high = low
+        if pattern.startswith("-", at) and at + 1 < len(pattern) and pattern[at + 1] != "]":
+            high, at = _class_member(pattern, at + 1)
+        if high < low:
+            raise PatternError(ErrorCode.REGEX, f"the range {low}-{high} in a wildcard runs backwards")
+        members.append(f"\\x{{{ord(low):x}}}-\\x{{{ord(high):x}}}")
+    if at >= len(pattern):
+        raise PatternError(ErrorCode.REGEX, "a '[' in a wildcard has no ']'; write \\[ for the character")
+    return f"[{'^' if negated else ''}{''.join(members)}]", at + 1
+
+
+def _class_member(pattern: str, at: int) -> tuple[str, int]:
+    if pattern[at] == "\\" and at + 1 < len(pattern):
+        at += 1
+    return pattern[at], at + 1

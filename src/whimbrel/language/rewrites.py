@@ -1,0 +1,190 @@
+"""Rewrites: tree to tree, the same verdict on every notification (each is a property test).
+
+``normal_form`` is what the matcher and every backend may rely on: no constant subterm that has a value, no ``equals``
+over a plain attribute, no ``Not`` but directly above a leaf, no ``&&`` under ``&&`` (nor ``||``, ``^^`` under itself).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from whimbrel.language.ast import (
+    And,
+    Binary,
+    Compare,
+    CompareOp,
+    Equals,
+    Literal,
+    Name,
+    Not,
+    Or,
+    Pattern,
+    Predicate,
+    Text,
+    Unary,
+    Value,
+    Xor,
+)
+from whimbrel.language.operators import binary, compare, text, unary
+from whimbrel.language.patterns import searcher
+from whimbrel.model.attributes import Scalar
+
+__all__ = ["expand_equals", "flatten", "fold", "normal_form", "push_not"]
+
+_OPPOSITE: Mapping[CompareOp, CompareOp] = {
+    CompareOp.EQ: CompareOp.NE,
+    CompareOp.NE: CompareOp.EQ,
+    CompareOp.LT: CompareOp.GE,
+    CompareOp.GE: CompareOp.LT,
+    CompareOp.GT: CompareOp.LE,
+    CompareOp.LE: CompareOp.GT,
+}
+
+
+def normal_form(tree: Predicate) -> Predicate:
+    """Return *tree* (already checked) in normal form."""
+    folded = fold(tree)
+    assert not isinstance(folded, bool), "a constant filter does not pass the static check"
+    return flatten(push_not(expand_equals(folded)))
+
+
+# -- constant folding ------------------------------------------------------------------------------------------------
+
+
+def fold(tree: Predicate) -> Predicate | bool:
+    """Replace what is constant by its value; a subterm whose constant value is undefined stays as it is."""
+    match tree:
+        case Not(operand):
+            inner = fold(operand)
+            return not inner if isinstance(inner, bool) else Not(inner)
+        case And(operands):
+            return _fold_junction(And, operands, deciding=False)
+        case Or(operands):
+            return _fold_junction(Or, operands, deciding=True)
+        case Xor(operands):
+            return _fold_xor(operands)
+        case Compare(op, left, right):
+            return _fold_compare(Compare(op, fold_value(left), fold_value(right)))
+        case Equals(subject, options):
+            return _fold_equals(fold_value(subject), tuple(map(fold_value, options)))
+        case Pattern(function, subject, patterns):
+            subject = fold_value(subject)
+            if isinstance(subject, Literal) and isinstance(subject.value, str):
+                constant = subject.value
+                return any(searcher(function, pattern)(constant) for pattern in patterns)
+            return Pattern(function, subject, patterns)
+        case _:
+            return tree
+
+
+def _fold_junction(kind: type[And | Or], operands: Iterable[Predicate], *, deciding: bool) -> Predicate | bool:
+    """``&&`` is decided by one false, ``||`` by one true; the other constant changes nothing."""
+    folded = [fold(operand) for operand in operands]
+    if any(operand is deciding for operand in folded):
+        return deciding
+    left = tuple(operand for operand in folded if not isinstance(operand, bool))
+    if len(left) > 1:
+        return kind(left)
+    return left[0] if left else not deciding
+
+
+def _fold_xor(operands: Iterable[Predicate]) -> Predicate | bool:
+    folded = [fold(operand) for operand in operands]
+    parity = folded.count(True) % 2 == 1
+    left = tuple(operand for operand in folded if not isinstance(operand, bool))
+    if not left:
+        return parity
+    rest = Xor(left) if len(left) > 1 else left[0]
+    return Not(rest) if parity else rest
+
+
+def _fold_compare(node: Compare) -> Predicate | bool:
+    if isinstance(node.left, Literal) and isinstance(node.right, Literal):
+        verdict = compare(node.op, node.left.value, node.right.value)
+        return node if verdict is None else verdict
+    return node
+
+
+def _fold_equals(subject: Value, options: tuple[Value, ...]) -> Predicate | bool:
+    verdicts = [_fold_compare(Compare(CompareOp.EQ, subject, option)) for option in options]
+    if any(verdict is True for verdict in verdicts):
+        return True
+    left = tuple(o for o, verdict in zip(options, verdicts, strict=True) if verdict is not False)
+    return Equals(subject, left) if left else False
+
+
+def fold_value(node: Value) -> Value:
+    """Fold inside a value; NaN and infinities have no literal and stay as written."""
+    result: Scalar | None = None
+    match node:
+        case Unary(op, operand):
+            operand = fold_value(operand)
+            node = Unary(op, operand)
+            if isinstance(operand, Literal):
+                result = unary(op, operand.value)
+        case Binary(op, left, right):
+            left, right = fold_value(left), fold_value(right)
+            node = Binary(op, left, right)
+            if isinstance(left, Literal) and isinstance(right, Literal):
+                result = binary(op, left.value, right.value)
+        case Text(function, operand):
+            operand = fold_value(operand)
+            node = Text(function, operand)
+            if isinstance(operand, Literal):
+                result = text(function, operand.value)
+    if result is None or isinstance(result, bytes) or (isinstance(result, float) and not math.isfinite(result)):
+        return node
+    return Literal(result)
+
+
+# -- shape ------------------------------------------------------------------------------------------------------------
+
+
+def expand_equals(tree: Predicate) -> Predicate:
+    """Write ``equals(x, a, b)`` as ``x == a || x == b``, where repeating x is cheap: it is no arithmetic."""
+    match tree:
+        case Equals(Name() | Text() | Literal() as subject, options):
+            compares = tuple(Compare(CompareOp.EQ, subject, option) for option in options)
+            return Or(compares) if len(compares) > 1 else compares[0]
+        case Not(operand):
+            return Not(expand_equals(operand))
+        case And(operands) | Or(operands) | Xor(operands):
+            return type(tree)(tuple(map(expand_equals, operands)))
+        case _:
+            return tree
+
+
+def push_not(tree: Predicate, *, negate: bool = False) -> Predicate:
+    """Push ``!`` to the leaves; a comparison absorbs it, every other leaf keeps it directly above."""
+    match tree:
+        case Not(operand):
+            return push_not(operand, negate=not negate)
+        case And(operands):
+            inner = tuple(push_not(operand, negate=negate) for operand in operands)
+            return Or(inner) if negate else And(inner)
+        case Or(operands):
+            inner = tuple(push_not(operand, negate=negate) for operand in operands)
+            return And(inner) if negate else Or(inner)
+        case Xor((first, *rest)):
+            # One flipped operand flips the parity; undefined stays undefined either way.
+            return Xor((push_not(first, negate=negate), *map(push_not, rest)))
+        case Compare(op, left, right) if negate:
+            return Compare(_OPPOSITE[op], left, right)
+        case _:
+            return Not(tree) if negate else tree
+
+
+def flatten(tree: Predicate) -> Predicate:
+    """Merge ``&&`` under ``&&``, ``||`` under ``||`` and ``^^`` under ``^^``; all three are associative."""
+    match tree:
+        case And(operands) | Or(operands) | Xor(operands):
+            kind = type(tree)
+            merged: list[Predicate] = []
+            for operand in map(flatten, operands):
+                merged.extend(operand.operands if isinstance(operand, kind) else (operand,))
+            return kind(tuple(merged))
+        case Not(operand):
+            return Not(flatten(operand))
+        case _:
+            return tree

@@ -1,0 +1,87 @@
+"""Bounds: the checks that a field of a value makes when it is built.
+
+Rule: each check returns the value or raises ``InvalidValueError`` naming the field, what was found and what
+is allowed.
+Rule: text is measured in bytes of UTF-8, because that is what the wire and the disk count.
+"""
+
+from __future__ import annotations
+
+import math
+
+from whimbrel.errors import InvalidValueError
+
+__all__ = [
+    "INT32_MAX",
+    "INT32_MIN",
+    "INT64_MAX",
+    "INT64_MIN",
+    "instant",
+    "name",
+    "real",
+    "shown",
+    "text",
+    "utf8_size",
+    "whole",
+]
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+MAX_NAME_BYTES = 1_024
+
+
+def utf8_size(what: str, value: str) -> int:
+    """Return how many bytes *value* takes; lone surrogates have no encoding and are refused."""
+    if value.isascii():
+        return len(value)
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(what, value, "Unicode without lone surrogates") from error
+
+
+def text(what: str, value: object, *, max_bytes: int) -> str:
+    """Return *value* if it is a string of at most *max_bytes*, without U+0000."""
+    if not isinstance(value, str):
+        raise InvalidValueError(what, value, "a string")
+    if utf8_size(what, value) > max_bytes:
+        raise InvalidValueError(what, value, f"at most {max_bytes} bytes of UTF-8")
+    if "\0" in value:
+        raise InvalidValueError(what, value, "text without U+0000")
+    return value
+
+
+def name(what: str, value: object, *, max_bytes: int = MAX_NAME_BYTES) -> str:
+    """Return *value* if it is text of at least one character, as names of devices and sessions are."""
+    if value == "":
+        raise InvalidValueError(what, value, "a string of at least one character")
+    return text(what, value, max_bytes=max_bytes)
+
+
+def whole(what: str, value: object, low: int, high: int) -> int:
+    """Return *value* if it is an integer from *low* to *high*; a boolean is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidValueError(what, shown(value), f"an integer from {low} to {high}")
+    return value
+
+
+def shown(value: object) -> object:
+    """Return what an error may show of *value*: Python refuses to print integers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return value
+
+
+def instant(what: str, value: object) -> int:
+    """Return *value* if it is a time: microseconds UTC in 64 bits."""
+    return whole(what, value, INT64_MIN, INT64_MAX)
+
+
+def real(what: str, value: object, low: float, high: float) -> float:
+    """Return *value* as a float if it is a finite number from *low* to *high*; a boolean is none."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+        number = float(value)
+        if math.isfinite(number):
+            return number
+    raise InvalidValueError(what, shown(value), f"a number from {low:.12g} to {high:.12g}")

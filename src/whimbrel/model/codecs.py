@@ -1,0 +1,126 @@
+"""Codecs: attributes from JSON, CBOR and MQTT user properties, and back.
+
+Rule: integers become int32, else int64, else real64; a number with point or exponent real64; booleans int32;
+nested objects are flattened with ``.``; arrays, nulls and CBOR's undefined are skipped; CBOR bytes are opaque;
+user properties are strings.
+Rule: a name twice is refused, also when two paths flatten to the same name; the body wins over a property.
+Rule: any bytes give attributes or ``MalformedBodyError``; values already in Python, ``InvalidValueError``.
+
+What ``to_json`` and ``to_cbor`` write reads back equal; only the width of an int64 that fits int32 is lost,
+because neither form has it. The typed form (``typed``) loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import cbor2
+
+from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.model.attributes import (
+    DEFAULT_LIMITS,
+    Attributes,
+    FrozenAttributes,
+    Limits,
+    Scalar,
+    checked,
+    integer,
+)
+from whimbrel.model.cbor_body import read_cbor
+from whimbrel.model.json_body import read_json
+from whimbrel.model.typed import from_typed, to_typed
+
+__all__ = [
+    "from_cbor",
+    "from_json",
+    "from_properties",
+    "from_typed",
+    "merged",
+    "to_cbor",
+    "to_json",
+    "to_typed",
+]
+
+
+def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+    """Return the attributes of a JSON body."""
+    return _flattened("JSON", read_json(data, limits=limits), limits)
+
+
+def from_cbor(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+    """Return the attributes of a CBOR body."""
+    return _flattened("CBOR", read_cbor(data, limits=limits), limits)
+
+
+def from_properties(pairs: Iterable[tuple[str, str]], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+    """Return MQTT user properties as string attributes."""
+    result: dict[str, str] = {}
+    for name, value in pairs:
+        if name in result:
+            raise InvalidValueError("user property", name, "each name once")
+        result[name] = value
+        if len(result) > limits.max_names:
+            break  # checked says so; no need to read on
+    return checked(result, limits=limits)
+
+
+def merged(body: Attributes, properties: Attributes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+    """Return both together; where a name is in both, the body's value."""
+    if not properties and isinstance(body, FrozenAttributes):
+        return body
+    return checked({**properties, **body}, limits=limits)
+
+
+def to_json(attributes: Attributes) -> str:
+    """Return *attributes* as one flat JSON object; opaque, NaN and infinities are refused: JSON has none."""
+    for name, value in attributes.items():
+        if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InvalidValueError(f"attribute {name}", value, "what JSON has; CBOR and the typed form have more")
+    return json.dumps(dict(attributes), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def to_cbor(attributes: Attributes) -> bytes:
+    """Return *attributes* as one flat CBOR map."""
+    return cbor2.dumps(dict(attributes))
+
+
+def _flattened(form: str, tree: Mapping[str, object] | Mapping[object, object], limits: Limits) -> Attributes:
+    flat: dict[str, Scalar] = {}
+    try:
+        for name, value in _leaves(form, tree, "", limits, 1):
+            if name in flat:
+                raise MalformedBodyError(form, f"found the name {name!r} twice once nested objects are flattened")
+            if len(flat) == limits.max_names:
+                raise MalformedBodyError(form, f"found more than the {limits.max_names} names allowed")
+            flat[name] = value
+        return checked(flat, limits=limits)
+    except InvalidValueError as error:
+        raise MalformedBodyError(form, str(error)) from None
+
+
+def _leaves(
+    form: str, tree: Mapping[str, object] | Mapping[object, object], prefix: str, limits: Limits, depth: int
+) -> Iterator[tuple[str, Scalar]]:
+    """Yield path and value of everything in *tree* that is an attribute; say what is none and not skipped."""
+    if depth > limits.max_depth:  # CBOR: its reader lets an empty map one level deeper pass
+        raise MalformedBodyError(form, f"nested deeper than the {limits.max_depth} levels allowed")
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise MalformedBodyError(form, f"found a key of {type(key).__name__} under {prefix!r}, allowed is text")
+        # The longest allowed name bounds what a few long names over many short ones can cost.
+        if not key or len(prefix) + len(key) > limits.max_name_bytes:
+            allowed = f"1 to {limits.max_name_bytes} bytes, counted with its path"
+            raise InvalidValueError("attribute name", prefix + key[:80], allowed)
+        if isinstance(value, Mapping):
+            yield from _leaves(form, value, f"{prefix}{key}.", limits, depth + 1)
+        elif isinstance(value, bool):
+            yield prefix + key, int(value)
+        elif isinstance(value, int):
+            yield prefix + key, integer(value)
+        elif isinstance(value, float | str | bytes):
+            yield prefix + key, value
+        elif value is not None and value is not cbor2.undefined and not isinstance(value, list | tuple):
+            reason = f"found {type(value).__name__} at {prefix + key!r}, which is no attribute"
+            raise MalformedBodyError(form, reason)

@@ -1,0 +1,100 @@
+"""Device state: what a device last reported, and the automatic variables of a policy (SUBLIM, section 6.2).
+
+Rule: ``None`` is "not known"; a policy must cope with it.
+Rule: the device says battery, display, received and place; ``sent`` and the time are stamped by the server, so
+a report that brings its own is not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.attributes import Limits
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, instant, name, real, whole
+from whimbrel.model.json_body import read_json
+from whimbrel.model.place import Place
+
+__all__ = ["REPORT_LIMITS", "DeviceState", "Display"]
+
+REPORT_LIMITS = Limits(max_bytes=65_536, max_depth=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """A screen's size in pixels; the automatic variable DisplaySize."""
+
+    width_px: int
+    height_px: int
+
+    def __post_init__(self) -> None:
+        whole("width of display", self.width_px, 0, INT32_MAX)
+        whole("height of display", self.height_px, 0, INT32_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """One row of the ``reports`` table."""
+
+    device: str
+    reported_at: int
+    battery: float | None = None
+    """The fraction of its charge that is left, 0 to 1; the automatic variable Battery."""
+    display: Display | None = None
+    received: int | None = None
+    """How many notifications the device says it received since its last report."""
+    sent: int | None = None
+    """How many notifications the server sent it since its last report."""
+    place: Place | None = None
+
+    def __post_init__(self) -> None:
+        name("device", self.device)
+        instant("reported_at", self.reported_at)
+        if self.battery is not None:
+            object.__setattr__(self, "battery", real("battery", self.battery, 0, 1))
+        for what, count in (("received", self.received), ("sent", self.sent)):
+            if count is not None:
+                whole(what, count, 0, INT64_MAX)
+
+    @property
+    def network_connection(self) -> float | None:
+        """The automatic variable NetworkConnection: received / sent, at most 1; unknown if none was sent."""
+        if self.received is None or not self.sent:
+            return None
+        return min(self.received / self.sent, 1.0)  # what was late last time may make it more
+
+    @classmethod
+    def from_report(cls, data: bytes | str, *, device: str, now: int, sent: int | None = None) -> Self:
+        """Return the state that a JSON report tells; names it does not know are left for newer servers."""
+        report = read_json(data, limits=REPORT_LIMITS)
+        battery, received = report.get("battery"), report.get("received")
+        return cls(
+            device=device,
+            reported_at=now,
+            battery=None if battery is None else real("battery", battery, 0, 1),
+            display=_display(report.get("display")),
+            received=None if received is None else whole("received", received, 0, INT64_MAX),
+            sent=sent,
+            place=_place(report.get("place")),
+        )
+
+
+def _display(found: object) -> Display | None:
+    if found is None:
+        return None
+    if not isinstance(found, Mapping) or not {"width", "height"} <= found.keys():
+        raise InvalidValueError("display", found, 'an object of "width" and "height" in pixels')
+    return Display(
+        whole("width of display", found["width"], 0, INT32_MAX),
+        whole("height of display", found["height"], 0, INT32_MAX),
+    )
+
+
+def _place(found: object) -> Place | None:
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise InvalidValueError("place", found, 'a string "lat,lon"')
+    return Place.parse(found)

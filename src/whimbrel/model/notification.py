@@ -1,0 +1,112 @@
+"""Notifications: what is published, once it has its number.
+
+Rule: ``(node, seq)`` is the identity and the order of everything on a node; clocks never decide.
+Rule: a notification is a row of the ``publications`` table and is never edited; invalid ones cannot be built.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, FrozenAttributes, checked
+from whimbrel.model.bounds import INT64_MAX, instant, name, whole
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.place import Area, Place
+
+__all__ = ["MAX_BODY_BYTES", "MAX_SUBJECT_BYTES", "Notification", "NotificationId"]
+
+MAX_SUBJECT_BYTES = 65_535
+MAX_BODY_BYTES = 268_435_455  # the largest MQTT packet
+MAX_QOS = 2
+
+# A node's name is also a folder of the exported log (``node=…``), hence the few characters.
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SEQ = re.compile(r"0|[1-9][0-9]{0,18}")
+_WILDCARD = re.compile(r"[+#]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NotificationId:
+    """The number a node gave; text form ``node:seq``. Ids of one node are ordered as they were accepted."""
+
+    node: str
+    seq: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.node, str) or not _NODE.fullmatch(self.node):
+            allowed = "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+            raise InvalidValueError("node", self.node, allowed)
+        whole("seq", self.seq, 0, INT64_MAX)
+
+    @classmethod
+    def parse(cls, text: str) -> NotificationId:
+        """Return the id that ``node:seq`` names."""
+        node, _, seq = text.partition(":")
+        if not _SEQ.fullmatch(seq):
+            raise InvalidValueError("notification id", text, "node:seq, seq a decimal number without leading zeros")
+        return cls(node, int(seq))
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.seq}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One accepted publication."""
+
+    node: str
+    seq: int
+    published_at: int
+    subject: str
+    publisher: str | None = None
+    attributes: Attributes = NO_ATTRIBUTES
+    body: bytes = field(default=b"", repr=False)
+    qos: int = 0
+    retain: bool = False
+    place: Place | None = None
+    radius_m: float | None = None
+    expires_at: int | None = None
+    deadline_at: int | None = None
+    keys: KeyHashes = NO_KEYS
+    deliver_insecure: bool = True
+
+    def __post_init__(self) -> None:
+        NotificationId(self.node, self.seq)
+        name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
+        if _WILDCARD.search(self.subject):
+            raise InvalidValueError("subject", self.subject, "a subject without the wildcards + and #")
+        if self.publisher is not None:
+            name("publisher", self.publisher)
+        if type(self.attributes) is not FrozenAttributes:
+            object.__setattr__(self, "attributes", checked(self.attributes))
+        if type(self.body) is not bytes or len(self.body) > MAX_BODY_BYTES:
+            raise InvalidValueError("body", type(self.body).__name__, f"at most {MAX_BODY_BYTES} bytes")
+        whole("qos", self.qos, 0, MAX_QOS)
+        instant("published_at", self.published_at)
+        for what, moment in (("expires_at", self.expires_at), ("deadline_at", self.deadline_at)):
+            if moment is not None:
+                instant(what, moment)
+        self._check_radius()
+
+    def _check_radius(self) -> None:
+        if self.radius_m is not None:
+            if self.place is None:
+                raise InvalidValueError("radius_m", self.radius_m, "none without a place")
+            object.__setattr__(self, "radius_m", Area(self.place, self.radius_m).radius_m)
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.seq))
+
+    @property
+    def id(self) -> NotificationId:
+        """The identity of this notification."""
+        return NotificationId(self.node, self.seq)
+
+    @property
+    def area(self) -> Area | None:
+        """Where this notification is meant to be heard; ``None`` if it is not bound to a circle."""
+        if self.place is None or self.radius_m is None:
+            return None
+        return Area(self.place, self.radius_m)

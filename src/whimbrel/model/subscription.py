@@ -1,0 +1,76 @@
+"""Subscriptions: what a session is interested in, as its devices said it.
+
+Rule: within a session a subscription is known by (subject filter, name); the same identity again replaces it.
+Rule: the filter is text here. ``language`` says whether it is a filter, ``match`` what a subject filter admits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, name, text, whole
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.notification import MAX_SUBJECT_BYTES
+
+if TYPE_CHECKING:
+    from whimbrel.model.place import Area
+
+__all__ = ["MAX_FILTER_BYTES", "InterestChange", "Subscription", "SubscriptionIdentity"]
+
+MAX_FILTER_BYTES = 65_535
+MAX_SUBSCRIPTION_NAME_BYTES = 1_024
+
+
+class InterestChange(Enum):
+    """What happened to a subscription; the ``change`` column of the ``interests`` table."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubscriptionIdentity:
+    """What makes two subscriptions of one session the same."""
+
+    subject_filter: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """One interest of one session."""
+
+    session: str
+    subject_filter: str
+    name: str = ""
+    filter_text: str | None = None
+    """``None``: everything that the subject filter admits."""
+    ttl_us: int | None = None
+    """How long a notification is held; ``None``: the deployment's default."""
+    max_held: int | None = None
+    """How many are held, the oldest displaced; 0: live only; ``None``: the deployment's default."""
+    policy: str | None = None
+    near: Area | None = None
+    keys: KeyHashes = NO_KEYS
+    accept_insecure: bool = True
+
+    def __post_init__(self) -> None:
+        name("session", self.session)
+        name("subject_filter", self.subject_filter, max_bytes=MAX_SUBJECT_BYTES)
+        text("name", self.name, max_bytes=MAX_SUBSCRIPTION_NAME_BYTES)
+        if self.filter_text is not None:
+            text("filter_text", self.filter_text, max_bytes=MAX_FILTER_BYTES)
+        if self.ttl_us is not None:
+            whole("ttl_us", self.ttl_us, 0, INT64_MAX)
+        if self.max_held is not None:
+            whole("max_held", self.max_held, 0, INT32_MAX)
+        if self.policy is not None:
+            name("policy", self.policy)
+
+    @property
+    def identity(self) -> SubscriptionIdentity:
+        """What this subscription is known by within its session."""
+        return SubscriptionIdentity(self.subject_filter, self.name)

@@ -1,0 +1,422 @@
+"""Tables: the schemas of the log and of what the pipeline makes of it, as neutral constants.
+
+Rule: every column has a description, from which the docs are made, and says whether it may be null.
+Rule: times are microseconds UTC, stored as ``timestamp[us, tz=UTC]``; durations are microseconds in the name.
+Rule: the only module of the model that imports pyarrow; Spark's schemas are made from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.attributes import (
+    DEFAULT_LIMITS,
+    INT32_MAX,
+    INT32_MIN,
+    Attributes,
+    AttributeType,
+    Int64,
+    Limits,
+    Scalar,
+    checked,
+    type_of,
+)
+from whimbrel.model.bounds import whole
+
+__all__ = [
+    "ATTRIBUTES_TYPE",
+    "KEYS_TYPE",
+    "PLACE_TYPE",
+    "SUBSCRIPTIONS_TYPE",
+    "TABLES",
+    "TIME_TYPE",
+    "Table",
+    "as_markdown",
+    "attributes_from_column_value",
+    "attributes_to_column_value",
+]
+
+Field: TypeAlias = Any
+"""A ``pyarrow.Field``; pyarrow ships no types."""
+
+TIME_TYPE = pa.timestamp("us", tz="UTC")
+ATTRIBUTES_TYPE = pa.map_(
+    pa.string(),
+    pa.struct(
+        [
+            ("type", pa.int8()),
+            ("int", pa.int64()),
+            ("real", pa.float64()),
+            ("text", pa.string()),
+            ("opaque", pa.binary()),
+        ]
+    ),
+)
+PLACE_TYPE = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64())])
+AREA_TYPE = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64()), ("radius_m", pa.float64())])
+DISPLAY_TYPE = pa.struct([("width_px", pa.int32()), ("height_px", pa.int32())])
+KEYS_TYPE = pa.list_(pa.struct([("scheme", pa.string()), ("digest", pa.binary())]))
+SUBSCRIPTIONS_TYPE = pa.list_(pa.struct([("subject_filter", pa.string()), ("name", pa.string())]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: its name, what a row is in one sentence, and its columns."""
+
+    name: str
+    description: str
+    schema: Any  # a pyarrow.Schema; pyarrow ships no types
+    is_log: bool
+
+
+def _column(name: str, kind: object, description: str, *, is_nullable: bool = False) -> Field:
+    return pa.field(name, kind, nullable=is_nullable, metadata={"description": description})
+
+
+def _maybe(name: str, kind: object, description: str) -> Field:
+    """Return a column that may be null; the description says what null means."""
+    return _column(name, kind, description, is_nullable=True)
+
+
+_NODE = _column("node", pa.string(), "The node that accepted the fact.")
+_SEQ = _column("seq", pa.int64(), "The node's sequence number of the fact; with the node its identity and order.")
+_SESSION = _column("session", pa.string(), "The session concerned.")
+_DEVICE = _column("device", pa.string(), "The device concerned; over MQTT its client id.")
+_SUBJECT = _column("subject", pa.string(), "The subject that was published to; over MQTT the topic.")
+_NOTIFICATION = (
+    _column("notification_node", pa.string(), "The node of the notification."),
+    _column("notification_seq", pa.int64(), "The sequence number of the notification."),
+)
+_SUBSCRIPTION = (
+    _column("subject_filter", pa.string(), "The subjects asked for; over MQTT the topic filter."),
+    _column("name", pa.string(), "The subscription's name, empty if it has none; identity with subject_filter."),
+)
+_WINDOW = (
+    _column("window_start", TIME_TYPE, "The first instant of the window."),
+    _column("window_end", TIME_TYPE, "The first instant after the window."),
+)
+_SUBSCRIPTIONS = _column("subscriptions", SUBSCRIPTIONS_TYPE, "The subscriptions of the session that matched.")
+_OUTCOME = _column("outcome", pa.string(), "One of delivered, withheld, expired, displaced, taken elsewhere, dropped.")
+_BODY_HASH = _maybe("body_hash", pa.binary(), "SHA-256 of the body as handed over; null if none was.")
+_KEYS = _column("keys", KEYS_TYPE, "Hashes of the keys: scheme and SHA-1 or SHA-256 digest; never a private key.")
+_PLACE = _maybe("place", PLACE_TYPE, "WGS84 degrees; null if not known.")
+_BATTERY = _maybe("battery", pa.float64(), "The fraction of the charge that was left, 0 to 1; null if not known.")
+_DISPLAY = _maybe("display", DISPLAY_TYPE, "The display's size in pixels; null if not known.")
+_PAIR = (
+    _column("device_low", pa.string(), "The device of the pair whose id sorts first."),
+    _column("device_high", pa.string(), "The other device of the pair."),
+)
+
+
+def _table(name: str, description: str, columns: Iterable[Field], *, is_log: bool) -> Table:
+    schema = pa.schema(columns, metadata={"description": description})
+    return Table(name=name, description=description, schema=schema, is_log=is_log)
+
+
+_LOG = (
+    _table(
+        "publications",
+        "One row per notification that was accepted.",
+        [
+            _NODE,
+            _SEQ,
+            _column("published_at", TIME_TYPE, "When the node accepted it."),
+            _maybe("publisher", pa.string(), "The device that published it; null if not known."),
+            _SUBJECT,
+            _column("attributes", ATTRIBUTES_TYPE, "What filters speak about; `type` says which field is set."),
+            _column("body", pa.binary(), "The bytes as published."),
+            _column("qos", pa.int8(), "The publisher's quality of service, 0 to 2."),
+            _column("retain", pa.bool_(), "Whether it replaces the subject's retained notification."),
+            _PLACE,
+            _maybe("radius_m", pa.float64(), "How far from the place it is meant to be heard; null if anywhere."),
+            _maybe("expires_at", TIME_TYPE, "From when on it is dead; null if it never expires by itself."),
+            _maybe("deadline_at", TIME_TYPE, "By when it should be delivered; null if there is no deadline."),
+            _KEYS,
+            _column("deliver_insecure", pa.bool_(), "Whether a receiver without a matching key may have it."),
+        ],
+        is_log=True,
+    ),
+    _table(
+        "interests",
+        "One row per subscription added, modified or removed.",
+        [
+            _NODE,
+            _SEQ,
+            _column("changed_at", TIME_TYPE, "When the node accepted the change."),
+            _column("change", pa.string(), "One of added, modified, removed."),
+            _SESSION,
+            *_SUBSCRIPTION,
+            _maybe("filter_text", pa.string(), "The content filter; null if the subject filter decides alone."),
+            _maybe("ttl_us", pa.int64(), "How long a notification is held; null for the deployment's default."),
+            _maybe("max_held", pa.int32(), "How many are held, 0 for live only; null for the default."),
+            _maybe("policy", pa.string(), "The policy that shapes what is handed over; null if none."),
+            _maybe("near", AREA_TYPE, "The circle that notifications must come from; null if anywhere."),
+            _KEYS,
+            _column("accept_insecure", pa.bool_(), "Whether notifications without a matching key are welcome."),
+        ],
+        is_log=True,
+    ),
+    _table(
+        "presence",
+        "One row per device that connected, disconnected, joined or left a session.",
+        [
+            _NODE,
+            _SEQ,
+            _column("changed_at", TIME_TYPE, "When the node noticed."),
+            _DEVICE,
+            _maybe("session", pa.string(), "The session joined or left; null for the connection itself."),
+            _column("change", pa.string(), "One of connected, disconnected, joined, left."),
+            _maybe("receipt", pa.string(), "take or keep, as the device joined; null where it does not join."),
+        ],
+        is_log=True,
+    ),
+    _table(
+        "reports",
+        "One row per report of a device's state or position.",
+        [
+            _NODE,
+            _SEQ,
+            _column("reported_at", TIME_TYPE, "When the node received the report."),
+            _DEVICE,
+            _BATTERY,
+            _DISPLAY,
+            _maybe("received", pa.int64(), "Notifications the device got since its last report; null if not said."),
+            _maybe("sent", pa.int64(), "Notifications the node counted as sent since then; null if not known."),
+            _PLACE,
+        ],
+        is_log=True,
+    ),
+    _table(
+        "receipts",
+        "One row per outcome of handing a notification over to a device.",
+        [
+            _NODE,
+            _SEQ,
+            _column("handed_at", TIME_TYPE, "When the outcome was known."),
+            _SESSION,
+            _DEVICE,
+            *_NOTIFICATION,
+            _SUBSCRIPTIONS,
+            _OUTCOME,
+            _BODY_HASH,
+            _maybe("via", pa.string(), "How it came: live, held or retained; null if it was not handed over."),
+            _BATTERY,
+            _maybe("network_connection", pa.float64(), "received / sent that shaped it; null if not known."),
+            _DISPLAY,
+        ],
+        is_log=True,
+    ),
+)
+
+_OUTPUT = (
+    _table(
+        "matches",
+        "One row per notification and subscription in force that wants it.",
+        [
+            *_NOTIFICATION,
+            _column("published_at", TIME_TYPE, "When the notification was accepted."),
+            _SESSION,
+            *_SUBSCRIPTION,
+            _column("interest_seq", pa.int64(), "The sequence number of the interest that was in force."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "deliveries",
+        "One row per notification, session and device: what became of it.",
+        [
+            *_NOTIFICATION,
+            _SESSION,
+            _maybe("device", pa.string(), "The device; null if it lapsed with no device to give it to."),
+            _SUBSCRIPTIONS,
+            _OUTCOME,
+            _BODY_HASH,
+            _column("decided_at", TIME_TYPE, "When the outcome was known."),
+            _maybe("lapses_at", TIME_TYPE, "From when on it is not held any more; null if it was never held."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "popularity",
+        "One row per subject and window: how many want it and how much there is.",
+        [
+            *_WINDOW,
+            _SUBJECT,
+            _column("subscribers", pa.int64(), "Sessions with a matching subscription at the window's end."),
+            _column("publications", pa.int64(), "Notifications published in the window."),
+            _column("rate_per_s", pa.float64(), "Notifications per second in the window."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "replicas",
+        "One row per subject: how many copies of a sample the way-servers should spread.",
+        [
+            _SUBJECT,
+            _column("subscribers", pa.int64(), "Sessions that want the subject."),
+            _column("share", pa.float64(), "The part of all memory for samples that the subject gets, 0 to 1."),
+            _column("replicas", pa.int64(), "L_i: the copies of each sample, whole and at least one."),
+            _column("memory_bytes", pa.int64(), "What these copies take in all devices together."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "link_quality",
+        "One row per report that follows another of the same device: the state of its link in between.",
+        [
+            _DEVICE,
+            _column("since_at", TIME_TYPE, "The report before."),
+            _column("reported_at", TIME_TYPE, "The report."),
+            _maybe("received", pa.int64(), "Notifications the device received in between; null if not said."),
+            _maybe("sent", pa.int64(), "Notifications the node sent in between; null if not known."),
+            _maybe("network_connection", pa.float64(), "received / sent, 0 to 1; null if nothing was sent."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "latency",
+        "One row per subject and window of publication: how long notifications took to arrive.",
+        [
+            *_WINDOW,
+            _SUBJECT,
+            _column("delivered", pa.int64(), "Hand-overs that were delivered."),
+            _maybe("p50_us", pa.int64(), "Half arrived within this time; null if none was delivered."),
+            _maybe("p90_us", pa.int64(), "Nine of ten arrived within this time; null if none was delivered."),
+            _maybe("p99_us", pa.int64(), "99 of 100 arrived within this time; null if none was delivered."),
+            _column("expired_unseen", pa.int64(), "Notifications that expired before a device took them."),
+            _column("deadlines_missed", pa.int64(), "Hand-overs after the deadline."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "contacts",
+        "One row per time that two devices were within range of each other.",
+        [
+            *_PAIR,
+            _column("began_at", TIME_TYPE, "The first report of both within range."),
+            _maybe("ended_at", TIME_TYPE, "The first report of them apart; null if still together."),
+            _column("closest_m", pa.float64(), "The least distance between them that was seen."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "meetings",
+        "One row per pair of devices, and one for all pairs: how often they meet.",
+        [
+            _maybe("device_low", pa.string(), "The device whose id sorts first; null in the row for all pairs."),
+            _maybe("device_high", pa.string(), "The other device; null in the row for all pairs."),
+            _column("contacts", pa.int64(), "How often they met."),
+            _column("mean_contact_us", pa.float64(), "How long a contact lasts in the mean."),
+            _maybe("mean_apart_us", pa.float64(), "The mean from one contact to the next; null below two."),
+            _maybe("meeting_time_us", pa.float64(), "E_mm: the mean wait from a random instant; null below two."),
+        ],
+        is_log=False,
+    ),
+    _table(
+        "dead_letters",
+        "One row per input that could not be read.",
+        [
+            _column("found_at", TIME_TYPE, "When it was refused."),
+            _column("source", pa.string(), "Where it came from: a file, a topic, a table."),
+            _maybe("position", pa.int64(), "The line, offset or sequence number there; null if not known."),
+            _column("reason", pa.string(), "What was found, what is allowed, and where."),
+            _maybe("content", pa.binary(), "The input, or its beginning; null if there is none to show."),
+        ],
+        is_log=False,
+    ),
+)
+
+TABLES: dict[str, Table] = {table.name: table for table in (*_LOG, *_OUTPUT)}
+"""All tables by name: the log's first, then the pipeline's."""
+
+_FIELDS = {
+    AttributeType.INT32: "int",
+    AttributeType.INT64: "int",
+    AttributeType.REAL64: "real",
+    AttributeType.STRING: "text",
+    AttributeType.OPAQUE: "opaque",
+}
+
+
+def attributes_to_column_value(attributes: Attributes) -> list[tuple[str, dict[str, object]]]:
+    """Return *attributes* as pyarrow wants a value of ``ATTRIBUTES_TYPE``."""
+    return [(name, _entry(type_of(value), value)) for name, value in attributes.items()]
+
+
+def attributes_from_column_value(
+    entries: Mapping[str, Mapping[str, Any]] | Iterable[tuple[str, Mapping[str, Any]]],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Attributes:
+    """Return the attributes of a value of ``ATTRIBUTES_TYPE``, as pyarrow (pairs) or Spark (a dict) gives it."""
+    values: dict[str, Scalar] = {}
+    for name, entry in entries.items() if isinstance(entries, Mapping) else entries:
+        if name in values:
+            raise InvalidValueError("attribute name", name, "each name once")
+        values[name] = _scalar(name, entry)
+    return checked(values, limits=limits)
+
+
+def _entry(kind: AttributeType, value: Scalar) -> dict[str, object]:
+    entry: dict[str, object] = dict.fromkeys(("type", "int", "real", "text", "opaque"))
+    plain = int(value) if isinstance(value, int) else value
+    return entry | {"type": int(kind), _FIELDS[kind]: plain}
+
+
+def _scalar(name: str, entry: Mapping[str, Any]) -> Scalar:
+    """Return the value of *entry*; the log may have been written by others, so it is looked at."""
+    kind = entry["type"]
+    if kind not in _FIELDS:
+        raise InvalidValueError(f"type of attribute {name}", kind, "1 to 5")
+    value: Scalar | None = entry[_FIELDS[kind]]
+    if value is None:
+        raise InvalidValueError(f"attribute {name}", value, f"a value in the field {_FIELDS[kind]}")
+    if kind == AttributeType.INT32:
+        return whole(f"attribute {name}", value, INT32_MIN, INT32_MAX)
+    return Int64(value) if kind == AttributeType.INT64 else value
+
+
+def as_markdown() -> str:
+    """Return the reference page of all tables."""
+    parts = ["# Tables", "", "Times are microseconds UTC. A column that may be null says what null means.", ""]
+    for table in TABLES.values():
+        parts += [f"## `{table.name}`", "", f"{'In' if table.is_log else 'Out'}: {table.description}", ""]
+        parts += ["| column | type | null | what |", "|---|---|---|---|"]
+        parts += [_row(column) for column in table.schema]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _row(column: Field) -> str:
+    description = column.metadata[b"description"].decode()
+    null = "yes" if column.nullable else "no"
+    return f"| `{column.name}` | `{_spelled(column.type)}` | {null} | {description} |"
+
+
+def _spelled(kind: Any) -> str:  # noqa: ANN401 # a pyarrow.DataType; pyarrow ships no types
+    """Return the type in the words of SQL, as the architecture page has them."""
+    if pa.types.is_map(kind):
+        return f"map<{_spelled(kind.key_type)}, {_spelled(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_spelled(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return f"struct<{', '.join(f'{each.name} {_spelled(each.type)}' for each in fields)}>"
+    return _SPELLINGS[kind]
+
+
+_SPELLINGS = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    TIME_TYPE: "timestamp",
+}

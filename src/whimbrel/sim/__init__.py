@@ -1,0 +1,1 @@
+"""Made-up worlds around the same cores."""
