@@ -38,7 +38,7 @@ class InvalidValueError(InvalidInputError):
         self.what, self.found, self.allowed = what, found, allowed
 
     def __str__(self) -> str:
-        return f"{self.what}: found {_shorten(repr(self.found))}, allowed is {self.allowed}"
+        return f"{self.what}: found {_shown(self.found)}, allowed is {self.allowed}"
 
 
 class MalformedBodyError(InvalidInputError):
@@ -122,7 +122,10 @@ class UnsupportedNodeError(WhimbrelError):
         return f"the {self.backend} backend has no rule for {self.node}"
 
 
-def _shorten(text: str, limit: int = 80) -> str:
+def _shown(value: object, limit: int = 80) -> str:
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to print thousands of digits
+    text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

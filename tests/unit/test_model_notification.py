@@ -16,7 +16,7 @@ from whimbrel.model.place import Area, Place
 HERE = Place(52.52, 13.405)
 
 
-def a_notification(**changes: Any) -> Notification:  # noqa: ANN401 # any field, also a wrong one
+def a_notification(**changes: Any) -> Notification:  # any field, also a wrong one
     """Return a notification with *changes*."""
     return replace(Notification(node="n1", seq=7, published_at=1_000, subject="ward/3/pulse"), **changes)
 

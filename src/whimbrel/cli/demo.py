@@ -16,6 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text as Styled
 
+from whimbrel.cli.options import read_seconds
 from whimbrel.language.filters import Filter
 from whimbrel.language.trace import reasons, trace
 from whimbrel.model.clock import format_time, microseconds
@@ -67,7 +68,10 @@ class _Board:
 
 def demo(
     *,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.0, help="How much of the ward's day to show.")] = 10.0,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", metavar="N", parser=read_seconds, help="How much of the ward's day to show."),
+    ] = 10.0,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another day.")] = 7,
     fast: Annotated[bool, typer.Option("--fast", help="Do not wait between events; for pipes and tests.")] = False,
 ) -> None:

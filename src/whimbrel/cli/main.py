@@ -47,7 +47,7 @@ def _root(
 def main() -> None:
     """Run the command line; the process exits with 0, 1 or 2 (130 when interrupted)."""
     try:
-        app()
+        app(prog_name="whimbrel")
     except FilterError as error:
         _fail(error.pointed())
     except WhimbrelError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.check import StaticError, check
+from whimbrel.language.codes import ErrorCode
 from whimbrel.language.parser import Parser
 from whimbrel.language.printer import print_filter
 from whimbrel.language.rewrites import normal_form
@@ -27,9 +28,11 @@ def parse(text: str) -> Predicate:
 def parse_without_shapes(text: str) -> Predicate:
     """Do what ``parse`` does the plain way: parse, check; then let the shape be learnt."""
     parser = Parser(text)
-    tree = parser.parse()
     try:
+        tree = parser.parse()
         check(tree)
+    except RecursionError:  # our bound is lower than Python's, unless the caller stands deep in a stack already
+        raise parser.error(ErrorCode.NESTING, "nested too deeply for the stack it was read on", 0) from None
     except StaticError as error:
         raise parser.error(error.code, error.reason, *parser.spans[id(error.node)]) from None
     _shapes.learn(parser, tree)

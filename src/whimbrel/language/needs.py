@@ -22,16 +22,18 @@ from whimbrel.language.ast import (
     Unary,
     UnaryOp,
     Value,
+    Xor,
     children,
 )
 from whimbrel.language.check import INTEGER_OPS, ValueKind, value_kind
-from whimbrel.language.rewrites import push_not
+from whimbrel.language.rewrites import normal_form
 from whimbrel.model.attributes import AttributeType
 
 __all__ = ["Need", "names", "needs"]
 
 _INTEGERS = frozenset((AttributeType.INT32, AttributeType.INT64))
 _NUMBERS = _INTEGERS | {AttributeType.REAL64}
+_NAN = frozenset((AttributeType.REAL64,))
 _STRING = frozenset((AttributeType.STRING,))
 _ALL = frozenset(AttributeType)
 _COMPARABLE = _NUMBERS | _STRING
@@ -50,9 +52,10 @@ class Need:
 
 def needs(tree: Predicate) -> list[Need]:
     """Return what *tree* looks at, in the order it is first mentioned."""
+    normal = normal_form(tree)
     types: dict[str, frozenset[AttributeType]] = {}
-    _collect(push_not(tree), types)
-    required = _required(push_not(tree))
+    _collect(normal, types)
+    required = _required(normal)
     return [Need(name=name, is_required=name in required, types=found) for name, found in types.items()]
 
 
@@ -78,12 +81,12 @@ def _required(tree: Predicate) -> frozenset[str]:
             return names(tree)
 
 
-def _collect(node: Predicate, types: dict[str, frozenset[AttributeType]]) -> None:
+def _collect(node: Predicate, types: dict[str, frozenset[AttributeType]], *, inside_xor: bool = False) -> None:
     match node:
-        case Not(Test(function, name)):
-            _add(name.name, _ALL - _test_types(function), types)
         case Test(function, name):
-            _add(name.name, _test_types(function), types)
+            _add(name.name, _test_types(function, either=inside_xor), types)
+        case Not(Test(function, name)):
+            _add(name.name, _test_types(function, either=inside_xor, negated=True), types)
         case Compare(_, left, right):
             _collect_compared(left, right, types)
         case Equals(subject, options):
@@ -94,7 +97,7 @@ def _collect(node: Predicate, types: dict[str, frozenset[AttributeType]]) -> Non
         case _:
             for child in children(node):
                 if isinstance(child, Predicate):
-                    _collect(child, types)
+                    _collect(child, types, inside_xor=inside_xor or isinstance(node, Xor))
 
 
 def _collect_compared(left: Value, right: Value, types: dict[str, frozenset[AttributeType]]) -> None:
@@ -128,12 +131,14 @@ def _compared_with(other: Value) -> frozenset[AttributeType]:
             return _NUMBERS
 
 
-def _test_types(function: TestFunction) -> frozenset[AttributeType]:
-    if function is TestFunction.REQUIRE:
-        return _ALL
+def _test_types(function: TestFunction, *, either: bool, negated: bool = False) -> frozenset[AttributeType]:
+    """Return the types for which the test is true; under ``^^`` a false one serves the parity as well (*either*)."""
     if function is TestFunction.NAN:
-        return frozenset((AttributeType.REAL64,))
-    return frozenset((AttributeType[function.name],))
+        return _NAN
+    if function is TestFunction.REQUIRE:
+        return _ALL if either or not negated else frozenset()
+    asked = frozenset((AttributeType[function.name],))
+    return _ALL if either else _ALL - asked if negated else asked
 
 
 def _add(name: str, found: frozenset[AttributeType], types: dict[str, frozenset[AttributeType]]) -> None:

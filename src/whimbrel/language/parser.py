@@ -42,12 +42,14 @@ from whimbrel.language.codes import ErrorCode
 from whimbrel.language.functions import FUNCTIONS, Function
 from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, locate, name, tokenize
 
-__all__ = ["MAX_DEPTH", "MAX_TEXT", "Parser"]
+__all__ = ["MAX_DEPTH", "MAX_HEIGHT", "MAX_TEXT", "Parser"]
 
 MAX_TEXT = 65_536
 """Characters of one filter text."""
-MAX_DEPTH = 100
-"""Levels of nesting: parentheses and functions in the text, and height of the tree."""
+MAX_HEIGHT = 64
+"""Height of a tree; a chain of && || ^^ counts once."""
+MAX_DEPTH = 2 * MAX_HEIGHT + 2
+"""Levels of nesting in a text: a level of the tree prints as an operator and a parenthesis at the most."""
 
 _NOT_POWER, _COMPARE_POWER, _VALUE_POWER = 4, 5, 6
 _LOGICAL: Mapping[str, type[And | Or | Xor]] = {"||": Or, "^^": Xor, "&&": And}
@@ -136,7 +138,7 @@ class Parser:
                 left = Binary(_ARITHMETIC[operator], self._value(left, first, at - 1), right)
                 height = max(height, self._height)
             height += 1
-            if height > MAX_DEPTH:
+            if height > MAX_HEIGHT:
                 raise self._too_deep(at)
             self._built(left, first)
         self._first, self._height = first, height
@@ -191,7 +193,7 @@ class Parser:
             raise self.error(ErrorCode.PARSE, "! covers a whole comparison; put it in parentheses here", first)
         self._at += 1
         operand = self._expression(_NOT_POWER)
-        self._height += 1
+        self._grow(first)
         return Not(self._predicate(operand, first + 1, self._at - 1))
 
     def _sign(self, token: str) -> Value:
@@ -201,7 +203,7 @@ class Parser:
             # -2147483648 is one literal: its digits alone would overflow.
             return self._literal(self._at, negative=True)
         operand = self._expression(_POWERS["&"] + 1)
-        self._height += 1
+        self._grow(first)
         return Unary(_SIGNS[token], self._value(operand, first + 1, self._at - 1))
 
     def _literal(self, at: int, *, negative: bool) -> Literal:
@@ -235,9 +237,8 @@ class Parser:
         if function.most is not None and len(arguments) > function.most:
             last = spans[-1][1]
             raise self.error(ErrorCode.TOO_MANY, f"{wanted}, found {len(arguments)}", spans[function.most][0], last)
-        self._height = height + 1
-        if self._height > MAX_DEPTH:
-            raise self._too_deep(first)
+        self._height = height
+        self._grow(first)
         values = [self._value(argument, *span) for argument, span in zip(arguments, spans, strict=True)]
         match function.kind:
             case TestFunction() as kind:
@@ -301,8 +302,15 @@ class Parser:
         found = self.tokens[self._at][:40] if self._at < len(self.tokens) else "the end"
         return self.error(ErrorCode.PARSE, f"found {found}, expected {allowed}", self._at)
 
+    def _grow(self, at: int) -> None:
+        """Put the node that starts at token *at* on top of the one parsed last."""
+        self._height += 1
+        if self._height > MAX_HEIGHT:
+            raise self._too_deep(at)
+
     def _too_deep(self, at: int) -> FilterError:
-        return self.error(ErrorCode.NESTING, f"nested deeper than {MAX_DEPTH} levels", at)
+        reason = f"nested too deeply; at most {MAX_HEIGHT} operators and functions, or {MAX_DEPTH} parentheses"
+        return self.error(ErrorCode.NESTING, reason, at)
 
     def _predicate(self, node: Node, first: int, last: int) -> Predicate:
         if isinstance(node, Predicate):

@@ -67,8 +67,8 @@ def _term(node: Node) -> tuple[str, int]:
         case And(operands) | Or(operands) | Xor(operands):
             joint, own = _LOGICAL[type(node)]
             return joint.join(_print(operand, own + 1) for operand in operands), own
-        case Not(Pattern() | Test() | Equals() as operand):
-            return f"!{_print(operand, _TERM)}", _NOT
+        case Not(Pattern() | Test() | Equals() | Not() as operand):
+            return f"!{_print(operand, _NOT)}", _NOT
         case Not(operand):
             return f"!({_print(operand, 0)})", _NOT
         case Compare(op, left, right):

@@ -34,9 +34,7 @@ _INTEGER = re.compile(r"(?:0[xX][0-9A-Fa-f]+|0[0-7]*|[1-9][0-9]*)[lL]?")
 _REAL = re.compile(r"[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _BOOLEANS = {"true": 1, "false": 0}
-OPERATORS = frozenset(
-    "( ) , || ^^ && ! == != < <= > >= + - * / % << >> >>> | ^ & ~".split()
-)
+OPERATORS = frozenset("( ) , || ^^ && ! == != < <= > >= + - * / % << >> >>> | ^ & ~".split())
 
 
 class Kind:

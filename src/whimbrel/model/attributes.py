@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NoReturn, TypeAlias
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, shown, utf8_size, whole
+from whimbrel.model.bounds import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, utf8_size, whole
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -115,7 +115,7 @@ def integer(value: int) -> int | float:
     try:
         return float(value)
     except OverflowError:
-        raise InvalidValueError("integer", shown(value), "at most what a real64 can hold") from None
+        raise InvalidValueError("integer", value, "at most what a real64 can hold") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def _checked_value(name: str, value: object) -> tuple[Scalar, int]:
         return int(value), NUMBER_BYTES
     if isinstance(value, int) and type(value) in {int, Int64}:
         if not INT64_MIN <= value <= INT64_MAX:
-            raise InvalidValueError(f"attribute {name}", shown(value), "an integer of at most 64 bits")
+            raise InvalidValueError(f"attribute {name}", value, "an integer of at most 64 bits")
         return (value if type(value) is Int64 else integer(value)), NUMBER_BYTES
     if isinstance(value, float) and type(value) is float:
         return value, NUMBER_BYTES

@@ -19,7 +19,6 @@ __all__ = [
     "instant",
     "name",
     "real",
-    "shown",
     "text",
     "utf8_size",
     "whole",
@@ -62,14 +61,7 @@ def name(what: str, value: object, *, max_bytes: int = MAX_NAME_BYTES) -> str:
 def whole(what: str, value: object, low: int, high: int) -> int:
     """Return *value* if it is an integer from *low* to *high*; a boolean is none."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidValueError(what, shown(value), f"an integer from {low} to {high}")
-    return value
-
-
-def shown(value: object) -> object:
-    """Return what an error may show of *value*: Python refuses to print integers of thousands of digits."""
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"an integer of {value.bit_length()} bits"
+        raise InvalidValueError(what, value, f"an integer from {low} to {high}")
     return value
 
 
@@ -84,4 +76,4 @@ def real(what: str, value: object, low: float, high: float) -> float:
         number = float(value)
         if math.isfinite(number):
             return number
-    raise InvalidValueError(what, shown(value), f"a number from {low:.12g} to {high:.12g}")
+    raise InvalidValueError(what, value, f"a number from {low:.12g} to {high:.12g}")

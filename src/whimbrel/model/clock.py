@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT64_MAX, INT64_MIN, instant, shown
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN, instant
 
 __all__ = ["Clock", "SystemClock", "format_time", "is_alive", "microseconds", "parse_time", "seconds"]
 
@@ -47,7 +47,7 @@ def microseconds(seconds: float) -> int:
         total_us = whole_s * US_PER_S + round((seconds - whole_s) * US_PER_S)
         if INT64_MIN <= total_us <= INT64_MAX:
             return total_us
-    raise InvalidValueError("seconds", shown(seconds), "a number whose microseconds fit 64 bits")
+    raise InvalidValueError("seconds", seconds, "a number whose microseconds fit 64 bits")
 
 
 def seconds(duration_us: int) -> float:

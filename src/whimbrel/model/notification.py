@@ -59,7 +59,7 @@ class Notification:
     node: str
     seq: int
     published_at: int
-    subject: str
+    subject: str | None = None
     publisher: str | None = None
     attributes: Attributes = NO_ATTRIBUTES
     body: bytes = field(default=b"", repr=False)
@@ -74,9 +74,10 @@ class Notification:
 
     def __post_init__(self) -> None:
         NotificationId(self.node, self.seq)
-        name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
-        if _WILDCARD.search(self.subject):
-            raise InvalidValueError("subject", self.subject, "a subject without the wildcards + and #")
+        if self.subject is not None:
+            name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
+            if _WILDCARD.search(self.subject):
+                raise InvalidValueError("subject", self.subject, "a subject without the wildcards + and #")
         if self.publisher is not None:
             name("publisher", self.publisher)
         if type(self.attributes) is not FrozenAttributes:

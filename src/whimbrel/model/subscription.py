@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, name, text, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import MAX_SUBJECT_BYTES
-
-if TYPE_CHECKING:
-    from whimbrel.model.place import Area
+from whimbrel.model.place import Area
 
 __all__ = ["MAX_FILTER_BYTES", "InterestChange", "Subscription", "SubscriptionIdentity"]
 
-MAX_FILTER_BYTES = 65_535
+MAX_FILTER_BYTES = 4 * 65_536  # the language counts 65,536 characters
 MAX_SUBSCRIPTION_NAME_BYTES = 1_024
 
 
@@ -31,11 +28,11 @@ class InterestChange(Enum):
     REMOVED = "removed"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class SubscriptionIdentity:
     """What makes two subscriptions of one session the same."""
 
-    subject_filter: str
+    subject_filter: str | None
     name: str = ""
 
 
@@ -44,7 +41,8 @@ class Subscription:
     """One interest of one session."""
 
     session: str
-    subject_filter: str
+    subject_filter: str | None = None
+    """``None``: any subject, and notifications without one."""
     name: str = ""
     filter_text: str | None = None
     """``None``: everything that the subject filter admits."""
@@ -59,7 +57,8 @@ class Subscription:
 
     def __post_init__(self) -> None:
         name("session", self.session)
-        name("subject_filter", self.subject_filter, max_bytes=MAX_SUBJECT_BYTES)
+        if self.subject_filter is not None:
+            name("subject_filter", self.subject_filter, max_bytes=MAX_SUBJECT_BYTES)
         text("name", self.name, max_bytes=MAX_SUBSCRIPTION_NAME_BYTES)
         if self.filter_text is not None:
             text("filter_text", self.filter_text, max_bytes=MAX_FILTER_BYTES)

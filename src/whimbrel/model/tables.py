@@ -93,7 +93,7 @@ _NOTIFICATION = (
     _column("notification_seq", pa.int64(), "The sequence number of the notification."),
 )
 _SUBSCRIPTION = (
-    _column("subject_filter", pa.string(), "The subjects asked for; over MQTT the topic filter."),
+    _maybe("subject_filter", pa.string(), "The subjects asked for; over MQTT the topic filter; null if any or none."),
     _column("name", pa.string(), "The subscription's name, empty if it has none; identity with subject_filter."),
 )
 _WINDOW = (
@@ -127,7 +127,7 @@ _LOG = (
             _SEQ,
             _column("published_at", TIME_TYPE, "When the node accepted it."),
             _maybe("publisher", pa.string(), "The device that published it; null if not known."),
-            _SUBJECT,
+            _maybe("subject", pa.string(), "The subject it was published to; over MQTT the topic; null if none."),
             _column("attributes", ATTRIBUTES_TYPE, "What filters speak about; `type` says which field is set."),
             _column("body", pa.binary(), "The bytes as published."),
             _column("qos", pa.int8(), "The publisher's quality of service, 0 to 2."),

@@ -24,7 +24,7 @@ from whimbrel.model.attributes import (
     checked,
     type_of,
 )
-from whimbrel.model.bounds import shown, whole
+from whimbrel.model.bounds import whole
 
 __all__ = ["from_typed", "to_typed"]
 
@@ -70,7 +70,7 @@ def _real64(what: str, value: object) -> Scalar:
             return float(value)
         except OverflowError:
             pass
-    raise InvalidValueError(what, shown(value), 'a number a real64 can hold, "nan", "inf" or "-inf"')
+    raise InvalidValueError(what, value, 'a number a real64 can hold, "nan", "inf" or "-inf"')
 
 
 def _string(what: str, value: object) -> Scalar:

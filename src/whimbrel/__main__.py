@@ -1,0 +1,6 @@
+"""``python -m whimbrel``: the command line, where the script is not on the path."""
+
+from whimbrel.cli import main
+
+if __name__ == "__main__":
+    main()

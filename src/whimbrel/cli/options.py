@@ -1,0 +1,20 @@
+"""Readers of option values that several commands share; a bad one names what was found and what is allowed."""
+
+from __future__ import annotations
+
+import math
+
+import typer
+
+__all__ = ["read_seconds"]
+
+
+def read_seconds(text: str | float) -> float:
+    """Return the seconds that *text* names: a number from 0 on."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 1e9:
+        raise typer.BadParameter(f"found {text!r}, allowed is a number of seconds from 0 to 1000000000")
+    return seconds

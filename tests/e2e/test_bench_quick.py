@@ -1,0 +1,30 @@
+"""The benchmarks run, and what they measure is right; how long it takes is not a test's business."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_RUN = Path(__file__).parents[2] / "bench" / "run.py"
+
+
+@pytest.mark.slow
+def test_every_benchmark_runs_and_its_results_are_right(tmp_path: Path) -> None:
+    """A benchmark that nobody runs rots, and a fast wrong answer is wrong."""
+    command = [sys.executable, str(_RUN), "--quick", "--json", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["passed"]
+    assert set(found["reports"]) == {path.stem.removeprefix("bench_") for path in _RUN.parent.glob("bench_*.py")}
+    for name, report in found["reports"].items():
+        assert report["checks"]
+        assert all(check["passed"] for check in report["checks"])
+        assert all(ratio > 0 for comparison in report["comparisons"] for ratio in comparison["ratios"].values())
+        assert all(comparison["ratios"] for comparison in report["comparisons"])
+        assert json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8")) == report
+        assert (tmp_path / f"{name}.md").read_text(encoding="utf-8").startswith(f"# Benchmark: {name}")

@@ -1,0 +1,252 @@
+"""The documents are true: every command, session, example, link and generated page in them is tried.
+
+Conventions of the pages: in a ``console`` block a line ``$ whimbrel …`` is run and what follows is its output, a line
+``...`` stands for any lines, and ``$ echo $?`` shows the exit code; a block that opens with a file's name (as in
+``jsonl ward.jsonl``) is that file, in the folder where the later commands of the page run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from whimbrel.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+_FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<title>.*)$", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]*`")
+_DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{_name(self.page)}, line {self.line}"
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    text = _read(page)
+    for found in _FENCE.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(page=page, line=line, language=found["language"], title=found["title"], text=found["text"])
+
+
+def _pages_with(language: str, word: str) -> list[Path]:
+    return [page for page in PAGES if any(b.language == language and word in b.text for b in _blocks(page))]
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+def _whimbrel(arguments: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
+    """Run the command as the script would, in this process; return what it printed and its exit code."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True)
+    with monkeypatch.context() as patch, redirect_stdout(stream), redirect_stderr(stream):
+        patch.chdir(directory)
+        for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            patch.delenv(name, raising=False)
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("NO_COLOR", "1")
+        patch.setattr(sys, "argv", ["whimbrel", *arguments])
+        patch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # from it the usage line takes its first word
+        with pytest.raises(SystemExit) as ended:
+            main()
+    stream.seek(0)
+    code = ended.value.code
+    return stream.read(), code if isinstance(code, int) else 0
+
+
+def _steps(block: Block) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block with the output written below it."""
+    for step in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, output = step.partition("\n")
+        yield command, output
+
+
+def _is_like(found: str, expected: str) -> bool:
+    """Tell whether *found* is *expected*, where a line ``...`` stands for any lines."""
+    pattern = "".join("(?:.*\n)*?" if line == "...\n" else re.escape(line) for line in expected.splitlines(True))
+    return re.fullmatch(pattern, found) is not None
+
+
+@pytest.mark.parametrize("page", _pages_with("console", "$ whimbrel "), ids=_name)
+def test_every_command_prints_what_its_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who types what is written must see what is written."""
+    code = 0
+    for block in _blocks(page):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        if block.language != "console" or "$ whimbrel " not in block.text:
+            continue
+        for command, expected in _steps(block):
+            words = shlex.split(command)
+            if words[0] == "whimbrel":
+                found, code = _whimbrel(words[1:], tmp_path, monkeypatch)
+            else:
+                assert command == "echo $?", f"{block}: only whimbrel and echo $? are run, found {command}"
+                found = f"{code}\n"
+            assert _is_like(found, expected), f"{block}: $ {command}\nprints\n{found}\nnot\n{expected}"
+
+
+def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
+    """Pages are tried in this process; one real process shows that nothing is lost by it."""
+    command = [sys.executable, "-m", "whimbrel", "filter", "test", "a = 5", "-a", "{}"]
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error 2102 at line 1, column 3: = is not an operator; to compare, write ==\n  a = 5\n    ^\n"
+
+
+def test_an_ellipsis_stands_for_lines_and_for_nothing_else() -> None:
+    """The comparison itself must be able to fail."""
+    assert _is_like("a\nb\nc\n", "a\n...\nc\n")
+    assert not _is_like("a\nb\nd\n", "a\n...\nc\n")
+    assert not _is_like("a\nb\n", "a\n")
+
+
+# -- Python ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", _pages_with("python", ">>> "), ids=_name)
+def test_every_session_answers_what_its_page_says(page: Path) -> None:
+    """All sessions of a page are one, as a reader would type them."""
+    text = _read(page)
+    kept = ["\n"] * (text.count("\n") + 1)
+    for block in _blocks(page):
+        if block.language == "python" and ">>> " in block.text:
+            lines = block.text.splitlines(True)
+            kept[block.line : block.line + len(lines)] = lines
+    session = doctest.DocTestParser().get_doctest("".join(kept), {}, _name(page), str(page), 0)
+    report = io.StringIO()
+    doctest.DocTestRunner(optionflags=_DOCTEST_FLAGS).run(session, out=report.write)
+    assert not report.getvalue(), report.getvalue()
+
+
+def test_the_readme_shows_python_that_is_tried() -> None:
+    """The first example is the one most readers type."""
+    assert ROOT / "README.md" in _pages_with("python", ">>> ")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=_name)
+def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Path) -> None:
+    """An example that no longer runs teaches the wrong thing."""
+    command = [sys.executable, str(example)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == _read(example.with_suffix(".out"))
+
+
+# -- generated pages -------------------------------------------------------------------------------------------------
+
+
+def _make_docs(root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "tools" / "make_docs.py"), "--check"]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+
+
+def test_generated_pages_are_fresh() -> None:
+    """What the code knows and what the pages say is the same."""
+    done = _make_docs(ROOT)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_a_stale_page_is_named(tmp_path: Path) -> None:
+    """A check that cannot fail checks nothing."""
+    for folder in ("docs", "tools"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    page = tmp_path / "docs" / "reference" / "language.md"
+    page.write_text(_read(page).replace("| 2113 |", "| 2114 |"), encoding="utf-8")
+    done = _make_docs(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "docs/reference/language.md: stale; run make docs\n")
+
+
+def _commands(words: tuple[str, ...], directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """Yield every command and what its ``--help`` says, found by asking each group for its members."""
+    text, _ = _whimbrel([*words, "--help"], directory, monkeypatch)
+    yield " ".join(("whimbrel", *words)), text
+    _, _, members = text.partition("\nCommands:\n")
+    for member in re.findall(r"^  (\S+)", members, flags=re.MULTILINE):
+        yield from _commands((*words, member), directory, monkeypatch)
+
+
+def test_every_command_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command without a page, or without a sentence of its own, does not exist for a newcomer."""
+    reference = _read(ROOT / "docs" / "reference" / "cli.md")
+    found = dict(_commands((), tmp_path, monkeypatch))
+    assert {"whimbrel", "whimbrel demo", "whimbrel filter check"} <= found.keys()
+    for command, text in found.items():
+        assert f"## {command}\n\n```text\n{text}```\n" in reference, command
+        assert re.search(r"^  [A-Z].*\.$", text, flags=re.MULTILINE), f"{command} has no help text"
+
+
+# -- links and papers ------------------------------------------------------------------------------------------------
+
+
+def _prose(page: Path) -> str:
+    return _CODE.sub("", _FENCE.sub("", _read(page)))
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = (re.sub(r"[^\w\- ]", "", found["title"].lower()) for found in _HEADING.finditer(_read(page)))
+    return {title.replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    """A dead link is a promise broken."""
+    for found in _LINK.finditer(_prose(page)):
+        path, _, anchor = found["target"].partition("#")
+        if "://" in path:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{_name(page)}: {found['target']} does not exist"
+        if anchor:
+            assert anchor in _anchors(target), f"{_name(page)}: {found['target']} has no such heading"
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=_name)
+def test_what_a_paper_page_calls_built_is_there(page: Path) -> None:
+    """A row says built only where code and test exist; a test's name is never a guess."""
+    for part in re.split(r"[|;\n]", _read(page)):
+        named: list[str] = re.findall(r"`([\w./*-]+)`", part)
+        certain = [name for name in named if name.startswith("tests/") or re.fullmatch(r"src/.*\.py", name)]
+        if re.search(r"\*\*built\*\*", part):
+            certain += [name for name in named if "/" in name]
+        for name in certain:
+            places = (ROOT, ROOT / "src" / "whimbrel")
+            assert any(list(place.glob(name.rstrip("/"))) for place in places), f"{_name(page)}: {name} is not there"

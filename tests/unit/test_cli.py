@@ -1,0 +1,203 @@
+"""The command line is the contract others script against: outputs, exit codes, and messages for bad input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from whimbrel.cli.main import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a finished command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``whimbrel`` in this process, through its real entry point."""
+
+    def invoke(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["whimbrel", *arguments])
+        monkeypatch.setenv("COLUMNS", "100")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            main()
+        captured = capsys.readouterr()
+        return Done(int(exited.value.code or 0), captured.out, captured.err)
+
+    return invoke
+
+
+def _vectors(folder: Path, *lines: object) -> str:
+    path = folder / "vectors.jsonl"
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines), encoding="utf-8")
+    return str(path)
+
+
+GOOD = {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 7}}, "expect": "true"}
+WRONG = {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 3}}, "expect": "true"}
+BROKEN = {"expr": "a >", "attrs": {}, "expect": "error", "note": "left alone"}
+
+
+def test_check_counts_what_passed(run: Run, tmp_path: Path) -> None:
+    """The last line is for people and for scripts."""
+    done = run("filter", "check", _vectors(tmp_path, GOOD, BROKEN, "", GOOD))
+    assert (done.code, done.out) == (0, "3 passed, 0 failed\n")
+
+
+def test_check_names_each_failure_and_exits_with_one(run: Run, tmp_path: Path) -> None:
+    """A failure is shown with what was expected and what came."""
+    done = run("filter", "check", _vectors(tmp_path, GOOD, WRONG))
+    assert done.code == 1
+    assert done.out == "line 2: a > 5\n  expected true, got false\n1 passed, 1 failed\n"
+
+
+def test_check_as_json_is_one_object(run: Run, tmp_path: Path) -> None:
+    """Its keys are the contract."""
+    done = run("filter", "check", _vectors(tmp_path, WRONG), "--json")
+    failure = {"line": 1, "expr": "a > 5", "expect": "true", "got": "false"}
+    assert done.code == 1
+    assert json.loads(done.out) == {"passed": 0, "failed": 1, "failures": [failure]}
+
+
+def test_an_empty_file_of_vectors_passes(run: Run, tmp_path: Path) -> None:
+    """Nothing to check is nothing wrong."""
+    assert run("filter", "check", _vectors(tmp_path)).out == "0 passed, 0 failed\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "words"),
+    [
+        ('{"expr": "a > 5", oops}', "line 2, column 19", "name"),
+        ("[1, 2]", "line 2, column 1", "an object"),
+        ('{"attrs": {}, "expect": "true"}', "line 2, column 1", "expr: found None"),
+        ('{"expr": "a>5", "attrs": {}, "expect": "maybe"}', "line 2, column 30", "true, false, undefined, error"),
+        ('{"expr": "a>5", "attrs": 7, "expect": "true"}', "line 2, column 17", "attrs: found 7"),
+        (
+            '{"expr": "a>5", "attrs": {"a": {"t": "int8", "v": 1}}, "expect": "true"}',
+            "line 2, column 27",
+            "int32, int64",
+        ),
+        (
+            '{"expr": "a>5", "attrs": {"a": {"t": "int32", "v": 3e9}}, "expect": "true"}',
+            "line 2, column 27",
+            "an integer",
+        ),
+        ("\x00", "line 2, column 1", "Expecting value"),
+        ('{"a": "' + "[" * 99 + '"', "line 2, column", "delimiter"),
+        ('{"a":' * 99, "line 2, column", "deep"),
+    ],
+)
+def test_a_bad_line_is_named_by_line_and_column(run: Run, tmp_path: Path, line: str, place: str, words: str) -> None:
+    """Whoever made the file must find the place."""
+    done = run("filter", "check", _vectors(tmp_path, GOOD, line))
+    assert done.code == 2
+    assert place in done.err
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_bytes_that_are_no_text_are_named(run: Run, tmp_path: Path) -> None:
+    """A picture is not a file of vectors."""
+    path = tmp_path / "picture"
+    path.write_bytes(b"\x89PNG\xff\xfe\n")
+    done = run("filter", "check", str(path))
+    assert (done.code, "line 1, column 1" in done.err, "UTF-8" in done.err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["filter", "check", "no-such-file"], "no-such-file: No such file"),
+        (["filter", "check", "."], ".: Is a directory"),
+        (["filter", "check", "x", "--backend", "quantum"], "found 'quantum', allowed is python"),
+        (["filter", "test", "a == 1"], "--attributes"),
+        (["filter", "test", "a == 1", "-a", "{"], "line 1, column 2"),
+        (["filter", "test", "a == 1", "-a", "7"], "found a number on top, allowed is an object"),
+        (["filter", "test", "a = 1", "-a", "{}"], "line 1, column 3"),
+        (["filter", "explain", "a = 1"], "error 2102 at line 1, column 3: = is not an operator; to compare, write =="),
+        (["filter", "explain"], "EXPR"),
+        (["filter", "frobnicate"], "frobnicate"),
+        (["--frobnicate"], "--frobnicate"),
+        (["demo", "--seconds", "soon"], "soon"),
+    ],
+)
+def test_bad_input_is_one_clear_message_and_exit_code_two(run: Run, arguments: list[str], words: str) -> None:
+    """Never a traceback."""
+    done = run(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_error_in_a_filter_points_at_its_place(run: Run) -> None:
+    """The caret stands under the text."""
+    assert run("filter", "explain", "a == 1 && b = 2").err.splitlines()[1:] == ["  a == 1 && b = 2", " " * 14 + "^"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "verdict"),
+    [('{"a": 7}', "true"), ('{"a": 3}', "false"), ("{}", "undefined"), ('{"a": "7"}', "undefined")],
+)
+def test_test_prints_the_verdict_first(run: Run, attributes: str, verdict: str) -> None:
+    """The first word is the answer; the rest is why."""
+    done = run("filter", "test", "a > 5", "--attributes", attributes)
+    assert (done.code, done.out.split()[0]) == (0, verdict)
+    assert json.loads(run("filter", "test", "a > 5", "-a", attributes, "--json").out)["verdict"] == verdict
+    assert run("filter", "test", "a > 5", "-a", attributes, "--exit-code").code == (0 if verdict == "true" else 1)
+
+
+def test_test_shows_what_each_part_saw(run: Run) -> None:
+    """Why, not only what."""
+    out = run("filter", "test", "a > 5 && contains(b.c, '[x]')", "-a", '{"a": 7, "b": {"c": "a[x]"}}').out
+    assert "a > 5  (a is 7)" in out
+    assert "contains(b.c, '[x]')  (b.c is 'a[x]')" in out
+
+
+def test_explain_shows_tree_types_normal_form_and_needs(run: Run) -> None:
+    """Everything the parser understood, for people."""
+    out = run("filter", "explain", "!(a > 5 || b == 'x')").out
+    for words in (
+        "Compare >",
+        "Literal 5  (an integer)",
+        "a <= 5 && b != 'x'",
+        "a: required; as int32",
+        "b: required; as string",
+    ):
+        assert words in out
+
+
+def test_explain_as_json_is_one_object(run: Run) -> None:
+    """Everything the parser understood, for programs."""
+    shown = json.loads(run("filter", "explain", "a > 5 || require(b)", "--json").out)
+    assert set(shown) == {"filter", "tree", "normal_form", "needs"}
+    assert shown["needs"][0] == {"name": "a", "required": False, "types": ["int32", "int64", "real64"]}
+
+
+def test_the_demo_tells_who_received_what_and_why(run: Run) -> None:
+    """The same seed shows the same day."""
+    done = run("demo", "--fast", "--seconds", "5", "--seed", "1")
+    assert done.code == 0
+    assert "events published; received: nurse's watch" in done.out
+    assert done.out == run("demo", "--fast", "--seconds", "5", "--seed", "1").out
+    assert done.out != run("demo", "--fast", "--seconds", "5", "--seed", "2").out
+
+
+def test_version_and_help(run: Run) -> None:
+    """The two things everybody tries first."""
+    assert run("--version").out.startswith("whimbrel ")
+    assert "explain" in run("filter", "--help").out
