@@ -187,12 +187,14 @@ def test_generated_pages_are_fresh() -> None:
 
 def test_a_stale_page_is_named(tmp_path: Path) -> None:
     """A check that cannot fail checks nothing."""
-    for folder in ("docs", "tools"):
+    for folder in ("docs", "tools", "bench/results"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "README.md", tmp_path)
     page = tmp_path / "docs" / "reference" / "language.md"
     page.write_text(_read(page).replace("| 2113 |", "| 2114 |"), encoding="utf-8")
     done = _make_docs(tmp_path)
-    assert (done.returncode, done.stdout) == (1, "docs/reference/language.md: stale; run make docs\n")
+    assert done.returncode == 1
+    assert "docs/reference/language.md: stale; run make docs" in done.stdout.splitlines()
 
 
 def _commands(words: tuple[str, ...], directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
@@ -211,7 +213,7 @@ def test_every_command_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"whimbrel", "whimbrel demo", "whimbrel filter check"} <= found.keys()
     for command, text in found.items():
         assert f"## {command}\n\n```text\n{text}```\n" in reference, command
-        assert re.search(r"^  [A-Z].*\.$", text, flags=re.MULTILINE), f"{command} has no help text"
+        assert re.match(r"Usage: .*\n\n  [A-Z]", text), f"{command} has no help text"
 
 
 # -- links and papers ------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def _value(node: ast.Value, attributes: Any) -> Any:
 def _text(function: str, value: str) -> str:
     if function == "fold-case":
         return value.lower()
-    return unicodedata.normalize({"decompose": "NFD", "decompose-compat": "NFKD"}[function], value)
+    return unicodedata.normalize("NFD" if function == "decompose" else "NFKD", value)
 
 
 def _promoted(left: Any, right: Any) -> Any:
@@ -120,13 +120,15 @@ def _exact_quotient(left: Any, right: Any) -> int:
 def _bits(op: str, left: Any, right: Any) -> Any:
     kind = type(left)
     width = left.dtype.itemsize * 8
-    unsigned = {32: np.uint32, 64: np.uint64}[width]
+    unsigned: Any = {32: np.uint32, 64: np.uint64}[width]
     count = int(right) & (width - 1)
     if op == ">>>":
         return np.right_shift(left.view(unsigned), unsigned(count)).view(kind)
     if op in {"<<", ">>"}:
-        return {"<<": np.left_shift, ">>": np.right_shift}[op](left, kind(count))
-    return {"|": np.bitwise_or, "^": np.bitwise_xor, "&": np.bitwise_and}[op](left, right)
+        shifts: Any = {"<<": np.left_shift, ">>": np.right_shift}
+        return shifts[op](left, kind(count))
+    masks: Any = {"|": np.bitwise_or, "^": np.bitwise_xor, "&": np.bitwise_and}
+    return masks[op](left, right)
 
 
 def _compare(op: str, left: Any, right: Any) -> bool | None:

@@ -13,10 +13,8 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.errors import FilterError
-from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import parse
 from whimbrel.language.functions import FUNCTIONS
+from whimbrel.language.parser import Parser
 from whimbrel.language.tokens import OPERATORS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "language.md"
@@ -26,7 +24,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "STRING": ("'x'", '"it\'s"', "'[ab]*'", "''"),
 }
 FAR = 1_000
-MAX_DEPTH = 30
+MAX_DEPTH = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,7 @@ class Reader:
         self.tokens = re.findall(r'"[^"]*"|[A-Za-z-]+|[=;|(){}]', text)
 
     def rules(self) -> dict[str, Part]:
+        """Return every rule by its name."""
         rules: dict[str, Part] = {}
         while self.tokens:
             name, equals = self.tokens.pop(0), self.tokens.pop(0)
@@ -125,7 +124,7 @@ def _derive(part: Part, rng: random.Random, depth: int) -> list[str]:
         case Row(parts):
             return [token for each in parts for token in _derive(each, rng, depth)]
         case Repeat(inner):
-            times = 0 if depth > MAX_DEPTH else rng.choice((0, 0, 0, 0, 1, 2))
+            times = 0 if depth > MAX_DEPTH else int(rng.random() < 0.15)
             return [token for _ in range(times) for token in _derive(inner, rng, depth)]
         case str() if part in RULES:
             return _derive(RULES[part], rng, depth + 1)
@@ -138,12 +137,8 @@ def _derive(part: Part, rng: random.Random, depth: int) -> list[str]:
 
 @given(seed=st.integers(0, 2**32))
 def test_the_parser_accepts_what_the_grammar_derives(seed: int) -> None:
-    """Only what the static check refuses, types and constants, may be refused."""
-    text = " ".join(_derive("filter", random.Random(seed), 0))
-    try:
-        parse(text)
-    except FilterError as error:
-        assert error.code in {ErrorCode.TYPE, ErrorCode.TRIVIAL}, error.pointed()
+    """A reader may trust the page; whether strings meet numbers is the static check's question, not the grammar's."""
+    Parser(" ".join(_derive("filter", random.Random(seed), 0))).parse()
 
 
 def test_the_grammar_knows_every_function_and_operator() -> None:

@@ -43,9 +43,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 @app.command()
 def explain(expr: Expression, *, as_json: AsJson = False) -> None:
-    """Show how EXPR is read: its tree with types, its normal form, and what it needs of an event.
+    """Show how EXPR is read: its tree with types, its normal form, and what it needs of a notification.
 
-    Example: whimbrel filter explain "!(battery > 20) || charging == true"
+    Example: whimbrel filter explain '!(battery > 20) || charging == true'
     """
     wanted = Filter(expr)
     if as_json:
@@ -61,7 +61,7 @@ def explain(expr: Expression, *, as_json: AsJson = False) -> None:
     console.print(_drawn(wanted.tree))
     console.print("\nNormal form:")
     console.print(Styled("  " + wanted.normal()))
-    console.print("\nNeeds of an event:")
+    console.print("\nNeeds of a notification:")
     for need in needs(wanted.tree):
         importance = "required" if need.is_required else "optional"
         console.print(Styled(f"  {need.name}: {importance}; {_type_words(need)}"))

@@ -62,6 +62,16 @@ _POWERS: Mapping[str, int] = (
     | {"+": 6, "-": 6, "*": 7, "/": 7, "%": 7, "<<": 8, ">>": 8, ">>>": 8, "|": 9, "^": 10, "&": 11}
 )
 _END = ""
+_HINTS = {
+    "and": "; write && for and",
+    "or": "; write || for or",
+    "not": "; write ! for not",
+    ",": "; a real is written with a point, as in 38.5",
+}
+
+
+def _counted(arguments: int) -> str:
+    return f"{arguments} argument{'' if arguments == 1 else 's'}"
 
 
 class Parser:
@@ -231,7 +241,7 @@ class Parser:
 
     def _call(self, function: Function, first: int) -> Node:
         arguments, spans, height = self._arguments(first + 1)
-        wanted = f"{function.usage} takes {'at least ' if function.most is None else ''}{function.least}"
+        wanted = f"{function.usage} wants {'at least ' if function.most is None else ''}{_counted(function.least)}"
         if len(arguments) < function.least:
             raise self.error(ErrorCode.TOO_FEW, f"{wanted}, found {len(arguments)}", first, self._at - 1)
         if function.most is not None and len(arguments) > function.most:
@@ -299,8 +309,11 @@ class Parser:
         raise self._unexpected("an operator or ')'")
 
     def _unexpected(self, allowed: str) -> FilterError:
-        found = self.tokens[self._at][:40] if self._at < len(self.tokens) else "the end"
-        return self.error(ErrorCode.PARSE, f"found {found}, expected {allowed}", self._at)
+        if self._at >= len(self.tokens):
+            return self.error(ErrorCode.PARSE, f"found the end, expected {allowed}", self._at)
+        found = self.tokens[self._at][:40]
+        hint = _HINTS.get(found.lower(), "")
+        return self.error(ErrorCode.PARSE, f"found '{found}', expected {allowed}{hint}", self._at)
 
     def _grow(self, at: int) -> None:
         """Put the node that starts at token *at* on top of the one parsed last."""
@@ -309,7 +322,7 @@ class Parser:
             raise self._too_deep(at)
 
     def _too_deep(self, at: int) -> FilterError:
-        reason = f"nested too deeply; at most {MAX_HEIGHT} operators and functions, or {MAX_DEPTH} parentheses"
+        reason = f"nested too deeply; the tree may have {MAX_HEIGHT} levels, the text fewer than {MAX_DEPTH}"
         return self.error(ErrorCode.NESTING, reason, at)
 
     def _predicate(self, node: Node, first: int, last: int) -> Predicate:

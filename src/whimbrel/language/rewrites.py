@@ -115,24 +115,27 @@ def _fold_equals(subject: Value, options: tuple[Value, ...]) -> Predicate | bool
 
 
 def fold_value(node: Value) -> Value:
-    """Fold inside a value; NaN and infinities have no literal and stay as written."""
+    """Fold inside a value; NaN and infinities have no literal and stay as written.
+
+    What does not change stays the same object: the matcher finds a constant's token through its node.
+    """
     result: Scalar | None = None
     match node:
         case Unary(op, operand):
-            operand = fold_value(operand)
-            node = Unary(op, operand)
-            if isinstance(operand, Literal):
-                result = unary(op, operand.value)
+            inner = fold_value(operand)
+            if isinstance(inner, Literal):
+                result = unary(op, inner.value)
+            node = node if inner is operand else Unary(op, inner)
         case Binary(op, left, right):
-            left, right = fold_value(left), fold_value(right)
-            node = Binary(op, left, right)
-            if isinstance(left, Literal) and isinstance(right, Literal):
-                result = binary(op, left.value, right.value)
+            first, second = fold_value(left), fold_value(right)
+            if isinstance(first, Literal) and isinstance(second, Literal):
+                result = binary(op, first.value, second.value)
+            node = node if first is left and second is right else Binary(op, first, second)
         case Text(function, operand):
-            operand = fold_value(operand)
-            node = Text(function, operand)
-            if isinstance(operand, Literal):
-                result = text(function, operand.value)
+            inner = fold_value(operand)
+            if isinstance(inner, Literal):
+                result = text(function, inner.value)
+            node = node if inner is operand else Text(function, inner)
     if result is None or isinstance(result, bytes) or (isinstance(result, float) and not math.isfinite(result)):
         return node
     return Literal(result)

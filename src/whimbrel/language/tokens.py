@@ -100,6 +100,8 @@ def _number_kind(token: str) -> str:
 def _hint(character: str) -> str:
     if character == "=":
         return "= is not an operator; to compare, write =="
+    if character == ".":
+        return "a number needs a digit before its point, as in 0.5; inside a name write \\."
     if not character.isprintable():
         return f"the character U+{ord(character):04X} is not allowed here"
     return f"{character} is not allowed here; inside a name write \\{character}, inside quotes it is fine"

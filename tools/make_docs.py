@@ -1,0 +1,210 @@
+"""Makes the generated reference pages and sections anew; ``--check`` names the stale ones and exits 1.
+
+Rule: what the code knows is written once, in the code; these pages only show it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from whimbrel.cli.main import app
+from whimbrel.language.check import MAX_FILTER_PROGRAM, MAX_PATTERNS
+from whimbrel.language.codes import ErrorCode
+from whimbrel.language.functions import FUNCTIONS
+from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT
+from whimbrel.language.patterns import MAX_PATTERN_CHARS, MAX_PROGRAM
+from whimbrel.model.attributes import DEFAULT_LIMITS, Limits
+from whimbrel.model.tables import as_markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+MADE_BY = "<!-- made by tools/make_docs.py: change the code, then run `make docs` -->"
+LIMIT_WORDS: Mapping[str, str] = {
+    "max_names": "attributes of a notification",
+    "max_depth": "levels of nested objects in a body",
+    "max_bytes": "bytes of a JSON or CBOR body, and of all names and values together (a number counts 8)",
+    "max_name_bytes": "bytes of an attribute's name in UTF-8, counted with its path",
+}
+MEASURED: Mapping[str, str] = {
+    "parse U": "read a filter (U)",
+    "parse B": "read a filter (B)",
+    "ready U": "read it and make it ready to be asked (U)",
+    "ready B": "read it and make it ready to be asked (B)",
+    "evaluate U": "ask it about one event (U)",
+    "evaluate B": "ask it about one event (B)",
+}
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """Return the reference page of every command."""
+    os.environ["COLUMNS"] = "100"  # the help must not depend on who makes it in which terminal
+    parts = [
+        "# The command line",
+        "",
+        MADE_BY,
+        "",
+        "Exit codes: 0 is success, 1 an honest no (a check that failed), 2 a bad input, 130 when interrupted.",
+        "Messages go to standard error, answers to standard output.",
+        "",
+    ]
+    for name, text in help_texts():
+        parts += [f"## {name}", "", "```text", text, "```", ""]
+    return "\n".join(parts)
+
+
+def help_texts() -> Iterator[tuple[str, str]]:
+    """Yield every command, groups before their members, with what its ``--help`` prints."""
+    yield from _help_texts(typer.main.get_command(app), "whimbrel", None)
+
+
+def _help_texts(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 # typer's own click
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    yield context.command_path, command.get_help(context).strip()
+    for child, subcommand in getattr(command, "commands", {}).items():
+        yield from _help_texts(subcommand, child, context)
+
+
+# -- sections of the language page -----------------------------------------------------------------------------------
+
+
+def functions_table() -> str:
+    """Return the functions, what they take and what they answer."""
+    rows = ((f"`{each.usage}`", _count(each.least, each.most), each.answers) for each in FUNCTIONS.values())
+    return _table(("function", "arguments", "answers"), rows)
+
+
+def _count(least: int, most: int | None) -> str:
+    return f"{least} or more" if most is None else str(least) if least == most else f"{least} to {most}"
+
+
+def codes_table() -> str:
+    """Return the stable error codes."""
+    return _table(("code", "name", "what it means"), ((str(code.value), code.summary, code.help) for code in ErrorCode))
+
+
+def limits_table() -> str:
+    """Return everything that is bounded."""
+    code = {each: str(each.value) for each in (ErrorCode.LENGTH, ErrorCode.NESTING, ErrorCode.REGEX_COMPLEXITY)}
+    refused = "the notification is refused"
+    rows = [
+        ("characters of one filter", f"{MAX_TEXT:,}", code[ErrorCode.LENGTH]),
+        (
+            "levels of a filter's tree, names and constants included; a chain of && is one",
+            f"{MAX_HEIGHT:,}",
+            code[ErrorCode.NESTING],
+        ),
+        ("levels of a filter's text, parentheses included", f"{MAX_DEPTH:,}", code[ErrorCode.NESTING]),
+        (
+            "characters of one regex, or of the regex made from a wildcard",
+            f"{MAX_PATTERN_CHARS:,}",
+            code[ErrorCode.REGEX_COMPLEXITY],
+        ),
+        ("compiled instructions of one regex or wildcard", f"{MAX_PROGRAM:,}", code[ErrorCode.REGEX_COMPLEXITY]),
+        ("regexes and wildcards in one filter", f"{MAX_PATTERNS:,}", code[ErrorCode.REGEX_COMPLEXITY]),
+        ("compiled instructions of all of them together", f"{MAX_FILTER_PROGRAM:,}", code[ErrorCode.REGEX_COMPLEXITY]),
+    ]
+    rows += [
+        (LIMIT_WORDS[field.name], f"{getattr(DEFAULT_LIMITS, field.name):,}", refused)
+        for field in dataclasses.fields(Limits)
+    ]
+    return _table(("what", "at most", "beyond it"), rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Escape what Markdown would swallow; in code only the bar ends a cell."""
+    return re.sub(r"\|" if text.startswith("`") else r"[\\*|<\[]", r"\\\g<0>", text)
+
+
+# -- the README's numbers --------------------------------------------------------------------------------------------
+
+
+def measured() -> str:
+    """Return the ratios that the last full benchmark kept, with what they were measured on."""
+    record = json.loads((ROOT / "bench" / "results" / "language.json").read_text(encoding="utf-8"))
+    peers = [name for name in record["versions"] if name != "whimbrel"]
+    comparisons = {each["title"]: each for each in record["comparisons"]}
+    rows = []
+    for title, words in MEASURED.items():
+        ours, ratios = comparisons[title]["engines"]["whimbrel"], comparisons[title]["ratios"]
+        rows.append((words, f"{ours['us_per_item']:.3g} µs", *(_times(ratios[peer]) for peer in peers)))
+    machine = record["machine"]
+    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['python']}"
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in peers)
+    source = f"`{machine['command']}` at {machine['commit']} on {where}; {versions}."
+    return "\n".join([_table(("", "ours", *(f"than {peer}" for peer in peers)), rows), "", source])
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
+
+
+# -- what is made where ----------------------------------------------------------------------------------------------
+
+
+def tables_page() -> str:
+    """Return the reference page of the log's and the pipeline's tables."""
+    title, _, rest = as_markdown().partition("\n")
+    status = "The schemas are built; the log and the pipeline that fill the tables are not there yet."
+    return f"{title}\n\n{MADE_BY}\n\n{status}\n{rest.strip()}\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {"docs/reference/cli.md": cli_page, "docs/reference/tables.md": tables_page}
+SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"measured": measured},
+    "docs/reference/language.md": {"functions": functions_table, "error codes": codes_table, "limits": limits_table},
+}
+
+
+def wanted(root: Path) -> dict[Path, str]:
+    """Return every generated file below *root* with the text it should have."""
+    texts = {root / name: make() for name, make in PAGES.items()}
+    for name, sections in SECTIONS.items():
+        text = (root / name).read_text(encoding="utf-8")
+        for section, make in sections.items():
+            text = replaced(text, section, make(), source=name)
+        texts[root / name] = text
+    return texts
+
+
+def replaced(text: str, section: str, content: str, *, source: str) -> str:
+    """Return *text* with *content* between the markers of *section*."""
+    begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{source}: wants the markers {begin} and {end} exactly once")
+    markers = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    return markers.sub(lambda _: f"{begin}\n{content}\n{end}", text)
+
+
+def main() -> int:
+    """Write what is stale, or only name it; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is stale")
+    is_check: bool = parser.parse_args().check
+    stale = {path: text for path, text in wanted(ROOT).items() if not path.exists() or path.read_text("utf-8") != text}
+    for path, text in stale.items():
+        print(f"{path.relative_to(ROOT)}: {'stale; run make docs' if is_check else 'made anew'}")
+        if not is_check:
+            path.write_text(text, encoding="utf-8")
+    return int(is_check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
