@@ -11,10 +11,10 @@ from whimbrel.language.codes import ErrorCode
 from whimbrel.language.parser import Parser
 from whimbrel.language.printer import print_filter
 from whimbrel.language.rewrites import normal_form
-from whimbrel.language.shapes import ShapeCache
+from whimbrel.language.shapes import ShapeCache, Template
 from whimbrel.model.attributes import Attributes, checked
 
-__all__ = ["Filter", "parse"]
+__all__ = ["Filter", "parse", "recognise"]
 
 _shapes = ShapeCache()
 
@@ -23,6 +23,14 @@ def parse(text: str) -> Predicate:
     """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
     tree = _shapes.build(text)
     return parse_without_shapes(text) if tree is None else tree
+
+
+def recognise(text: str) -> tuple[Template, list[str]] | None:
+    """Return the template of *text*'s shape and its tokens if it has been parsed before and can be kept.
+
+    For loading filters by the million: what the template says of the shape need not be found out again.
+    """
+    return _shapes.recognise(text)
 
 
 def parse_without_shapes(text: str) -> Predicate:

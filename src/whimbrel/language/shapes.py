@@ -12,7 +12,7 @@ tree (a property test). All caches are bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
 from whimbrel.language.ast import (
@@ -40,7 +40,7 @@ from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import Parser
 from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, name, tokenize
 
-__all__ = ["ShapeCache"]
+__all__ = ["ShapeCache", "Template"]
 
 _MAX_TEXT = 2_048  # longer texts are rarely templates
 _MAX_SHAPES = 4_096
@@ -75,28 +75,74 @@ _names = _Memo(name)
 _literals = _Memo(lambda token: literal(token, kind_of(token)))
 
 
+class Template:
+    """The first text of a shape: its tree, and where each of its names and constants stands among the tokens."""
+
+    def __init__(self, parser: Parser, tree: Predicate) -> None:
+        self.tree = tree
+        self._kinds = parser.kinds
+        self._spans = {id(node): parser.spans[id(node)] for node in _walk(tree)}
+        self.build = _Translator(self).predicate(tree)
+        """Tokens to the tree of another text of this shape."""
+
+    def place(self, node: Node) -> int:
+        """Return the token of a name, or of a literal without its sign."""
+        return self._spans[id(node)][1]
+
+    def is_negative(self, node: Literal) -> bool:
+        """Tell whether a minus sign stands before a literal."""
+        first, last = self._spans[id(node)]
+        return first != last
+
+    def kind(self, place: int) -> str:
+        """Return the kind of a token."""
+        return self._kinds[place]
+
+    def pattern_places(self, node: Pattern) -> tuple[int, ...]:
+        """Return the tokens of a call's patterns: they are its only strings behind its subject."""
+        start, end = self._spans[id(node.subject)][1] + 1, self._spans[id(node)][1]
+        return tuple(at for at in range(start, end) if self._kinds[at] == Kind.STRING)
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    yield node
+    for child in children(node):
+        yield from _walk(child)
+
+
 class ShapeCache:
-    """Builders by shape."""
+    """Templates by shape."""
 
     def __init__(self) -> None:
-        self._builders: dict[tuple[str, ...], _Build[Predicate]] = {}
+        self._templates: dict[tuple[str, ...], Template] = {}
 
     def build(self, text: str) -> Predicate | None:
         """Return the tree of *text* if its shape is known and its constants are in range, else None."""
+        known = self.recognise(text)
+        if known is None:
+            return None
+        template, tokens = known
+        try:
+            return template.build(tokens)
+        except TokenError:
+            return None
+
+    def recognise(self, text: str) -> tuple[Template, list[str]] | None:
+        """Return the template of *text* and its tokens, if its shape is known; its constants are not looked at."""
         if len(text) > _MAX_TEXT or not (text.isascii() or _is_unicode(text)):
             return None
         tokens = tokenize(text)
         try:
-            build = self._builders.get(tuple(map(_kinds.__getitem__, tokens)))
-            return None if build is None else build(tokens)
+            template = self._templates.get(tuple(map(_kinds.__getitem__, tokens)))
         except TokenError:
             return None
+        return None if template is None else (template, tokens)
 
     def learn(self, parser: Parser, tree: Predicate) -> None:
         """Remember the shape of the text that *parser* turned into *tree*, if it can be kept."""
-        if len(parser.text) <= _MAX_TEXT and len(self._builders) < _MAX_SHAPES and _is_free_of_constants(tree):
+        if len(parser.text) <= _MAX_TEXT and len(self._templates) < _MAX_SHAPES and _is_free_of_constants(tree):
             shape = tuple(map(_kinds.__getitem__, parser.tokens))
-            self._builders[shape] = _Translator(parser).predicate(tree)
+            self._templates[shape] = Template(parser, tree)
 
 
 def _is_unicode(text: str) -> bool:
@@ -125,9 +171,8 @@ def _is_free_of_constants(tree: Node) -> bool:
 class _Translator:
     """Turns a tree into a function that builds the same tree from other tokens of the same shape."""
 
-    def __init__(self, parser: Parser) -> None:
-        self._spans = parser.spans
-        self._kinds = parser.kinds
+    def __init__(self, template: Template) -> None:
+        self._template = template
 
     def predicate(self, node: Predicate) -> _Build[Predicate]:
         match node:
@@ -144,7 +189,7 @@ class _Translator:
             case Pattern():
                 return self._pattern(node)
             case Test(function, attribute):
-                at = self._spans[id(attribute)][0]
+                at = self._template.place(attribute)
                 return lambda tokens: Test(function, _names[tokens[at]])
             case _:
                 raise AssertionError(f"no such node: {node!r}")
@@ -152,7 +197,7 @@ class _Translator:
     def value(self, node: Value) -> _Build[Value]:
         match node:
             case Name():
-                at = self._spans[id(node)][0]
+                at = self._template.place(node)
                 return lambda tokens: _names[tokens[at]]
             case Literal():
                 return self._literal(node)
@@ -163,7 +208,7 @@ class _Translator:
                 first, second = self.value(left), self.value(right)
                 return lambda tokens: Binary(op, first(tokens), second(tokens))
             case Size(attribute):
-                at = self._spans[id(attribute)][0]
+                at = self._template.place(attribute)
                 return lambda tokens: Size(_names[tokens[at]])
             case Text(function, operand):
                 inner = self.value(operand)
@@ -178,24 +223,24 @@ class _Translator:
     def _compare(self, node: Compare) -> _Build[Predicate]:
         op = node.op
         if isinstance(node.left, Name) and isinstance(node.right, Literal):
-            at, (sign, place) = self._spans[id(node.left)][0], self._spans[id(node.right)]
-            if sign == place:  # by far the most common leaf: a name, an operator, an unsigned constant
+            at, place = self._template.place(node.left), self._template.place(node.right)
+            if not self._template.is_negative(
+                node.right
+            ):  # by far the most common leaf: a name, an operator, an unsigned constant
                 return lambda tokens: Compare(op, _names[tokens[at]], _literals[tokens[place]])
         left, right = self.value(node.left), self.value(node.right)
         return lambda tokens: Compare(op, left(tokens), right(tokens))
 
     def _literal(self, node: Literal) -> _Build[Value]:
-        sign, place = self._spans[id(node)]
-        if sign == place:
+        place = self._template.place(node)
+        if not self._template.is_negative(node):
             return lambda tokens: _literals[tokens[place]]
-        kind = self._kinds[place]
+        kind = self._template.kind(place)
         return lambda tokens: literal(tokens[place], kind, negative=True)
 
     def _pattern(self, node: Pattern) -> _Build[Predicate]:
         function, subject = node.function, self.value(node.subject)
-        # The patterns are the only strings of the call behind its subject.
-        start, end = self._spans[id(node.subject)][1] + 1, self._spans[id(node)][1]
-        places = tuple(at for at in range(start, end) if self._kinds[at] == Kind.STRING)
+        places = self._template.pattern_places(node)
         return lambda tokens: Pattern(function, subject(tokens), tuple(_text(tokens[at]) for at in places))
 
 

@@ -1,0 +1,245 @@
+"""Events as the kernel reads them: items by row, in flat arrays, from Python attributes or from an Arrow column.
+
+Rule: what a column derives from an attribute (``fold-case``, ``size``) and what RE2 must decide is computed here, once
+per distinct string of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from whimbrel.language.ast import PatternFunction, TextFunction
+from whimbrel.language.operators import text as text_value
+from whimbrel.language.patterns import Searcher, searcher
+from whimbrel.match.kernels import Events
+from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
+
+__all__ = ["Encoder"]
+
+_TYPES = {int: 1, Int64: 2, float: 3, str: 4, bytes: 5}
+_STRING = int(AttributeType.STRING)
+_OPAQUE = int(AttributeType.OPAQUE)
+_NONE_GIVEN = np.zeros(0, np.int64)
+_NO_PATTERNS = np.zeros(0, np.int32)
+
+
+class Encoder:
+    """Turns attributes into the columns of one packed index."""
+
+    def __init__(
+        self, columns: Mapping[tuple[str, tuple[str, ...]], int], patterns: Mapping[tuple[int, str, str], int]
+    ) -> None:
+        self.width = len(columns) + 1
+        self.columns: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        for (name, derivation), column in columns.items():
+            self.columns.setdefault(name, []).append((column, derivation))
+        self.plain = {name: found[0][0] for name, found in self.columns.items() if [d for _, d in found] == [()]}
+        self.decided: dict[int, list[tuple[int, Searcher]]] = {}
+        """Patterns of a column that RE2 decides."""
+        for (column, function, pattern), number in patterns.items():
+            if function in {PatternFunction.REGEX, PatternFunction.WILDCARD}:
+                search = searcher(PatternFunction(function), pattern)
+                self.decided.setdefault(column, []).append((number, search))
+        self._is_simple = not self.decided and len(self.plain) == len(self.columns)
+
+    def rows(self, rows: Sequence[Attributes]) -> Events:
+        """Encode *rows* of Python attributes."""
+        items = _Items()
+        starts = [0]
+        for attributes in rows:
+            for name, value in attributes.items():
+                column = self.plain.get(name)
+                if column is not None:
+                    items.add(column, value)
+                elif name in self.columns:
+                    for number, derivation in self.columns[name]:
+                        derived = value if not derivation else _derive(value, derivation)
+                        if derived is not None:
+                            items.add(number, derived)
+            starts.append(len(items.column))
+        return items.events(starts, self.decided)
+
+    def arrow(self, attributes: Any) -> Events:
+        """Encode an Arrow array of the log's attributes column."""
+        starts = np.asarray(attributes.offsets).astype(np.int64)
+        first, last = int(starts[0]), int(starts[-1])
+        keys = attributes.keys.slice(first, last - first).dictionary_encode()
+        kinds, integers, reals, texts, opaques = attributes.items.slice(first, last - first).flatten()
+        starts = starts - first
+        plain = np.array([self._base(name) for name in keys.dictionary.to_pylist()] or [-1], np.int32)
+        names = keys.indices.to_numpy(zero_copy_only=False)
+        text_start, text_end, data = _strings(texts)
+        base = {
+            "column": plain[names] if names.size else np.zeros(0, np.int32),
+            "kind": _values(kinds, np.int8).astype(np.uint8),
+            "integer": _values(integers, np.int64),
+            "real": _values(reals, np.float64),
+            "text_start": text_start,
+            "text_end": text_end,
+        }
+        if self._is_simple:
+            return Events(row_start=starts, text=data, given_start=_NONE_GIVEN, given=_NO_PATTERNS, **base)
+        return self._with_derived(starts, base, data, keys, names, texts, opaques)
+
+    def _base(self, name: str) -> int:
+        return next((column for column, derivation in self.columns.get(name, []) if not derivation), -1)
+
+    def _with_derived(
+        self, starts: Any, base: dict[str, Any], data: Any, keys: Any, names: Any, texts: Any, opaques: Any
+    ) -> Events:
+        """Add the items of derived columns behind the plain ones, then bring all into the order of their rows."""
+        extra = _Items()
+        rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))
+        extra_rows: list[int] = []
+        for code, name in enumerate(keys.dictionary.to_pylist()):
+            derived = [(column, d) for column, d in self.columns.get(name, []) if d]
+            if not derived:
+                continue
+            at = np.flatnonzero((names == code) & (base["kind"] >= _STRING))
+            memo: dict[str | bytes, list[Scalar | None]] = {}
+            strings, blobs = texts.take(at).to_pylist(), opaques.take(at).to_pylist()
+            for row, kind, string, blob in zip(rows[at], base["kind"][at], strings, blobs, strict=True):
+                value = string if kind == _STRING else blob
+                if value not in memo:
+                    memo[value] = [_derive(value, derivation) for _, derivation in derived]
+                for (column, _), result in zip(derived, memo[value], strict=True):
+                    if result is not None:
+                        extra.add(column, result)
+                        extra_rows.append(int(row))
+        added = extra.events([0, len(extra.column)], {})
+        all_rows = np.concatenate([rows, np.array(extra_rows, np.int64)])
+        order = np.argsort(all_rows, kind="stable")
+        shift = data.size
+        joined = {
+            "column": np.concatenate([base["column"], added.column])[order],
+            "kind": np.concatenate([base["kind"], added.kind])[order],
+            "integer": np.concatenate([base["integer"], added.integer])[order],
+            "real": np.concatenate([base["real"], added.real])[order],
+            "text_start": np.concatenate([base["text_start"], added.text_start + shift])[order],
+            "text_end": np.concatenate([base["text_end"], added.text_end + shift])[order],
+        }
+        text = np.concatenate([data, added.text])
+        row_start = np.zeros(starts.size, np.int64)
+        np.cumsum(np.bincount(all_rows, minlength=starts.size - 1), out=row_start[1:])
+        given_start, given = self._decide(joined, text)
+        return Events(row_start=row_start, text=text, given_start=given_start, given=given, **joined)
+
+    def _decide(self, items: dict[str, Any], text: Any) -> tuple[Any, Any]:
+        """Ask RE2 about every distinct string of the columns that have such patterns."""
+        if not self.decided:
+            return _NONE_GIVEN, _NO_PATTERNS
+        buffer = text.tobytes()
+        found: list[list[int]] = [[] for _ in range(items["column"].size)]
+        for column, searchers in self.decided.items():
+            memo: dict[bytes, list[int]] = {}
+            for item in np.flatnonzero((items["column"] == column) & (items["kind"] == _STRING)):
+                key = buffer[items["text_start"][item] : items["text_end"][item]]
+                if key not in memo:
+                    memo[key] = _found(searchers, key.decode())
+                found[item] = memo[key]
+        return _flat(found)
+
+
+class _Items:
+    """Items being gathered."""
+
+    def __init__(self) -> None:
+        self.column: list[int] = []
+        self.kind: list[int] = []
+        self.integer: list[int] = []
+        self.real: list[float] = []
+        self.text: list[str] = []
+
+    def add(self, column: int, value: Scalar) -> None:
+        kind = _TYPES[type(value)]
+        self.column.append(column)
+        self.kind.append(kind)
+        if kind < 3:
+            self.integer.append(value)  # type: ignore[arg-type]  # the kind says so
+            self.real.append(0.0)
+            self.text.append("")
+        elif kind == 3:
+            self.integer.append(0)
+            self.real.append(value)  # type: ignore[arg-type]  # the kind says so
+            self.text.append("")
+        else:
+            self.integer.append(0)
+            self.real.append(0.0)
+            self.text.append(value if kind == _STRING else "")  # type: ignore[arg-type]  # the kind says so
+
+    def events(self, starts: Sequence[int], decided: Mapping[int, list[tuple[int, Searcher]]]) -> Events:
+        texts = [text.encode() for text in self.text]
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        given_start, given = _NONE_GIVEN, _NO_PATTERNS
+        if decided:
+            given_start, given = _flat(
+                [
+                    _found(decided[column], text) if kind == _STRING and column in decided else []
+                    for column, kind, text in zip(self.column, self.kind, self.text, strict=True)
+                ]
+            )
+        return Events(
+            row_start=np.array(starts, np.int64),
+            column=np.array(self.column, np.int32),
+            kind=np.array(self.kind, np.uint8),
+            integer=np.array(self.integer, np.int64),
+            real=np.array(self.real, np.float64),
+            text_start=ends - np.array([len(text) for text in texts], np.int64),
+            text_end=ends,
+            text=np.frombuffer(b"".join(texts) or b"\0", np.uint8),
+            given_start=given_start,
+            given=given,
+        )
+
+
+def _derive(value: Scalar, derivation: tuple[str, ...]) -> Scalar | None:
+    """Return what a chain of functions makes of *value*, or None where it is undefined."""
+    found: Scalar | None = value
+    for function in derivation:
+        if found is None:
+            return None
+        if function == "size":
+            found = len(found) if isinstance(found, str | bytes) else None
+        else:
+            found = text_value(TextFunction(function), found)
+    return found
+
+
+def _found(searchers: Sequence[tuple[int, Searcher]], text: str) -> list[int]:
+    return [number for number, search in searchers if search(text)]
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+    starts = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(each) for each in lists], out=starts[1:])
+    return starts, np.array([number for each in lists for number in each], np.int32)
+
+
+def _values(column: Any, dtype: Any) -> Any:
+    """Return the values of a primitive Arrow array as they lie in memory; those under a null are never looked at."""
+    data = column.buffers()[1]
+    if data is None or len(column) == 0:
+        return np.zeros(len(column), dtype)
+    return np.frombuffer(data, dtype, count=len(column), offset=column.offset * np.dtype(dtype).itemsize)
+
+
+def _strings(column: Any) -> tuple[Any, Any, Any]:
+    """Return where each string begins and ends, and the buffer they lie in."""
+    _, offsets, data = column.buffers()
+    if len(column) == 0 or offsets is None:
+        none = np.zeros(len(column), np.int64)
+        return none, none, np.zeros(1, np.uint8)
+    wide = column.type in _large_types()
+    places = np.frombuffer(offsets, np.int64 if wide else np.int32)[column.offset : column.offset + len(column) + 1]
+    buffer = np.zeros(1, np.uint8) if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
+    places = places.astype(np.int64)
+    return places[:-1], places[1:], buffer
+
+
+def _large_types() -> tuple[Any, ...]:
+    import pyarrow as pa  # only whoever has an Arrow array comes here
+
+    return pa.large_string(), pa.large_binary()

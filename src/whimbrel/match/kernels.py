@@ -1,0 +1,692 @@
+# mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
+# (inside a kernel a number is numba's, whatever mypy takes it for)
+"""The hot loops, over flat arrays: numba compiles them, nothing here knows a filter or a Python object.
+
+How one event is matched. Its items are scattered into one slot per column. Each string looks itself up in the string
+table and walks the pattern tries of its column. Each item then names the *anchors* it activates: its column is
+present, its column equals this constant, this pattern matched, these two equalities hold together. An anchor leads to
+a list of entries in ``code``; each entry is run as short-circuit jump code, and accepted ones are the answer. A long
+list first intersects the bitmaps of its columns' buckets, so that only entries that can still match are run.
+
+Rule: what runs once per leaf stands in one function: an array is seven words to numba, passed by value, and handing ten
+of them to a helper at every leaf cost fifty times the leaf.
+Rule: the kernel is given one table of addresses. Handing it fifty arrays cost 20 µs a call, more than a match; it also
+counted their references. ``write_addresses`` is the only place that fills the table, and checks every type.
+Rule: 64-bit integers wrap on purpose; hashes are seeded, so that a stranger cannot aim at one bucket.
+Layout of an entry: header ``handle | leaves << 32 | flags << 48``, then two words a leaf:
+``op | column << 8 | jump if true << 32 | jump if false << 48`` and the constant (an integer, or a double's bits).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from whimbrel.match.leaves import Op
+
+__all__ = [
+    "DTYPES",
+    "Events",
+    "Matches",
+    "PackedArrays",
+    "Scratch",
+    "hash_bytes",
+    "match_events",
+    "mix",
+    "new_table",
+    "write_addresses",
+]
+
+ACCEPT, REJECT = 0xFFFF, 0xFFFE
+MULTI, CLOSURE = 1, 2
+"""Flags of an entry: its filter has several entries; the closures have the last word."""
+
+_INT_EQ, _REAL_EQ, _STRING_EQ = int(Op.INT_EQ), int(Op.REAL_EQ), int(Op.STRING_EQ)
+_STRING_NE, _PATTERN, _NOT_PATTERN, _PRESENT = int(Op.STRING_NE), int(Op.PATTERN), int(Op.NOT_PATTERN), int(Op.PRESENT)
+_TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), int(Op.NAN), int(Op.NOT_NAN)
+_INT32, _INT64, _REAL, _STRING = 1, 2, 3, 4
+_PRIME_A, _PRIME_B, _PRIME_C = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1D, 0x27D4EB2F165667C5
+_EMPTY = -1
+
+
+class PackedArrays(NamedTuple):
+    """Everything the kernel reads; each is one flat array, so the whole can be saved and memory-mapped."""
+
+    seed: Any  # one number
+    # columns
+    column_anchor: Any  # list of the anchor "present", or -1
+    column_prefixes: Any  # root of its trie of prefixes, or -1; the same for
+    column_suffixes: Any
+    column_substrings: Any
+    # strings that filters name
+    string_table: Any  # string id by hash, -1 empty
+    string_start: Any
+    string_bytes: Any
+    # equalities: (column, constant) to symbol; what is read together lies together, in one line of the cache
+    symbol_table: Any  # by hash, four each: tagged column (-1 empty), bits, list or -1, symbol if pairs have it or -1
+    pair_table: Any  # by hash, two each: key (-1 empty), list
+    # patterns
+    trie_key: Any  # by hash: state << 8 | byte, -1 empty
+    trie_next: Any
+    trie_fail: Any  # by state
+    trie_link: Any  # by state: next state on the failure path that ends a pattern, or -1
+    trie_pattern: Any  # by state: the pattern that ends here, or -1
+    pattern_anchor: Any  # by pattern: list, or -1
+    # lists of entries
+    lists: Any  # four each: where in code, entries, block of bitmaps or -1, nothing
+    code: Any
+    # bitmaps of long lists
+    block_columns: Any  # by block, plus one: where its columns are
+    block_entries: Any  # by block: where its entries' places are
+    entry_place: Any  # where in code
+    blocked_column: Any  # the column
+    blocked_bounds: Any  # plus one: where its bucket bounds are
+    blocked_bitmaps: Any  # where its bitmaps are
+    bounds: Any
+    bitmaps: Any
+
+
+class Scratch(NamedTuple):
+    """What the kernel writes; one per thread. A slot is valid if its epoch is the current event's."""
+
+    epoch: Any  # one number
+    slots: Any  # four by column: epoch, type, the integer or string id, the number as a double's bits
+    pattern_epoch: Any  # by pattern
+    seen: Any  # by handle: the last event it was accepted for
+    active: Any  # lists to visit
+    symbols: Any  # equalities that hold
+    words: Any  # one bitmap
+
+
+class Events(NamedTuple):
+    """A batch of events: items by row, strings as UTF-8 in one buffer, patterns decided elsewhere by item."""
+
+    row_start: Any  # rows plus one
+    column: Any  # by item, -1 if no filter asks for it
+    kind: Any  # attribute type
+    integer: Any
+    real: Any
+    text_start: Any  # by item: where its string begins,
+    text_end: Any  # and ends
+    text: Any
+    given_start: Any  # items plus one; empty if nothing was decided elsewhere
+    given: Any  # pattern ids
+
+
+class Matches(NamedTuple):
+    """Where the kernel writes what it found."""
+
+    rows: Any
+    handles: Any
+    doubts: Any  # 1: the closures must have the last word
+
+
+_INT64_FIELDS = frozenset(
+    "seed string_start symbol_table pair_table trie_key lists code block_entries entry_place blocked_bounds "
+    "blocked_bitmaps bitmaps epoch slots pattern_epoch seen words row_start integer text_start text_end "
+    "given_start".split()
+)
+_UINT8_FIELDS = frozenset("string_bytes kind text doubts dead".split())
+_FLOAT64_FIELDS = frozenset(("bounds", "real"))
+FIELDS = (*PackedArrays._fields, *Scratch._fields, "dead", *Events._fields, *Matches._fields)
+DTYPES: dict[str, Any] = {
+    name: np.int64
+    if name in _INT64_FIELDS
+    else np.uint8
+    if name in _UINT8_FIELDS
+    else np.float64
+    if name in _FLOAT64_FIELDS
+    else np.int32
+    for name in FIELDS
+}
+_AT = {name: 2 * number for number, name in enumerate(FIELDS)}
+
+
+def write_addresses(table: Any, arrays: dict[str, Any]) -> None:
+    """Write where *arrays* lie into the *table* the kernel reads; whoever calls keeps them alive."""
+    for name, array in arrays.items():
+        if array.dtype != DTYPES[name] or not array.flags.c_contiguous:
+            raise TypeError(f"{name} is {array.dtype}, the kernel wants contiguous {DTYPES[name].__name__}")
+        table[_AT[name]] = array.__array_interface__["data"][0]
+        table[_AT[name] + 1] = array.size
+
+
+def new_table() -> Any:
+    """Return a table of addresses, still empty."""
+    return np.zeros(2 * len(FIELDS), np.int64)
+
+
+@intrinsic
+def _pointer(context: Any, address: Any) -> Any:  # noqa: ARG001  # numba's protocol
+    """Turn an address into a pointer."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(cache=True)
+def _int64s(table: Any, at: int) -> Any:
+    return carray(_pointer(table[at]), table[at + 1], np.int64)
+
+
+@njit(cache=True)
+def _int32s(table: Any, at: int) -> Any:
+    return carray(_pointer(table[at]), table[at + 1], np.int32)
+
+
+@njit(cache=True)
+def _uint8s(table: Any, at: int) -> Any:
+    return carray(_pointer(table[at]), table[at + 1], np.uint8)
+
+
+@njit(cache=True)
+def _float64s(table: Any, at: int) -> Any:
+    return carray(_pointer(table[at]), table[at + 1], np.float64)
+
+
+@njit(cache=True)
+def mix(a: int, b: int) -> int:
+    """Return a well-spread non-negative hash of two integers."""
+    h = (a * _PRIME_A) ^ (b * _PRIME_B)
+    h ^= (h >> 29) & 0x7FFFFFFFF
+    h *= _PRIME_C
+    h ^= (h >> 32) & 0xFFFFFFFF
+    return h & 0x7FFFFFFFFFFFFFFF
+
+
+@njit(cache=True)
+def hash_bytes(data: Any, start: int, end: int, seed: int) -> int:
+    """Return a non-negative hash of ``data[start:end]``."""
+    h = seed ^ ((end - start) * _PRIME_A)
+    for i in range(start, end):
+        h = (h ^ np.int64(data[i])) * _PRIME_C
+        h ^= (h >> 31) & 0x1FFFFFFFF
+    return mix(h, seed)
+
+
+@njit(cache=True)
+def _find_string(table: Any, starts: Any, known: Any, data: Any, start: int, end: int, seed: int) -> int:
+    """Return the id of the string ``data[start:end]``, or -1 if no filter names it."""
+    mask = table.size - 1
+    at = hash_bytes(data, start, end, seed) & mask
+    while True:
+        found = table[at]
+        if found < 0:
+            return -1
+        begin = starts[found]
+        if starts[found + 1] - begin == end - start:
+            i = 0
+            while i < end - start and known[begin + i] == data[start + i]:
+                i += 1
+            if i == end - start:
+                return found
+        at = (at + 1) & mask
+
+
+@njit(cache=True)
+def _find_symbol(table: Any, column: int, bits: int, seed: int) -> int:
+    """Return where in *table* the equality stands, or -1."""
+    mask = (table.size >> 2) - 1
+    at = mix(column ^ seed, bits) & mask
+    while table[at << 2] != _EMPTY:
+        if table[at << 2] == column and table[(at << 2) + 1] == bits:
+            return at << 2
+        at = (at + 1) & mask
+    return -1
+
+
+@njit(cache=True)
+def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
+    mask = keys.size - 1
+    key = (np.int64(state) << 8) | np.int64(byte)
+    at = mix(key, seed) & mask
+    while keys[at] != _EMPTY:
+        if keys[at] == key:
+            return after[at]
+        at = (at + 1) & mask
+    return -1
+
+
+@njit(cache=True)
+def _mark(number: int, epoch: int, pattern_epoch: Any, pattern_anchor: Any, active: Any, n: int) -> int:
+    """Note that a pattern was found; return how many lists are active now."""
+    if number >= 0 and pattern_epoch[number] != epoch:
+        pattern_epoch[number] = epoch
+        if pattern_anchor[number] >= 0:
+            active[n] = pattern_anchor[number]
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def _walk_end(
+    keys: Any,
+    after: Any,
+    pattern: Any,
+    seed: int,
+    state: int,
+    data: Any,
+    begin: int,
+    stop: int,
+    step: int,
+    epoch: int,
+    pattern_epoch: Any,
+    pattern_anchor: Any,
+    active: Any,
+    n: int,
+) -> int:
+    """Mark the prefixes of a string that the trie below *state* holds; or, read backwards, the suffixes."""
+    n = _mark(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    for i in range(begin, stop, step):
+        state = _step(keys, after, state, data[i], seed)
+        if state < 0:
+            break
+        n = _mark(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    return n
+
+
+@njit(cache=True)
+def _walk_through(
+    keys: Any,
+    after: Any,
+    pattern: Any,
+    fail: Any,
+    link: Any,
+    seed: int,
+    root: int,
+    data: Any,
+    begin: int,
+    stop: int,
+    epoch: int,
+    pattern_epoch: Any,
+    pattern_anchor: Any,
+    active: Any,
+    n: int,
+) -> int:
+    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975)."""
+    state = root
+    n = _mark(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    for i in range(begin, stop):
+        found = _step(keys, after, state, data[i], seed)
+        while found < 0 and state != root:
+            state = fail[state]
+            found = _step(keys, after, state, data[i], seed)
+        state = found if found >= 0 else root
+        ending = state
+        while ending >= 0:
+            n = _mark(pattern[ending], epoch, pattern_epoch, pattern_anchor, active, n)
+            ending = link[ending]
+    return n
+
+
+@njit(cache=True)
+def _ordered(which: int, less: bool, equal: bool, greater: bool, same: bool) -> bool:  # noqa: FBT001  # numba: positional
+    """Return the answer of comparison *which*: == != < <= > >=."""
+    if which == 0:
+        answer = same
+    elif which == 1:
+        answer = not same
+    elif which == 2:
+        answer = less
+    elif which == 3:
+        answer = less or equal
+    elif which == 4:
+        answer = greater
+    else:
+        answer = greater or equal
+    return answer
+
+
+@njit(cache=True)
+def _other_holds(op: int, kind: int, real: float, string: int, constant: int, mark: int, epoch: int) -> bool:
+    """Tell whether a leaf that is no comparison of numbers holds; *mark* is the epoch of its pattern."""
+    if op == _STRING_EQ:
+        return kind == _STRING and string == constant
+    if op == _STRING_NE:
+        return kind == _STRING and string != constant
+    if op == _PATTERN:
+        return kind == _STRING and mark == epoch
+    if op == _NOT_PATTERN:
+        return kind == _STRING and mark != epoch
+    if op == _TYPE_IS:
+        return kind == constant
+    if op == _TYPE_IS_NOT:
+        return kind != constant
+    if op == _NAN:
+        return kind == _REAL and real != real  # noqa: PLR0124  # NaN
+    if op == _NOT_NAN:
+        return kind == _REAL and real == real  # noqa: PLR0124  # NaN
+    return True  # present, or left to the closures
+
+
+@njit(cache=True)
+def _bucket(bounds: Any, low: int, high: int, value: float) -> int:
+    """Return the bucket of a number; bucket 0 is kept for events without one."""
+    first = low
+    while low < high:
+        middle = (low + high) >> 1
+        if bounds[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return 1 + low - first
+
+
+@njit(cache=True)
+def _lowest_bit(word: int) -> int:
+    """Return the place of the lowest set bit of *word*, which is not zero."""
+    place = 0
+    if word & 0xFFFFFFFF == 0:
+        word = (word >> 32) & 0xFFFFFFFF
+        place = 32
+    if word & 0xFFFF == 0:
+        word >>= 16
+        place += 16
+    if word & 0xFF == 0:
+        word >>= 8
+        place += 8
+    if word & 0xF == 0:
+        word >>= 4
+        place += 4
+    if word & 0x3 == 0:
+        word >>= 2
+        place += 2
+    return place + (1 if word & 1 == 0 else 0)
+
+
+@njit(cache=True)
+def _survivors(
+    words: Any,
+    width: int,
+    first: int,
+    last: int,
+    epoch: int,
+    blocked_column: Any,
+    blocked_bounds: Any,
+    blocked_bitmaps: Any,
+    bounds: Any,
+    bitmaps: Any,
+    slots: Any,
+    slot_reals: Any,
+) -> None:
+    """Intersect the bitmaps of a block's columns into *words*."""
+    for blocked in range(first, last):
+        slot = 4 * np.int64(blocked_column[blocked])
+        bucket = 0
+        if slots[slot] == epoch and slots[slot + 1] <= _REAL:
+            value = slot_reals[slot + 3]
+            if value == value:  # noqa: PLR0124  # not NaN
+                bucket = _bucket(bounds, blocked_bounds[blocked], blocked_bounds[blocked + 1], value)
+        at = blocked_bitmaps[blocked] + bucket * width
+        if blocked == first:
+            for i in range(width):
+                words[i] = bitmaps[at + i]
+        else:
+            for i in range(width):
+                words[i] &= bitmaps[at + i]
+
+
+@njit(cache=True)
+def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
+    """Activate the lists of all pairs of equalities that hold together."""
+    mask = (table.size >> 1) - 1
+    for i in range(equal):
+        for j in range(i + 1, equal):
+            low, high = symbols[i], symbols[j]
+            if low > high:
+                low, high = high, low
+            key = (np.int64(low) << 31) | np.int64(high)
+            at = mix(key, seed) & mask
+            while table[at << 1] != _EMPTY:
+                if table[at << 1] == key:
+                    active[n] = table[(at << 1) + 1]
+                    n += 1
+                    break
+                at = (at + 1) & mask
+    return n
+
+
+# numba wants plain numbers
+_SEED_AT = _AT["seed"]
+_COLUMN_ANCHOR_AT = _AT["column_anchor"]
+_COLUMN_PREFIXES_AT = _AT["column_prefixes"]
+_COLUMN_SUFFIXES_AT = _AT["column_suffixes"]
+_COLUMN_SUBSTRINGS_AT = _AT["column_substrings"]
+_STRING_TABLE_AT = _AT["string_table"]
+_STRING_START_AT = _AT["string_start"]
+_STRING_BYTES_AT = _AT["string_bytes"]
+_SYMBOL_TABLE_AT = _AT["symbol_table"]
+_PAIR_TABLE_AT = _AT["pair_table"]
+_LISTS_AT = _AT["lists"]
+_TRIE_KEY_AT = _AT["trie_key"]
+_TRIE_NEXT_AT = _AT["trie_next"]
+_TRIE_FAIL_AT = _AT["trie_fail"]
+_TRIE_LINK_AT = _AT["trie_link"]
+_TRIE_PATTERN_AT = _AT["trie_pattern"]
+_PATTERN_ANCHOR_AT = _AT["pattern_anchor"]
+_CODE_AT = _AT["code"]
+_BLOCK_COLUMNS_AT = _AT["block_columns"]
+_BLOCK_ENTRIES_AT = _AT["block_entries"]
+_ENTRY_PLACE_AT = _AT["entry_place"]
+_BLOCKED_COLUMN_AT = _AT["blocked_column"]
+_BLOCKED_BOUNDS_AT = _AT["blocked_bounds"]
+_BLOCKED_BITMAPS_AT = _AT["blocked_bitmaps"]
+_BOUNDS_AT = _AT["bounds"]
+_BITMAPS_AT = _AT["bitmaps"]
+_EPOCH_AT = _AT["epoch"]
+_SLOTS_AT = _AT["slots"]
+_PATTERN_EPOCH_AT = _AT["pattern_epoch"]
+_SEEN_AT = _AT["seen"]
+_ACTIVE_AT = _AT["active"]
+_SYMBOLS_AT = _AT["symbols"]
+_WORDS_AT = _AT["words"]
+_DEAD_AT = _AT["dead"]
+_ROW_START_AT = _AT["row_start"]
+_COLUMN_AT = _AT["column"]
+_KIND_AT = _AT["kind"]
+_INTEGER_AT = _AT["integer"]
+_REAL_AT = _AT["real"]
+_TEXT_START_AT = _AT["text_start"]
+_TEXT_END_AT = _AT["text_end"]
+_TEXT_AT = _AT["text"]
+_GIVEN_START_AT = _AT["given_start"]
+_GIVEN_AT = _AT["given"]
+_ROWS_AT = _AT["rows"]
+_HANDLES_AT = _AT["handles"]
+_DOUBTS_AT = _AT["doubts"]
+
+
+@njit(cache=True, nogil=True)
+def match_events(table: Any, row: int) -> tuple[int, int]:
+    """Match from *row* on; return the row to go on with (with more room, if it is not the last) and the matches."""
+    seeds = _int64s(table, _SEED_AT)
+    column_anchor = _int32s(table, _COLUMN_ANCHOR_AT)
+    column_prefixes = _int32s(table, _COLUMN_PREFIXES_AT)
+    column_suffixes = _int32s(table, _COLUMN_SUFFIXES_AT)
+    column_substrings = _int32s(table, _COLUMN_SUBSTRINGS_AT)
+    string_table = _int32s(table, _STRING_TABLE_AT)
+    string_start = _int64s(table, _STRING_START_AT)
+    string_bytes = _uint8s(table, _STRING_BYTES_AT)
+    symbol_table = _int64s(table, _SYMBOL_TABLE_AT)
+    pair_table = _int64s(table, _PAIR_TABLE_AT)
+    lists = _int64s(table, _LISTS_AT)
+    trie_key = _int64s(table, _TRIE_KEY_AT)
+    trie_next = _int32s(table, _TRIE_NEXT_AT)
+    trie_fail = _int32s(table, _TRIE_FAIL_AT)
+    trie_link = _int32s(table, _TRIE_LINK_AT)
+    trie_pattern = _int32s(table, _TRIE_PATTERN_AT)
+    pattern_anchor = _int32s(table, _PATTERN_ANCHOR_AT)
+    code = _int64s(table, _CODE_AT)
+    reals = _float64s(table, _CODE_AT)
+    block_columns = _int32s(table, _BLOCK_COLUMNS_AT)
+    block_entries = _int64s(table, _BLOCK_ENTRIES_AT)
+    entry_place = _int64s(table, _ENTRY_PLACE_AT)
+    blocked_column = _int32s(table, _BLOCKED_COLUMN_AT)
+    blocked_bounds = _int64s(table, _BLOCKED_BOUNDS_AT)
+    blocked_bitmaps = _int64s(table, _BLOCKED_BITMAPS_AT)
+    bounds = _float64s(table, _BOUNDS_AT)
+    bitmaps = _int64s(table, _BITMAPS_AT)
+    clock = _int64s(table, _EPOCH_AT)
+    slots = _int64s(table, _SLOTS_AT)
+    slot_reals = _float64s(table, _SLOTS_AT)
+    pattern_epoch = _int64s(table, _PATTERN_EPOCH_AT)
+    seen = _int64s(table, _SEEN_AT)
+    active = _int32s(table, _ACTIVE_AT)
+    symbols = _int32s(table, _SYMBOLS_AT)
+    words = _int64s(table, _WORDS_AT)
+    dead = _uint8s(table, _DEAD_AT)
+    row_start = _int64s(table, _ROW_START_AT)
+    item_column = _int32s(table, _COLUMN_AT)
+    item_kind = _uint8s(table, _KIND_AT)
+    integer = _int64s(table, _INTEGER_AT)
+    real = _float64s(table, _REAL_AT)
+    text_start = _int64s(table, _TEXT_START_AT)
+    text_end = _int64s(table, _TEXT_END_AT)
+    text = _uint8s(table, _TEXT_AT)
+    given_start = _int64s(table, _GIVEN_START_AT)
+    given = _int32s(table, _GIVEN_AT)
+    rows = _int32s(table, _ROWS_AT)
+    handles = _int32s(table, _HANDLES_AT)
+    doubts = _uint8s(table, _DOUBTS_AT)
+    seed, epoch = seeds[0], clock[0]
+    has_given = given_start.size > 0
+    found = 0
+    last = row_start.size - 1
+    while row < last:
+        epoch += 1
+        n = 0  # active lists
+        equal = 0  # equalities that hold and have pairs
+        for item in range(row_start[row], row_start[row + 1]):
+            column = item_column[item]
+            if column < 0:
+                continue
+            kind = item_kind[item]
+            slot = 4 * np.int64(column)
+            slots[slot] = epoch
+            slots[slot + 1] = kind
+            if column_anchor[column] >= 0:
+                active[n] = column_anchor[column]
+                n += 1
+            tagged = np.int64(column) << 1
+            bits = np.int64(-1)
+            if kind == _STRING:
+                start, end = text_start[item], text_end[item]
+                string = _find_string(string_table, string_start, string_bytes, text, start, end, seed)
+                slots[slot + 2] = string
+                if column_prefixes[column] >= 0:
+                    n = _walk_end(
+                        trie_key, trie_next, trie_pattern, seed, column_prefixes[column],
+                        text, start, end, 1, epoch, pattern_epoch, pattern_anchor, active, n,
+                    )  # fmt: skip
+                if column_suffixes[column] >= 0:
+                    n = _walk_end(
+                        trie_key, trie_next, trie_pattern, seed, column_suffixes[column],
+                        text, end - 1, start - 1, -1, epoch, pattern_epoch, pattern_anchor, active, n,
+                    )  # fmt: skip
+                if column_substrings[column] >= 0:
+                    n = _walk_through(
+                        trie_key, trie_next, trie_pattern, trie_fail, trie_link, seed,
+                        column_substrings[column], text, start, end, epoch,
+                        pattern_epoch, pattern_anchor, active, n,
+                    )  # fmt: skip
+                if has_given:
+                    for i in range(given_start[item], given_start[item + 1]):
+                        n = _mark(given[i], epoch, pattern_epoch, pattern_anchor, active, n)
+                if string < 0:
+                    continue
+                bits = np.int64(string)
+                tagged |= 1
+            elif kind <= _REAL:
+                if kind == _REAL:
+                    slot_reals[slot + 3] = real[item]
+                else:
+                    slots[slot + 2] = integer[item]
+                    slot_reals[slot + 3] = np.float64(integer[item])
+                bits = slots[slot + 3]
+            else:
+                continue
+            symbol = _find_symbol(symbol_table, tagged, bits, seed)
+            if symbol >= 0:
+                if symbol_table[symbol + 2] >= 0:
+                    active[n] = symbol_table[symbol + 2]
+                    n += 1
+                if symbol_table[symbol + 3] >= 0:
+                    symbols[equal] = symbol_table[symbol + 3]
+                    equal += 1
+        if equal > 1:
+            n = _pair_up(pair_table, seed, symbols, equal, active, n)
+        begun = found
+        for i in range(n):
+            which = np.int64(active[i]) << 2
+            at, length, block = lists[which], lists[which + 1], lists[which + 2]
+            width = 0
+            if block >= 0:
+                width = (length + 63) >> 6
+                _survivors(
+                    words, width, block_columns[block], block_columns[block + 1], epoch, blocked_column,
+                    blocked_bounds, blocked_bitmaps, bounds, bitmaps, slots, slot_reals,
+                )  # fmt: skip
+            k = 0  # the next entry of a short list, or the next word of a long one
+            while k < (length if block < 0 else width):
+                if block >= 0:
+                    if words[k] == 0:
+                        k += 1
+                        continue
+                    at = entry_place[block_entries[block] + (k << 6) + _lowest_bit(words[k])]
+                    words[k] &= words[k] - 1
+                else:
+                    k += 1
+                header = code[at]
+                leaves = (header >> 32) & 0xFFFF
+                handle = header & 0xFFFFFFFF
+                flags = (header >> 48) & 0xFFFF
+                step = ACCEPT if leaves == 0 else 0
+                while step < REJECT:  # the jump code: one leaf, then on to wherever its answer leads
+                    place = at + 1 + 2 * step
+                    word = code[place]
+                    op = word & 0xFF
+                    slot = ((word >> 8) & 0xFFFFFF) << 2
+                    holds = False
+                    if slots[slot] == epoch:
+                        kind = slots[slot + 1]
+                        if op < _STRING_EQ:
+                            if kind <= _INT64 and op < _REAL_EQ:
+                                value, literal = slots[slot + 2], code[place + 1]
+                                holds = _ordered(
+                                    op, value < literal, value == literal, value > literal, value == literal
+                                )
+                            elif kind <= _REAL:
+                                number = slot_reals[slot + 3]
+                                bound = np.float64(code[place + 1]) if op < _REAL_EQ else reals[place + 1]
+                                if number == number:  # noqa: PLR0124  # not NaN
+                                    same = number == bound and np.signbit(number) == np.signbit(bound)
+                                    which_op = op if op < _REAL_EQ else op - _REAL_EQ
+                                    holds = _ordered(which_op, number < bound, number == bound, number > bound, same)
+                        else:
+                            mark = np.int64(0)
+                            if op in (_PATTERN, _NOT_PATTERN):
+                                mark = pattern_epoch[code[place + 1]]
+                            holds = _other_holds(
+                                op, kind, slot_reals[slot + 3], slots[slot + 2], code[place + 1], mark, epoch
+                            )
+                    step = ((word >> 32) if holds else (word >> 48)) & 0xFFFF
+                if step == ACCEPT and not dead[handle] and not (flags & MULTI and seen[handle] == epoch):
+                    if found >= rows.size:
+                        clock[0] = epoch
+                        return row, begun
+                    if flags == MULTI:
+                        seen[handle] = epoch
+                    rows[found] = row
+                    handles[found] = handle
+                    doubts[found] = 1 if flags & CLOSURE else 0
+                    found += 1
+                at += 1 + 2 * leaves
+        row += 1
+    clock[0] = epoch
+    return row, found

@@ -1,0 +1,339 @@
+"""Leaves and clauses: what the packed index understands of a filter.
+
+A filter in normal form is true exactly if one of its *clauses* is: a conjunction of leaves, some of which are small
+boolean programs. Every leaf is false where the reference is undefined; with ``!`` only at the leaves that makes
+two-valued evaluation equal to "true in the reference" (a property test).
+
+Rule: every clause has at least one *direct* leaf, so a clause can be true only if that leaf's column is present.
+Rule: what no leaf can say (arithmetic, attribute against attribute) is ``Op.MAYBE``: true here; the closures decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import product
+from typing import TypeAlias
+
+from whimbrel.language.ast import (
+    And,
+    Compare,
+    CompareOp,
+    Equals,
+    Literal,
+    Name,
+    Node,
+    Not,
+    Or,
+    Pattern,
+    PatternFunction,
+    Predicate,
+    Size,
+    Test,
+    TestFunction,
+    Text,
+    Value,
+    Xor,
+    children,
+)
+from whimbrel.language.rewrites import flatten, push_not
+from whimbrel.model.attributes import AttributeType
+
+__all__ = ["Clause", "Formula", "Leaf", "Op", "Operand", "clauses"]
+
+MAX_LEAVES = 4_096
+"""Leaves of one filter, all clauses together; a larger filter is left to the closures."""
+
+
+class Op(IntEnum):
+    """What a leaf asks of a column; the numbers are the kernel's."""
+
+    INT_EQ = 0
+    INT_NE = 1
+    INT_LT = 2
+    INT_LE = 3
+    INT_GT = 4
+    INT_GE = 5
+    REAL_EQ = 6
+    REAL_NE = 7
+    REAL_LT = 8
+    REAL_LE = 9
+    REAL_GT = 10
+    REAL_GE = 11
+    STRING_EQ = 12
+    STRING_NE = 13
+    PATTERN = 14
+    NOT_PATTERN = 15
+    PRESENT = 16
+    TYPE_IS = 17
+    TYPE_IS_NOT = 18
+    NAN = 19
+    NOT_NAN = 20
+    MAYBE = 21
+
+
+_COMPARISON = {
+    CompareOp.EQ: 0,
+    CompareOp.NE: 1,
+    CompareOp.LT: 2,
+    CompareOp.LE: 3,
+    CompareOp.GT: 4,
+    CompareOp.GE: 5,
+}
+_MIRRORED = {
+    CompareOp.EQ: CompareOp.EQ,
+    CompareOp.NE: CompareOp.NE,
+    CompareOp.LT: CompareOp.GT,
+    CompareOp.LE: CompareOp.GE,
+    CompareOp.GT: CompareOp.LT,
+    CompareOp.GE: CompareOp.LE,
+}
+_PLAIN_PATTERNS = frozenset((PatternFunction.BEGINS_WITH, PatternFunction.ENDS_WITH, PatternFunction.CONTAINS))
+
+Operand: TypeAlias = int | float | str | None
+"""The constant of a leaf: a number, a string (literal or pattern), a type code, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One question about one column."""
+
+    op: Op
+    name: Name
+    derivation: tuple[str, ...] = ()
+    """Functions between the attribute and the column, innermost first: fold-case, decompose, size."""
+    literal: Literal | None = None
+    """The constant as the tree has it, where it has one; a shape finds its token through it."""
+    operand: Operand = None
+    """The constant, where the tree has no literal of its own for it: a type code or a pattern."""
+    function: PatternFunction | None = None
+    pattern: tuple[Value, int] | None = None
+    """The pattern's subject and its number in the call, so that a shape finds its token."""
+
+
+Formula: TypeAlias = "Leaf | tuple[str, tuple[Formula, ...]]"
+"""A leaf, or ``("and" | "or", parts)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A conjunction: leaves that stand in it directly, and compound parts."""
+
+    direct: tuple[Leaf, ...]
+    rest: tuple[Formula, ...]
+
+
+class _TooLargeError(Exception):
+    """The formula outgrows its bound; the caller falls back to the closures."""
+
+
+_NEVER: Formula = ("or", ())
+_ALWAYS: Formula = ("and", ())
+
+
+def clauses(normal: Predicate) -> list[Clause]:
+    """Return the clauses of a filter in *normal* form."""
+    try:
+        found = _split(_formula(normal))
+        if sum(_size(part) for clause in found for part in (*clause.direct, *clause.rest)) <= MAX_LEAVES:
+            return found
+    except _TooLargeError:
+        pass
+    # Too large to spread out: one clause per attribute of a cover, the rest decided by the closures.
+    return [Clause((Leaf(op=Op.MAYBE, name=name),), ()) for name in _cover(normal)]
+
+
+# -- the formula -----------------------------------------------------------------------------------------------------
+
+
+def _formula(node: Predicate) -> Formula:
+    match node:
+        case And(operands):
+            return _joined("and", map(_formula, operands))
+        case Or(operands):
+            return _joined("or", map(_formula, operands))
+        case Xor(operands):
+            return _xor(operands)
+        case Not(operand):
+            return _leaf(operand, negated=True)
+        case _:
+            return _leaf(node, negated=False)
+
+
+def _joined(kind: str, parts: Iterable[Formula]) -> Formula:
+    merged: list[Formula] = []
+    absorbing, neutral = (_NEVER, _ALWAYS) if kind == "and" else (_ALWAYS, _NEVER)
+    for part in parts:
+        if part == absorbing:
+            return absorbing
+        if part == neutral:
+            continue
+        if isinstance(part, tuple) and part[0] == kind:
+            merged.extend(part[1])
+        else:
+            merged.append(part)
+    return merged[0] if len(merged) == 1 else (kind, tuple(merged))
+
+
+def _xor(operands: tuple[Predicate, ...]) -> Formula:
+    """Return the disjunction over the ways in which all are defined and an odd number is true."""
+    if len(operands) > 3:
+        raise _TooLargeError
+    cases = []
+    for signs in product((False, True), repeat=len(operands)):
+        if (len(operands) - sum(signs)) % 2 == 1:
+            parts = [flatten(push_not(operand, negate=sign)) for operand, sign in zip(operands, signs, strict=True)]
+            cases.append(_joined("and", map(_formula, parts)))
+    formula = _joined("or", cases)
+    if _size(formula) > MAX_LEAVES:
+        raise _TooLargeError
+    return formula
+
+
+def _leaf(node: Predicate, *, negated: bool) -> Formula:
+    match node:
+        case Compare(op, left, right):  # the normal form has no Not above a comparison
+            return _compare(op, left, right, node)
+        case Test(function, name):
+            return _test(function, name, negated=negated)
+        case Pattern(function, subject, patterns):
+            column = _column(subject)
+            if column is None:
+                return _maybe(Not(node) if negated else node)
+            parts = [
+                _pattern(function, *column, (subject, number), pattern, negated=negated)
+                for number, pattern in enumerate(patterns)
+            ]
+            return _joined("and" if negated else "or", parts)
+        case _:
+            return _maybe(Not(node) if negated else node)
+
+
+def _compare(op: CompareOp, left: Value, right: Value, node: Compare) -> Formula:
+    if isinstance(left, Literal):
+        op, left, right = _MIRRORED[op], right, left
+    column = _column(left)
+    if column is None or not isinstance(right, Literal):
+        return _maybe(node)
+    name, derivation = column
+    if isinstance(right.value, str):
+        if op not in {CompareOp.EQ, CompareOp.NE}:
+            return _maybe(node)
+        kind = Op.STRING_EQ if op is CompareOp.EQ else Op.STRING_NE
+    else:
+        first = Op.REAL_EQ if isinstance(right.value, float) else Op.INT_EQ
+        kind = Op(first + _COMPARISON[op])
+    return Leaf(op=kind, name=name, derivation=derivation, literal=right)
+
+
+def _test(function: TestFunction, name: Name, *, negated: bool) -> Formula:
+    if function is TestFunction.REQUIRE:
+        return _NEVER if negated else Leaf(op=Op.PRESENT, name=name)
+    if function is TestFunction.NAN:
+        return Leaf(op=Op.NOT_NAN if negated else Op.NAN, name=name)
+    kind = int(AttributeType[function.name])
+    return Leaf(op=Op.TYPE_IS_NOT if negated else Op.TYPE_IS, name=name, operand=kind)
+
+
+def _pattern(
+    function: PatternFunction,
+    name: Name,
+    derivation: tuple[str, ...],
+    place: tuple[Value, int],
+    pattern: str,
+    *,
+    negated: bool,
+) -> Formula:
+    op = Op.NOT_PATTERN if negated else Op.PATTERN
+    return Leaf(op=op, name=name, derivation=derivation, operand=pattern, function=function, pattern=place)
+
+
+def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
+    """Return the attribute and the functions of a term that is one column, innermost function first."""
+    derivation: list[str] = []
+    while isinstance(node, Text):
+        derivation.insert(0, str(node.function))
+        node = node.operand
+    if isinstance(node, Size):
+        return node.name, ("size",)
+    return (node, tuple(derivation)) if isinstance(node, Name) else None
+
+
+def _maybe(node: Predicate) -> Formula:
+    """Return what stands for a term only the closures can decide: any of its names must be there."""
+    name = next(_names(node), None)
+    return _NEVER if name is None else Leaf(op=Op.MAYBE, name=name)
+
+
+def _names(node: Node) -> Iterator[Name]:
+    if isinstance(node, Equals):
+        yield from _names(node.subject)  # its options may be absent one by one
+    elif isinstance(node, Name):
+        yield node
+    else:
+        for child in children(node):
+            yield from _names(child)
+
+
+# -- the clauses -----------------------------------------------------------------------------------------------------
+
+
+def _split(formula: Formula) -> list[Clause]:
+    if isinstance(formula, Leaf):
+        return [Clause((formula,), ())]
+    kind, parts = formula
+    if kind == "or":
+        return [clause for part in parts for clause in _split(part)]
+    direct = tuple(part for part in parts if isinstance(part, Leaf))
+    rest = tuple(part for part in parts if not isinstance(part, Leaf))
+    spread = None if any(map(_is_selective, direct)) else _to_spread(rest, needed=not direct)
+    if spread is None:
+        return [Clause(tuple(sorted(direct, key=_rank)), rest)]
+    others = tuple(part for part in parts if part is not spread)
+    if len(spread[1]) * sum(map(_size, others)) > MAX_LEAVES:
+        raise _TooLargeError
+    return [clause for option in spread[1] for clause in _split(_joined("and", (option, *others)))]
+
+
+def _to_spread(rest: tuple[Formula, ...], *, needed: bool) -> tuple[str, tuple[Formula, ...]] | None:
+    """Return the disjunction to spread the conjunction over: one that makes every clause selective, if any."""
+    options = [part for part in rest if isinstance(part, tuple)]
+    for part in options:
+        if all(_has_selective(option) for option in part[1]):
+            return part
+    return min(options, key=_size) if needed and options else None
+
+
+def _is_selective(leaf: Leaf) -> bool:
+    return leaf.op in {Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ, Op.PATTERN}
+
+
+def _has_selective(formula: Formula) -> bool:
+    if isinstance(formula, Leaf):
+        return _is_selective(formula)
+    kind, parts = formula
+    return all(map(_has_selective, parts)) if kind == "or" else any(map(_has_selective, parts))
+
+
+def _rank(leaf: Leaf) -> int:
+    """Cheap and selective leaves are asked first."""
+    return 0 if leaf.op in {Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ} else 2 if leaf.op is Op.MAYBE else 1
+
+
+def _size(formula: Formula) -> int:
+    return 1 if isinstance(formula, Leaf) else sum(map(_size, formula[1]))
+
+
+def _cover(node: Predicate) -> set[Name]:
+    """Return names of which at least one is present whenever *node* is true."""
+    match node:
+        case Or(operands):
+            return set().union(*map(_cover, operands))
+        case And(operands):
+            return min(map(_cover, operands), key=len)
+        case Xor((first, *_)):
+            return set(_names(first))  # it must be defined, so one of its leaves must be
+        case _:
+            name = next(_names(node), None)
+            return set() if name is None else {name}

@@ -1,0 +1,265 @@
+"""A packed index: an immutable set of filters, matched by the kernel; saved to a file, mapped by many workers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whimbrel.errors import InvalidInputError
+from whimbrel.match.events import Encoder
+from whimbrel.match.kernels import Events, Matches, PackedArrays, Scratch, match_events, new_table, write_addresses
+from whimbrel.match.packing import pack
+from whimbrel.match.plans import Dictionary, Harvest, harvest
+from whimbrel.model.attributes import Attributes, Int64
+
+__all__ = ["CorruptIndexError", "PackedIndex", "Workspace"]
+
+_MAGIC = b"whimbrel packed index 1\n"
+_ALIGNMENT = 64
+
+
+class CorruptIndexError(InvalidInputError):
+    """A file is not a packed index, or not a whole one. Reaction: build it anew."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; build the index anew"
+
+
+class PackedIndex:
+    """Filters under handles, packed once; see ``kernels`` for how it matches."""
+
+    def __init__(
+        self,
+        arrays: PackedArrays,
+        columns: dict[tuple[str, tuple[str, ...]], int],
+        patterns: dict[tuple[int, str, str], int],
+        handles: int,
+    ) -> None:
+        self.arrays = arrays
+        self.encoder = Encoder(columns, patterns)
+        self._columns = columns
+        self._patterns = patterns
+        self.handles = handles
+        """One more than the largest handle."""
+        self.dead = np.zeros(handles + 1, np.uint8)
+        """Handles marked here are left out; the only thing about an index that changes."""
+
+    @classmethod
+    def build(cls, filters: Iterable[tuple[int, str]], *, seed: int | None = None) -> PackedIndex:
+        """Pack (handle, text) pairs; raise ``FilterError`` for the first text that is no filter."""
+        found = Harvest()
+        handles = 0
+        for handle, text in filters:
+            harvest(found, handle, text)
+            handles = max(handles, handle + 1)
+        return cls.from_harvest(found, handles, seed=seed)
+
+    @classmethod
+    def from_harvest(cls, found: Harvest, handles: int, *, seed: int | None = None) -> PackedIndex:
+        """Pack what was harvested."""
+        if seed is None:
+            seed = secrets.randbits(60)  # the shell's draw: hash tables must not be predictable to strangers
+        arrays = pack(found, seed=seed)
+        dictionary: Dictionary = found.dictionary
+        return cls(arrays, dictionary.columns, dictionary.patterns, handles)
+
+    def workspace(self) -> Workspace:
+        """Return working memory for one thread."""
+        return Workspace(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the arrays take in memory (or in the mapped file)."""
+        return sum(array.nbytes for array in self.arrays)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path, *, extra: dict[str, Any] | None = None) -> None:
+        """Write the index to *path*, whole or not at all; *extra* arrays travel with it."""
+        arrays = dict(self.arrays._asdict())
+        arrays |= {f"extra.{name}": array for name, array in (extra or {}).items()}
+        layout: dict[str, Any] = {}
+        at = 0
+        for name, array in arrays.items():
+            layout[name] = {"at": at, "dtype": array.dtype.str, "size": int(array.size)}
+            at += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        header = json.dumps(
+            {
+                "arrays": layout,
+                "bytes": at,
+                "handles": self.handles,
+                "columns": [[name, list(derivation)] for name, derivation in self._columns],
+                "patterns": [list(key) for key in self._patterns],
+            }
+        ).encode()
+        head = _MAGIC + len(header).to_bytes(8, "little") + header
+        head += b"\0" * (-len(head) % _ALIGNMENT)
+        scratch = path.with_name(path.name + ".part")
+        with scratch.open("wb") as out:
+            out.write(head)
+            for array in arrays.values():
+                out.write(np.ascontiguousarray(array).data)
+                out.write(b"\0" * (-array.nbytes % _ALIGNMENT))
+        scratch.replace(path)
+
+    @classmethod
+    def map(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
+        """Map the index at *path* into memory; workers that map the same file share one copy of it."""
+        try:
+            return cls._mapped(path)
+        except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+            raise CorruptIndexError(str(path), f"not a packed index ({error})") from error
+
+    @classmethod
+    def _mapped(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+            if magic != _MAGIC:
+                raise CorruptIndexError(str(path), "the first bytes are not those of a packed index")
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        begin = len(_MAGIC) + 8 + length
+        begin += -begin % _ALIGNMENT
+        whole = np.memmap(path, np.uint8, "r")
+        if whole.size != begin + header["bytes"]:
+            raise CorruptIndexError(str(path), f"{whole.size} bytes, expected {begin + header['bytes']}")
+        arrays: dict[str, Any] = {}
+        for name, place in header["arrays"].items():
+            dtype = np.dtype(place["dtype"])
+            start = begin + place["at"]
+            arrays[name] = whole[start : start + place["size"] * dtype.itemsize].view(np.ndarray).view(dtype)
+        extra = {name.removeprefix("extra."): arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
+        packed = PackedArrays(**arrays)
+        columns = {(name, tuple(derivation)): i for i, (name, derivation) in enumerate(header["columns"])}
+        patterns = {(int(c), str(f), str(p)): i for i, (c, f, p) in enumerate(header["patterns"])}
+        return cls(packed, columns, patterns, int(header["handles"])), extra
+
+
+class Workspace:
+    """What one thread needs to match against an index: working memory, and room for one event at a time."""
+
+    _ITEMS, _TEXT, _ROOM = 256, 65_536, 1_024
+
+    def __init__(self, index: PackedIndex) -> None:
+        self._index = index
+        a = index.arrays
+        columns = index.encoder.width
+        widest = int(a.lists[1::4].max(initial=0))
+        self._scratch = Scratch(
+            epoch=np.zeros(1, np.int64),
+            slots=np.zeros(4 * columns, np.int64),
+            pattern_epoch=np.zeros(a.pattern_anchor.size + 1, np.int64),
+            seen=np.zeros(index.handles + 1, np.int64),
+            active=np.zeros(a.lists.size // 4 + 1, np.int32),
+            symbols=np.zeros(columns, np.int32),
+            words=np.zeros((widest + 63) // 64 + 1, np.int64),
+        )
+        self._table = new_table()
+        write_addresses(self._table, {**a._asdict(), **self._scratch._asdict(), "dead": index.dead})
+        self._one = self._room_for_one()
+        self._found = _room_for(self._ROOM)
+        self._one_table = self._table.copy()
+        write_addresses(self._one_table, {**self._one._asdict(), **self._found._asdict()})
+        self._views: tuple[Any, ...] = tuple(memoryview(array) for array in self._one[:8])
+
+    def _room_for_one(self) -> Events:
+        n = self._ITEMS
+        return Events(
+            row_start=np.zeros(2, np.int64),
+            column=np.zeros(n, np.int32),
+            kind=np.zeros(n, np.uint8),
+            integer=np.zeros(n, np.int64),
+            real=np.zeros(n, np.float64),
+            text_start=np.zeros(n, np.int64),
+            text_end=np.zeros(n, np.int64),
+            text=np.zeros(self._TEXT, np.uint8),
+            given_start=np.zeros(0, np.int64),
+            given=np.zeros(0, np.int32),
+        )
+
+    def match_one(self, attributes: Attributes) -> tuple[list[int], list[int]]:
+        """Return the handles that match, and those the closures must have the last word on."""
+        if not self._write_one(attributes):
+            _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
+        else:
+            row, n = match_events(self._one_table, 0)
+            if row == 0:  # more matches than room
+                _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
+            else:
+                handles, doubts = self._found.handles[:n], self._found.doubts[:n]
+        if doubts.any():
+            return handles[doubts == 0].tolist(), handles[doubts == 1].tolist()
+        return handles.tolist(), []
+
+    def _write_one(self, attributes: Attributes) -> bool:
+        """Write an event straight into this workspace; False if it is not that simple."""
+        encoder = self._index.encoder
+        if encoder.decided:
+            return False
+        row_start, column, kind, integer, real, text_start, text_end, text = self._views
+        plain = encoder.plain
+        n = used = 0
+        for name, value in attributes.items():
+            number = plain.get(name)
+            if number is None:
+                if name in encoder.columns:
+                    return False  # a column derived from it
+                continue
+            if n == self._ITEMS:
+                return False
+            column[n] = number
+            which = type(value)
+            if which is int:
+                kind[n] = 1
+                integer[n] = value
+            elif which is float:
+                kind[n] = 3
+                real[n] = value
+            elif which is str:
+                data = value.encode()  # type: ignore[union-attr]  # its class was just looked at
+                kind[n] = 4
+                if used + len(data) > self._TEXT:
+                    return False
+                text[used : used + len(data)] = data
+                text_start[n] = used
+                used += len(data)
+                text_end[n] = used
+            elif which is Int64:
+                kind[n] = 2
+                integer[n] = value
+            else:
+                kind[n] = 5
+            n += 1
+        row_start[1] = n
+        return True
+
+    def match(self, events: Events) -> tuple[Any, Any, Any]:
+        """Return rows, handles, and whether the closures must have the last word on a match."""
+        table = self._table.copy()
+        write_addresses(table, events._asdict())
+        rows = events.row_start.size - 1
+        room = max(64, 4 * rows)
+        row = 0
+        parts: list[Matches] = []
+        while row < rows:
+            found = _room_for(room)
+            write_addresses(table, found._asdict())
+            row, n = match_events(table, row)
+            parts.append(Matches(*(array[:n] for array in found)))
+            room *= 2
+        if len(parts) == 1:
+            return parts[0]
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True)) if parts else tuple(_room_for(0))  # type: ignore[return-value]  # three arrays
+
+
+def _room_for(matches: int) -> Matches:
+    return Matches(np.empty(matches, np.int32), np.empty(matches, np.int32), np.empty(matches, np.uint8))

@@ -1,0 +1,311 @@
+"""Plans: how the clauses of a filter become words of the index, made once per shape and followed for each filter.
+
+A plan knows the jump code of every clause; what it does not know are the names and constants, which it takes from the
+tokens of a text of its shape (or, for a filter without a shape, has already).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from whimbrel.language.ast import Node, Pattern, Predicate, children
+from whimbrel.language.filters import parse, recognise
+from whimbrel.language.rewrites import normal_form
+from whimbrel.language.shapes import Template
+from whimbrel.language.tokens import TokenError, kind_of, literal, name
+from whimbrel.match.leaves import Clause, Formula, Leaf, Op, clauses
+
+__all__ = ["Dictionary", "Harvest", "Option", "harvest"]
+
+ACCEPT, REJECT = 0xFFFF, 0xFFFE
+MULTI, CLOSURE = 1, 2
+_EXACT = 1 << 53
+"""Below this every integer is a double of its own, so a key of doubles decides an integer equality."""
+_NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
+_NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
+
+
+class Option:
+    """Kinds of anchors."""
+
+    EQUAL, PATTERN, PRESENT, PAIR = 0, 1, 2, 3
+
+
+@dataclass(slots=True)
+class Dictionary:
+    """Numbers for everything filters name."""
+
+    columns: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    strings: dict[str, int] = field(default_factory=dict)
+    symbols: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(column << 1 | is a string, bits of the constant)"""
+    patterns: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    """(column, function, pattern)"""
+
+    def column(self, attribute: str, derivation: tuple[str, ...]) -> int:
+        """Return the number of an attribute and the functions applied to it."""
+        return self.columns.setdefault((attribute, derivation), len(self.columns))
+
+    def string(self, text: str) -> int:
+        """Return the number of a string literal."""
+        return self.strings.setdefault(text, len(self.strings))
+
+    def symbol(self, tagged: int, bits: int) -> int:
+        """Return the number of an equality: a tagged column and the bits of its constant."""
+        return self.symbols.setdefault((tagged, bits), len(self.symbols))
+
+    def pattern(self, column: int, function: str, pattern: str) -> int:
+        """Return the number of a pattern of a column."""
+        return self.patterns.setdefault((column, function, pattern), len(self.patterns))
+
+
+@dataclass(slots=True)
+class Harvest:
+    """The clauses of many filters in flat arrays, with the anchors each could hang on."""
+
+    dictionary: Dictionary = field(default_factory=Dictionary)
+    words: array[int] = field(default_factory=lambda: array("q"))
+    """Two a leaf: op, column and jumps; the constant."""
+    clause_start: array[int] = field(default_factory=lambda: array("q"))
+    clause_leaves: array[int] = field(default_factory=lambda: array("i"))
+    clause_direct: array[int] = field(default_factory=lambda: array("i"))
+    clause_handle: array[int] = field(default_factory=lambda: array("i"))
+    clause_flags: array[int] = field(default_factory=lambda: array("i"))
+    option_clause: array[int] = field(default_factory=lambda: array("i"))
+    option_kind: array[int] = field(default_factory=lambda: array("b"))
+    option_id: array[int] = field(default_factory=lambda: array("q"))
+    option_drops: array[int] = field(default_factory=lambda: array("i"))
+    """The leaf that holds whenever the anchor is active and need not be run, or -1."""
+    tokens: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    """Columns by the token that spells them."""
+    numbers: dict[tuple[str, bool], tuple[int, int, bool]] = field(default_factory=dict)
+    """Numeric tokens to constant, key bits, and whether the key decides the equality."""
+
+
+def harvest(into: Harvest, handle: int, text: str) -> None:
+    """Add the filter *text* under *handle*; raise ``FilterError`` if it is none."""
+    known = recognise(text)
+    if known is None:
+        tree = parse(text)  # learns the shape, or raises
+        known = recognise(text)
+        if known is None:
+            _Plan(normal_form(tree), None).emit(into, handle, ())
+            return
+    template, tokens = known
+    mark = len(into.words), len(into.clause_start), len(into.option_clause)
+    try:
+        _plan_of(template).emit(into, handle, tokens)
+    except TokenError:  # a constant out of range: take back what was written, and let the parser word the error
+        _take_back(into, *mark)
+        parse(text)
+        raise
+
+
+def _take_back(into: Harvest, words: int, clauses_: int, options: int) -> None:
+    del into.words[words:]
+    for column in (into.clause_start, into.clause_leaves, into.clause_direct, into.clause_handle, into.clause_flags):
+        del column[clauses_:]
+    for column in (into.option_clause, into.option_kind, into.option_id, into.option_drops):
+        del column[options:]
+
+
+@cache
+def _plan_of(template: Template) -> _Plan:
+    return _Plan(normal_form(template.tree), template)
+
+
+def bits_of(real: float) -> int:
+    """Return the bits of a double as a signed integer."""
+    bits: int = struct.unpack("<q", struct.pack("<d", real))[0]
+    return bits
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One leaf of a plan: its word without the column, and where its name and constant come from."""
+
+    op: Op
+    word: int
+    derivation: tuple[str, ...]
+    name_token: int  # -1: fixed
+    fixed_name: str
+    constant_token: int  # -1: fixed
+    is_negative: bool
+    fixed_constant: int | float | str | None
+    function: str
+
+
+class _Plan:
+    """What to write for one filter of a shape."""
+
+    def __init__(self, normal: Predicate, template: Template | None) -> None:
+        self._template = template
+        self._pattern_places = {} if template is None else _pattern_places(template)
+        found = clauses(normal)
+        self._clauses = [self._compiled(clause) for clause in found]
+        self._multi = MULTI if len(found) > 1 else 0
+
+    def _compiled(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
+        """Return the steps of a clause, how many of them are direct, and its flags."""
+        formula: Formula = ("and", (*clause.direct, *clause.rest))
+        leaves: list[tuple[Leaf, int, int]] = []
+        _lay_out(formula, 0, ACCEPT, REJECT, leaves)
+        steps = tuple(self._step(leaf, if_true, if_false) for leaf, if_true, if_false in leaves)
+        flags = CLOSURE if any(step.op is Op.MAYBE for step in steps) else 0
+        return steps, len(clause.direct), flags
+
+    def _step(self, leaf: Leaf, if_true: int, if_false: int) -> _Step:
+        word = int(leaf.op) | if_true << 32 | if_false << 48
+        template = self._template
+        constant = leaf.literal.value if leaf.literal is not None else leaf.operand
+        token = -1
+        if template is not None and leaf.literal is not None:
+            token = template.place(leaf.literal)
+        elif template is not None and leaf.pattern is not None:
+            subject, number = leaf.pattern
+            token = self._pattern_places[id(subject)][number]
+        return _Step(
+            op=leaf.op,
+            word=word - (1 << 64) if word >= 1 << 63 else word,
+            derivation=leaf.derivation,
+            name_token=-1 if template is None else template.place(leaf.name),
+            fixed_name=leaf.name.name,
+            constant_token=token,
+            is_negative=template is not None and leaf.literal is not None and template.is_negative(leaf.literal),
+            fixed_constant=constant,
+            function="" if leaf.function is None else str(leaf.function),
+        )
+
+    def emit(self, into: Harvest, handle: int, tokens: Sequence[str]) -> None:
+        """Write the clauses of one filter."""
+        words = into.words
+        for steps, direct, flags in self._clauses:
+            clause = len(into.clause_start)
+            into.clause_start.append(len(words) // 2)
+            into.clause_leaves.append(len(steps))
+            into.clause_direct.append(direct)
+            into.clause_handle.append(handle)
+            into.clause_flags.append(flags | self._multi)
+            for number, step in enumerate(steps):
+                column = _column(into, step, tokens)
+                words.append(step.word + (column << 8))
+                anchor = _constant(into, step, tokens, column)
+                if number < direct:
+                    _offer(into, clause, number, step.op, column, anchor)
+
+
+def _lay_out(formula: Formula, at: int, if_true: int, if_false: int, leaves: list[tuple[Leaf, int, int]]) -> None:
+    """Append the leaves of *formula* with the steps to go to; the first of them is step *at*."""
+    if isinstance(formula, Leaf):
+        leaves.append((formula, if_true, if_false))
+        return
+    kind, parts = formula
+    for number, part in enumerate(parts):
+        after = at + _leaf_count(part)
+        if number == len(parts) - 1:
+            _lay_out(part, at, if_true, if_false, leaves)
+        elif kind == "and":
+            _lay_out(part, at, after, if_false, leaves)
+        else:
+            _lay_out(part, at, if_true, after, leaves)
+        at = after
+
+
+def _leaf_count(formula: Formula) -> int:
+    return 1 if isinstance(formula, Leaf) else sum(map(_leaf_count, formula[1]))
+
+
+def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
+    """Return where the patterns of each call stand, by the call's subject (the rewrites keep it as it is)."""
+    found: dict[int, tuple[int, ...]] = {}
+    pending: list[Node] = [template.tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Pattern):
+            found[id(node.subject)] = template.pattern_places(node)
+        pending.extend(children(node))
+    return found
+
+
+def _column(into: Harvest, step: _Step, tokens: Sequence[str]) -> int:
+    if step.name_token < 0:
+        return into.dictionary.column(step.fixed_name, step.derivation)
+    key = (tokens[step.name_token], step.derivation)
+    known = into.tokens.get(key)
+    if known is None:
+        known = into.tokens[key] = into.dictionary.column(name(key[0]).name, step.derivation)
+    return known
+
+
+def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) -> tuple[int, int, bool] | None:
+    """Write the constant of a leaf; return the anchor it offers: kind, number, and whether it decides the leaf."""
+    op = step.op
+    if op < Op.STRING_EQ:
+        constant, key, decides = _number(into, step, tokens)
+        into.words.append(constant)
+        if op in _NUMERIC_EQ:
+            return Option.EQUAL, into.dictionary.symbol(column << 1, key), decides
+        return None
+    if op in _NO_CONSTANT:
+        into.words.append(0)
+        return None
+    if op in {Op.TYPE_IS, Op.TYPE_IS_NOT}:
+        assert isinstance(step.fixed_constant, int)
+        into.words.append(step.fixed_constant)
+        return None
+    text = _text(step, tokens)
+    if op in {Op.PATTERN, Op.NOT_PATTERN}:
+        pattern = into.dictionary.pattern(column, step.function, text)
+        into.words.append(pattern)
+        return (Option.PATTERN, pattern, True) if op is Op.PATTERN else None
+    string = into.dictionary.string(text)
+    into.words.append(string)
+    return (Option.EQUAL, into.dictionary.symbol(column << 1 | 1, string), True) if op is Op.STRING_EQ else None
+
+
+def _number(into: Harvest, step: _Step, tokens: Sequence[str]) -> tuple[int, int, bool]:
+    if step.constant_token < 0:
+        assert isinstance(step.fixed_constant, int | float)
+        return _number_constant(step.fixed_constant)
+    key = (tokens[step.constant_token], step.is_negative)
+    known = into.numbers.get(key)
+    if known is None:
+        value = literal(key[0], kind_of(key[0]), negative=key[1]).value
+        assert isinstance(value, int | float)
+        known = into.numbers[key] = _number_constant(value)
+    return known
+
+
+def _number_constant(value: float) -> tuple[int, int, bool]:
+    bits = bits_of(float(value))
+    if isinstance(value, int):
+        return int(value), bits, abs(value) < _EXACT
+    return bits, bits, True
+
+
+def _text(step: _Step, tokens: Sequence[str]) -> str:
+    if step.constant_token < 0:
+        text: object = step.fixed_constant
+    else:
+        text = literal(tokens[step.constant_token], "string").value
+    assert isinstance(text, str)
+    return text
+
+
+def _offer(into: Harvest, clause: int, number: int, op: Op, column: int, anchor: tuple[int, int, bool] | None) -> None:
+    """Note what the clause could hang on: the leaf's constant if it has one, and that its column is present."""
+    if anchor is not None:
+        kind, identity, decides = anchor
+        into.option_clause.append(clause)
+        into.option_kind.append(kind)
+        into.option_id.append(identity)
+        into.option_drops.append(number if decides else -1)
+    else:
+        into.option_clause.append(clause)
+        into.option_kind.append(Option.PRESENT)
+        into.option_id.append(column)
+        into.option_drops.append(number if op is Op.PRESENT else -1)

@@ -1,0 +1,48 @@
+"""Texts: many short strings in one buffer, at their own size plus eight bytes each."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Texts"]
+
+
+class Texts:
+    """A list of strings that only grows."""
+
+    def __init__(self) -> None:
+        self._bytes: Any = bytearray()
+        self._starts: Any = array("q", [0])
+
+    @classmethod
+    def of(cls, data: Any, starts: Any) -> Texts:
+        """Return the texts that lie in two arrays, e.g. in a mapped file; they cannot grow."""
+        texts = cls()
+        texts._bytes, texts._starts = data, starts
+        return texts
+
+    def append(self, text: str) -> None:
+        """Add *text* at the end."""
+        self._bytes.extend(text.encode())
+        self._starts.append(len(self._bytes))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, position: int) -> str:
+        return bytes(self._bytes[self._starts[position] : self._starts[position + 1]]).decode()
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the two arrays, for ``of``."""
+        return {
+            "text_bytes": np.frombuffer(bytes(self._bytes), np.uint8),
+            "text_start": np.array(self._starts, np.int64),
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """What the texts take."""
+        return len(self._bytes) + 8 * len(self._starts)

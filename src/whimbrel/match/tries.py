@@ -1,0 +1,104 @@
+# mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
+# (inside a kernel a number is numba's, whatever mypy takes it for)
+"""Tries of the patterns of all columns, in one hash table of transitions: prefixes, suffixes, and substrings.
+
+Substrings get the failure links of Aho and Corasick (1975), so that one pass over a text finds all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from whimbrel.match.kernels import mix
+
+__all__ = ["build_tries"]
+
+_EMPTY = -1
+
+
+@njit(cache=True, nogil=True)
+def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots: int) -> Any:
+    """Insert every pattern below its root; return the table, and parent, byte, depth and end state."""
+    room = 1
+    while room < 2 * (data.size + 2):
+        room *= 2
+    keys = np.full(room, _EMPTY, np.int64)
+    after = np.zeros(room, np.int32)
+    states = data.size + n_roots + 1
+    parent = np.full(states, -1, np.int32)
+    byte = np.zeros(states, np.uint8)
+    depth = np.zeros(states, np.int32)
+    root_of = np.arange(states).astype(np.int32)
+    ends = np.zeros(roots.size, np.int32)
+    count = n_roots
+    mask = room - 1
+    for p in range(roots.size):
+        state = roots[p]
+        length = starts[p + 1] - starts[p]
+        for i in range(length):
+            b = data[starts[p] + (length - 1 - i if reverse[p] else i)]
+            key = (np.int64(state) << 8) | np.int64(b)
+            at = mix(key, seed) & mask
+            while keys[at] != _EMPTY and keys[at] != key:
+                at = (at + 1) & mask
+            if keys[at] == _EMPTY:
+                keys[at] = key
+                after[at] = count
+                parent[count] = state
+                byte[count] = b
+                depth[count] = depth[state] + 1
+                root_of[count] = roots[p]
+                count += 1
+            state = after[at]
+        ends[p] = state
+    return keys, after, parent[:count], byte[:count], depth[:count], root_of[:count], ends
+
+
+@njit(cache=True, nogil=True)
+def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: Any, pattern: Any, seed: int) -> Any:
+    """Compute failure links and the links to shorter patterns that end at the same place, shallow states first."""
+    mask = keys.size - 1
+    fail = np.zeros(parent.size, np.int32)
+    link = np.full(parent.size, -1, np.int32)
+    for i in range(order.size):
+        state = order[i]
+        root = root_of[state]
+        if parent[state] < 0:
+            fail[state] = state
+            continue
+        back = parent[state]
+        found = root
+        while back != root:
+            back = fail[back]
+            key = (np.int64(back) << 8) | np.int64(byte[state])
+            at = mix(key, seed) & mask
+            while keys[at] != _EMPTY and keys[at] != key:
+                at = (at + 1) & mask
+            if keys[at] == key:
+                found = after[at]
+                break
+        fail[state] = found
+        link[state] = found if pattern[found] >= 0 else link[found]
+    return fail, link
+
+
+def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: int) -> dict[str, Any]:
+    """Build the tries of *patterns* (root, bytes, read backwards), the roots being states 0 to *roots* - 1.
+
+    The pattern with number i ends where ``pattern`` says i; patterns of one root are distinct.
+    """
+    starts = np.zeros(len(patterns) + 1, np.int64)
+    np.cumsum([len(text) for _, text, _ in patterns], out=starts[1:])
+    data = np.frombuffer(b"".join(text for _, text, _ in patterns) or b"\0", np.uint8)
+    root = np.array([root for root, _, _ in patterns] or [0], np.int32)[: len(patterns)]
+    reverse = np.array([backwards for _, _, backwards in patterns] or [False])[: len(patterns)]
+    keys, after, parent, byte, depth, root_of, ends = _insert(root, starts, data, reverse, seed, roots)
+    pattern = np.full(parent.size, -1, np.int32)
+    pattern[ends] = np.arange(len(patterns), dtype=np.int32)
+    order = np.argsort(depth, kind="stable").astype(np.int32)
+    fail, link = _link(keys, after, parent, byte, order, root_of, pattern, seed)
+    return {"key": keys, "next": after, "fail": fail, "link": link, "pattern": pattern}

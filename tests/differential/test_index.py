@@ -1,0 +1,135 @@
+"""The packed index against the reference: random filters, random events, before and after every kind of change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whimbrel.language.ast import Predicate
+from whimbrel.language.backends.python import compile_filter
+from whimbrel.language.printer import print_filter
+from whimbrel.match import packing
+from whimbrel.match.content import ContentIndex
+from whimbrel.match.packed import CorruptIndexError, PackedIndex
+from whimbrel.model.attributes import Attributes, checked
+from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
+from whimbrel.testing.strategies import attributes, filters
+
+TREES = st.lists(filters(), min_size=1, max_size=12)
+EVENTS = st.lists(attributes().map(checked), min_size=1, max_size=6)
+
+
+def _wanted(trees: dict[int, Predicate], events: Sequence[Attributes]) -> set[tuple[int, int]]:
+    compiled = {handle: compile_filter(tree) for handle, tree in trees.items()}
+    return {(row, h) for row, event in enumerate(events) for h, verdict in compiled.items() if verdict(event) is True}
+
+
+def _found(index: ContentIndex, events: Sequence[Attributes]) -> set[tuple[int, int]]:
+    """Match in all three ways; each pair must come once and all ways must agree."""
+    one = [(row, handle) for row, event in enumerate(events) for handle in index.match(event)]
+    assert len(set(one)) == len(one)
+    rows, handles = index.match_rows(events)
+    column = pa.array([attributes_to_column_value(event) for event in events], ATTRIBUTES_TYPE)
+    arrow_rows, arrow_handles = index.match_arrow(column)
+    assert sorted(one) == sorted(zip(rows.tolist(), handles.tolist(), strict=True))
+    assert sorted(one) == sorted(zip(arrow_rows.tolist(), arrow_handles.tolist(), strict=True))
+    return set(one)
+
+
+def _loaded(trees: Sequence[Predicate]) -> ContentIndex:
+    return ContentIndex.load((handle, print_filter(tree)) for handle, tree in enumerate(trees))
+
+
+@given(trees=TREES, events=EVENTS)
+def test_the_index_agrees_with_the_reference(trees: list[Predicate], events: list[Attributes]) -> None:
+    """Fast and wrong is wrong."""
+    assert _found(_loaded(trees), events) == _wanted(dict(enumerate(trees)), events)
+
+
+@given(trees=TREES, events=EVENTS)
+def test_bitmaps_and_pairs_change_nothing(trees: list[Predicate], events: list[Attributes]) -> None:
+    """Long lists and hot equalities are rare in small examples, so they are made common here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_BLOCK_ABOVE", 0)
+        patch.setattr(packing, "_PAIR_ABOVE", 0)
+        index = _loaded(trees * 3)
+    wanted = _wanted(dict(enumerate(trees * 3)), events)
+    assert _found(index, events) == wanted
+
+
+@given(trees=TREES, events=EVENTS, data=st.data())
+def test_changes_at_any_time_agree_with_the_reference(
+    trees: list[Predicate], events: list[Attributes], data: st.DataObject
+) -> None:
+    """Adds, replacements, removals and repackings in any order leave exactly the filters that are left."""
+    half = len(trees) // 2
+    index = _loaded(trees[:half])
+    alive = dict(enumerate(trees[:half]))
+    pending = dict(enumerate(trees[half:], start=half))
+    numbers = count(len(trees))
+    for step in data.draw(st.lists(st.sampled_from(["add", "remove", "repack", "whole"]), max_size=12)):
+        if step == "add" and pending:
+            handle, tree = pending.popitem()
+            index.add(handle, print_filter(tree))
+            alive[handle] = tree
+        elif step == "remove" and alive:
+            handle = data.draw(st.sampled_from(sorted(alive)))
+            assert index.remove(handle)
+            assert not index.remove(handle)
+            pending[next(numbers)] = alive.pop(handle)
+        elif step in {"repack", "whole"}:
+            index.repack(whole=step == "whole")
+        assert len(index) == len(alive)
+    assert _found(index, events) == _wanted(alive, events)
+    assert all(index.text(handle) == print_filter(tree) for handle, tree in alive.items())
+
+
+@settings(max_examples=30)
+@given(trees=TREES, events=EVENTS)
+def test_a_saved_index_maps_to_the_same(
+    tmp_path_factory: pytest.TempPathFactory, trees: list[Predicate], events: list[Attributes]
+) -> None:
+    """Many workers share one file."""
+    path = tmp_path_factory.mktemp("index") / "filters.index"
+    index = _loaded(trees)
+    index.remove(0)
+    index.save(path)
+    mapped = ContentIndex.map(path)
+    assert _found(mapped, events) == _found(index, events)
+    assert mapped.text(len(trees) - 1) == index.text(len(trees) - 1)
+
+
+def test_removal_during_a_repacking_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription that was cancelled must stay cancelled."""
+    index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")])
+    index.add(3, "a == 1")
+    from whimbrel.match import content
+
+    pack = content._packed
+
+    def interrupted(pairs: object) -> object:
+        fresh = pack(pairs)  # type: ignore[arg-type]  # passed on
+        index.remove(2)
+        index.remove(3)
+        index.add(4, "a == 1")
+        return fresh
+
+    monkeypatch.setattr(content, "_packed", interrupted)
+    index.repack(whole=True)
+    assert sorted(index.match({"a": 1})) == [1, 4]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 40, -1])
+def test_a_damaged_file_is_refused(tmp_path: Path, cut: int) -> None:
+    """Half an index must not answer."""
+    path = tmp_path / "filters.index"
+    ContentIndex.load([(1, "a == 1")]).save(path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(CorruptIndexError, match="build the index anew"):
+        PackedIndex.map(path)
