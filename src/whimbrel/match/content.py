@@ -16,19 +16,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse
 from whimbrel.match.delta import Delta
+from whimbrel.match.events import Encoder, joined
+from whimbrel.match.kernels import Events
 from whimbrel.match.packed import PackedIndex, Workspace
 from whimbrel.match.plans import Harvest, harvest
 from whimbrel.match.texts import Texts
 from whimbrel.model.attributes import Attributes
 
-__all__ = ["ContentIndex"]
+__all__ = ["Beside", "ContentIndex"]
 
 _DELTA = 1_024
 """Filters in the delta that make a repacking due."""
@@ -36,6 +38,13 @@ _SEGMENTS = 4
 """Small segments that are merged into one."""
 _SHARE = 4
 """Everything is merged once the small segments, or the dead, are this part of the large one."""
+
+
+class Beside(NamedTuple):
+    """Attributes that rows have beside their own: a few known ones, and which of them each row has (-1: none)."""
+
+    known: Sequence[Attributes]
+    chosen: Any
 
 
 class _Segment:
@@ -200,19 +209,26 @@ class ContentIndex:
             found += delta.match(attributes)
         return found
 
-    def match_rows(self, rows: Sequence[Attributes]) -> tuple[Any, Any]:
+    def match_rows(self, rows: Sequence[Attributes], *, beside: Beside | None = None) -> tuple[Any, Any]:
         """Match many; return row numbers and handles, rows ascending."""
-        return self._match_many(lambda segment: segment.index.encoder.rows(rows), rows)
+        return self._match_many(lambda encoder: encoder.rows(rows), rows, beside)
 
-    def match_arrow(self, column: Any) -> tuple[Any, Any]:
+    def match_arrow(self, column: Any, *, beside: Beside | None = None) -> tuple[Any, Any]:
         """Match the rows of an Arrow array of the log's attributes column; return row numbers and handles."""
-        return self._match_many(lambda segment: segment.index.encoder.arrow(column), _ArrowRows(column))
+        return self._match_many(lambda encoder: encoder.arrow(column), _ArrowRows(column), beside)
 
-    def _match_many(self, encode: Callable[[_Segment], Any], rows: Sequence[Attributes]) -> tuple[Any, Any]:
+    def _match_many(
+        self, encode: Callable[[Encoder], Events], rows: Sequence[Attributes], beside: Beside | None
+    ) -> tuple[Any, Any]:
         state = self._state
+        if beside is not None:
+            rows = _Joined(rows, beside)
         all_rows, all_handles = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         for segment in state.segments:
-            row, position, doubts = segment.workspace.match(encode(segment))
+            events = encode(segment.index.encoder)
+            if beside is not None:
+                events = joined(events, segment.index.encoder.rows(beside.known), beside.chosen)
+            row, position, doubts = segment.workspace.match(events)
             if doubts.any():
                 row, position = _decide(segment, row, position, doubts, rows)
             all_rows.append(row)
@@ -279,6 +295,20 @@ def _decide(segment: _Segment, row: Any, position: Any, doubts: Any, rows: Seque
     kept = [k for k in doubtful.tolist() if _closure(segment.texts[k & 0xFFFFFFFF])(rows[k >> 32]) is True]
     everything = np.sort(np.concatenate([certain, np.array(kept, np.int64)]))
     return (everything >> 32).astype(np.int32), everything & 0xFFFFFFFF
+
+
+class _Joined(Sequence[Attributes]):
+    """Rows with what they have beside them."""
+
+    def __init__(self, rows: Sequence[Attributes], beside: Beside) -> None:
+        self._rows, self._beside = rows, beside
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        number = int(self._beside.chosen[row])
+        return self._rows[row] if number < 0 else {**self._rows[row], **self._beside.known[number]}
 
 
 class _ArrowRows(Sequence[Attributes]):

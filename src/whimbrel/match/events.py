@@ -17,7 +17,7 @@ from whimbrel.language.patterns import Searcher, searcher
 from whimbrel.match.kernels import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
-__all__ = ["Encoder"]
+__all__ = ["Encoder", "joined"]
 
 _TYPES = {int: 1, Int64: 2, float: 3, str: 4, bytes: 5}
 _STRING = int(AttributeType.STRING)
@@ -141,6 +141,51 @@ class Encoder:
                     memo[key] = _found(searchers, key.decode())
                 found[item] = memo[key]
         return _flat(found)
+
+
+def joined(events: Events, others: Events, chosen: Any) -> Events:
+    """Return *events* with the items of ``others`` row ``chosen[row]`` behind those of each row (-1: none)."""
+    own = np.diff(events.row_start)
+    theirs = np.append(np.diff(others.row_start), 0)[chosen]  # -1 takes the zero at the end
+    row_start = np.zeros(own.size + 1, np.int64)
+    np.cumsum(own + theirs, out=row_start[1:])
+    to_own = _ranges(row_start[:-1], own)
+    to_other = _ranges(row_start[:-1] + own, theirs)
+    from_own = _ranges(events.row_start[:-1], own)
+    from_other = _ranges(others.row_start[chosen[theirs > 0]], theirs[theirs > 0])
+
+    def merged(mine: Any, other: Any) -> Any:
+        result = np.empty(to_own.size + to_other.size, mine.dtype)
+        result[to_own] = mine[from_own]
+        result[to_other] = other[from_other]
+        return result
+
+    shift = events.text.size
+    given_start, given = _NONE_GIVEN, _NO_PATTERNS
+    if events.given_start.size:
+        counts = merged(np.diff(events.given_start), np.zeros(others.column.size, np.int64))
+        given_start = np.zeros(counts.size + 1, np.int64)
+        np.cumsum(counts, out=given_start[1:])
+        given = events.given
+    return Events(
+        row_start=row_start,
+        column=merged(events.column, others.column),
+        kind=merged(events.kind, others.kind),
+        integer=merged(events.integer, others.integer),
+        real=merged(events.real, others.real),
+        text_start=merged(events.text_start, others.text_start + shift),
+        text_end=merged(events.text_end, others.text_end + shift),
+        text=np.concatenate([events.text, others.text]),
+        given_start=given_start,
+        given=given,
+    )
+
+
+def _ranges(starts: Any, counts: Any) -> Any:
+    """Return ``starts[0], starts[0] + 1, …`` for ``counts[0]`` numbers, then the same for the next."""
+    total = int(counts.sum())
+    before = np.cumsum(counts) - counts
+    return np.arange(total) - np.repeat(before, counts) + np.repeat(starts, counts)
 
 
 class _Items:

@@ -51,6 +51,9 @@ _TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), i
 _INT32, _INT64, _REAL, _STRING = 1, 2, 3, 4
 _PRIME_A, _PRIME_B, _PRIME_C = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1D, 0x27D4EB2F165667C5
 _EMPTY = -1
+# The answers of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
+# Looked up, not decided: which comparison a leaf makes is as good as random, and a wrong guess costs more than a leaf.
+_ANSWERS = sum(bits << (8 * op) for op, bits in enumerate((0b00010, 0b01101, 0b00001, 0b01011, 0b00100, 0b01110)))
 
 
 class PackedArrays(NamedTuple):
@@ -83,9 +86,10 @@ class PackedArrays(NamedTuple):
     block_columns: Any  # by block, plus one: where its columns are
     block_entries: Any  # by block: where its entries' places are
     entry_place: Any  # where in code
+    block_shift: Any  # by block: buckets are merged in groups of 2 to this
     blocked_column: Any  # the column
-    blocked_bounds: Any  # plus one: where its bucket bounds are
     blocked_bitmaps: Any  # where its bitmaps are
+    column_bounds: Any  # by column, plus one: where its bucket bounds are
     bounds: Any
     bitmaps: Any
 
@@ -94,6 +98,7 @@ class Scratch(NamedTuple):
     """What the kernel writes; one per thread. A slot is valid if its epoch is the current event's."""
 
     epoch: Any  # one number
+    buckets: Any  # by column, valid with its slot: 0 no number, else 1 + how many bounds are not above it
     slots: Any  # four by column: epoch, type, the integer or string id, the number as a double's bits
     pattern_epoch: Any  # by pattern
     seen: Any  # by handle: the last event it was accepted for
@@ -126,8 +131,8 @@ class Matches(NamedTuple):
 
 
 _INT64_FIELDS = frozenset(
-    "seed string_start symbol_table pair_table trie_key lists code block_entries entry_place blocked_bounds "
-    "blocked_bitmaps bitmaps epoch slots pattern_epoch seen words row_start integer text_start text_end "
+    "seed string_start symbol_table pair_table trie_key lists code block_entries entry_place "
+    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words row_start integer text_start text_end "
     "given_start".split()
 )
 _UINT8_FIELDS = frozenset("string_bytes kind text doubts dead".split())
@@ -326,24 +331,6 @@ def _walk_through(
 
 
 @njit(cache=True)
-def _ordered(which: int, less: bool, equal: bool, greater: bool, same: bool) -> bool:  # noqa: FBT001  # numba: positional
-    """Return the answer of comparison *which*: == != < <= > >=."""
-    if which == 0:
-        answer = same
-    elif which == 1:
-        answer = not same
-    elif which == 2:
-        answer = less
-    elif which == 3:
-        answer = less or equal
-    elif which == 4:
-        answer = greater
-    else:
-        answer = greater or equal
-    return answer
-
-
-@njit(cache=True)
 def _other_holds(op: int, kind: int, real: float, string: int, constant: int, mark: int, epoch: int) -> bool:
     """Tell whether a leaf that is no comparison of numbers holds; *mark* is the epoch of its pattern."""
     if op == _STRING_EQ:
@@ -406,23 +393,20 @@ def _survivors(
     width: int,
     first: int,
     last: int,
+    shift: int,
     epoch: int,
     blocked_column: Any,
-    blocked_bounds: Any,
     blocked_bitmaps: Any,
-    bounds: Any,
     bitmaps: Any,
     slots: Any,
-    slot_reals: Any,
+    buckets: Any,
 ) -> None:
     """Intersect the bitmaps of a block's columns into *words*."""
     for blocked in range(first, last):
-        slot = 4 * np.int64(blocked_column[blocked])
-        bucket = 0
-        if slots[slot] == epoch and slots[slot + 1] <= _REAL:
-            value = slot_reals[slot + 3]
-            if value == value:  # noqa: PLR0124  # not NaN
-                bucket = _bucket(bounds, blocked_bounds[blocked], blocked_bounds[blocked + 1], value)
+        column = np.int64(blocked_column[blocked])
+        bucket = buckets[column] if slots[4 * column] == epoch else 0
+        if bucket > 0:
+            bucket = 1 + ((bucket - 1) >> shift)
         at = blocked_bitmaps[blocked] + bucket * width
         if blocked == first:
             for i in range(width):
@@ -475,7 +459,9 @@ _BLOCK_COLUMNS_AT = _AT["block_columns"]
 _BLOCK_ENTRIES_AT = _AT["block_entries"]
 _ENTRY_PLACE_AT = _AT["entry_place"]
 _BLOCKED_COLUMN_AT = _AT["blocked_column"]
-_BLOCKED_BOUNDS_AT = _AT["blocked_bounds"]
+_BLOCK_SHIFT_AT = _AT["block_shift"]
+_COLUMN_BOUNDS_AT = _AT["column_bounds"]
+_BUCKETS_AT = _AT["buckets"]
 _BLOCKED_BITMAPS_AT = _AT["blocked_bitmaps"]
 _BOUNDS_AT = _AT["bounds"]
 _BITMAPS_AT = _AT["bitmaps"]
@@ -528,7 +514,9 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     block_entries = _int64s(table, _BLOCK_ENTRIES_AT)
     entry_place = _int64s(table, _ENTRY_PLACE_AT)
     blocked_column = _int32s(table, _BLOCKED_COLUMN_AT)
-    blocked_bounds = _int64s(table, _BLOCKED_BOUNDS_AT)
+    block_shift = _int32s(table, _BLOCK_SHIFT_AT)
+    column_bounds = _int64s(table, _COLUMN_BOUNDS_AT)
+    buckets = _int64s(table, _BUCKETS_AT)
     blocked_bitmaps = _int64s(table, _BLOCKED_BITMAPS_AT)
     bounds = _float64s(table, _BOUNDS_AT)
     bitmaps = _int64s(table, _BITMAPS_AT)
@@ -570,6 +558,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
             slot = 4 * np.int64(column)
             slots[slot] = epoch
             slots[slot + 1] = kind
+            buckets[column] = 0
             if column_anchor[column] >= 0:
                 active[n] = column_anchor[column]
                 n += 1
@@ -609,6 +598,9 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                     slots[slot + 2] = integer[item]
                     slot_reals[slot + 3] = np.float64(integer[item])
                 bits = slots[slot + 3]
+                number = slot_reals[slot + 3]
+                if number == number:  # noqa: PLR0124  # not NaN
+                    buckets[column] = _bucket(bounds, column_bounds[column], column_bounds[column + 1], number)
             else:
                 continue
             symbol = _find_symbol(symbol_table, tagged, bits, seed)
@@ -629,8 +621,8 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
             if block >= 0:
                 width = (length + 63) >> 6
                 _survivors(
-                    words, width, block_columns[block], block_columns[block + 1], epoch, blocked_column,
-                    blocked_bounds, blocked_bitmaps, bounds, bitmaps, slots, slot_reals,
+                    words, width, block_columns[block], block_columns[block + 1], block_shift[block], epoch,
+                    blocked_column, blocked_bitmaps, bitmaps, slots, buckets,
                 )  # fmt: skip
             k = 0  # the next entry of a short list, or the next word of a long one
             while k < (length if block < 0 else width):
@@ -652,30 +644,32 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                     word = code[place]
                     op = word & 0xFF
                     slot = ((word >> 8) & 0xFFFFFF) << 2
-                    holds = False
+                    holds = 0
                     if slots[slot] == epoch:
                         kind = slots[slot + 1]
-                        if op < _STRING_EQ:
-                            if kind <= _INT64 and op < _REAL_EQ:
-                                value, literal = slots[slot + 2], code[place + 1]
-                                holds = _ordered(
-                                    op, value < literal, value == literal, value > literal, value == literal
-                                )
-                            elif kind <= _REAL:
+                        if op < _REAL_EQ and kind <= _INT64:
+                            value, literal = slots[slot + 2], code[place + 1]
+                            order = 1 + (value > literal) - (value < literal)
+                            holds = (_ANSWERS >> (8 * op + order)) & 1
+                        elif op < _STRING_EQ:
+                            if kind <= _REAL:
                                 number = slot_reals[slot + 3]
                                 bound = np.float64(code[place + 1]) if op < _REAL_EQ else reals[place + 1]
-                                if number == number:  # noqa: PLR0124  # not NaN
-                                    same = number == bound and np.signbit(number) == np.signbit(bound)
-                                    which_op = op if op < _REAL_EQ else op - _REAL_EQ
-                                    holds = _ordered(which_op, number < bound, number == bound, number > bound, same)
+                                order = 1 + (number > bound) - (number < bound)
+                                if number != number:  # noqa: PLR0124  # NaN
+                                    order = 4
+                                elif number == 0.0 and bound == 0.0 and np.signbit(number) != np.signbit(bound):
+                                    order = 3
+                                holds = (_ANSWERS >> (8 * (op if op < _REAL_EQ else op - _REAL_EQ) + order)) & 1
                         else:
                             mark = np.int64(0)
                             if op in (_PATTERN, _NOT_PATTERN):
                                 mark = pattern_epoch[code[place + 1]]
-                            holds = _other_holds(
+                            if _other_holds(
                                 op, kind, slot_reals[slot + 3], slots[slot + 2], code[place + 1], mark, epoch
-                            )
-                    step = ((word >> 32) if holds else (word >> 48)) & 0xFFFF
+                            ):
+                                holds = 1
+                    step = (word >> (48 - 16 * holds)) & 0xFFFF
                 if step == ACCEPT and not dead[handle] and not (flags & MULTI and seen[handle] == epoch):
                     if found >= rows.size:
                         clock[0] = epoch

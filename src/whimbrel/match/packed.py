@@ -156,6 +156,7 @@ class Workspace:
         widest = int(a.lists[1::4].max(initial=0))
         self._scratch = Scratch(
             epoch=np.zeros(1, np.int64),
+            buckets=np.zeros(columns, np.int64),
             slots=np.zeros(4 * columns, np.int64),
             pattern_epoch=np.zeros(a.pattern_anchor.size + 1, np.int64),
             seen=np.zeros(index.handles + 1, np.int64),

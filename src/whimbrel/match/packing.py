@@ -26,8 +26,11 @@ __all__ = ["pack"]
 
 _PAIR_ABOVE = 8
 """An equality that more clauses than this offer is paired with a second one, if the clause has one."""
-_BLOCK_ABOVE = 128
-"""Lists longer than this get bitmaps."""
+_BLOCK_ABOVE = 24
+"""Lists longer than this get bitmaps,"""
+_FINE_ABOVE = 512
+"""of all buckets if longer than this, else of groups of 2 to the ``_SHIFT``."""
+_SHIFT = 2
 _MAX_BOUNDS = 63
 _MAX_BLOCKED = 12
 """Columns of one list that get bitmaps."""
@@ -60,7 +63,7 @@ def pack(found: Harvest, *, seed: int) -> PackedArrays:
     dictionary = found.dictionary
     anchors = _anchor_tables(dictionary, kinds[order][first], ids[order][first], seed)
     tries = _tries(dictionary, seed)
-    list_block, blocks = _blocks(code, places, left, first, lengths)
+    list_block, blocks = _blocks(code, places, left, first, lengths, len(found.dictionary.columns))
     strings = _string_table(dictionary, seed)
     return PackedArrays(
         seed=np.array([seed], np.int64),
@@ -293,33 +296,34 @@ def _list_table(starts: Any, lengths: Any, blocks: Any) -> Any:
     return table.reshape(-1)
 
 
-def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any) -> tuple[Any, dict[str, Any]]:
+def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns: int) -> tuple[Any, dict[str, Any]]:
     """Return the block of each list (or -1), and the bitmaps of long lists."""
     list_block = np.full(lengths.size, -1, np.int32)
+    column_bounds, bounds = _bounds(code, places, left, columns)
     columns_at: list[int] = [0]
     entries_at: list[int] = []
+    shifts: list[int] = []
     entry_place: list[Any] = []
     blocked: list[int] = []
-    bounds_at: list[int] = [0]
     bitmaps_at: list[int] = []
-    bounds: list[Any] = []
     bitmaps: list[Any] = []
-    n_bounds = n_words = n_entries = 0
+    n_words = n_entries = 0
     for which in np.flatnonzero(lengths > _BLOCK_ABOVE):
-        begin, end = first[which], first[which] + lengths[which]
-        entry, column, low, high = _intervals(code, places[begin:end], left[begin:end])
-        made = list(_blocked_columns(entry, column, low, high, int(lengths[which])))
-        if not made:
+        begin, length = first[which], int(lengths[which])
+        shift = 0 if length > _FINE_ABOVE else _SHIFT
+        found = _intervals(code, places[begin : begin + length], left[begin : begin + length])
+        worth = _worth_a_bitmap(found[1], length)
+        if not worth.size:
             continue
         list_block[which] = len(entries_at)
         entries_at.append(n_entries)
-        entry_place.append(places[begin:end])
-        n_entries += int(lengths[which])
-        for number, limits, bitmap in made:
-            blocked.append(number)
-            bounds.append(limits)
-            n_bounds += limits.size
-            bounds_at.append(n_bounds)
+        shifts.append(shift)
+        entry_place.append(places[begin : begin + length])
+        n_entries += length
+        for number in worth:
+            limits = bounds[column_bounds[number] : column_bounds[number + 1]]
+            bitmap = _bitmap(*found, number, limits, shift, length)
+            blocked.append(int(number))
             bitmaps_at.append(n_words)
             bitmaps.append(bitmap)
             n_words += bitmap.size
@@ -327,13 +331,39 @@ def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any) -> tupl
     return list_block, {
         "block_columns": np.array(columns_at, np.int32),
         "block_entries": np.array(entries_at, np.int64),
+        "block_shift": np.array(shifts, np.int32),
         "entry_place": np.concatenate(entry_place) if entry_place else np.zeros(0, np.int64),
         "blocked_column": np.array(blocked, np.int32),
-        "blocked_bounds": np.array(bounds_at, np.int64),
         "blocked_bitmaps": np.array(bitmaps_at, np.int64),
-        "bounds": np.concatenate(bounds) if bounds else np.zeros(0, np.float64),
+        "column_bounds": column_bounds,
+        "bounds": bounds,
         "bitmaps": np.concatenate(bitmaps) if bitmaps else np.zeros(0, np.int64),
     }
+
+
+def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
+    """Return where the bucket bounds of each column are, and the bounds: the quantiles of its filters' constants."""
+    _, column, low, high = _intervals(code, places, left)
+    order = np.argsort(column, kind="stable")
+    start = np.searchsorted(column[order], np.arange(columns + 1))
+    found: list[Any] = []
+    for number in range(columns):
+        mine = order[start[number] : start[number + 1]]
+        edges = np.concatenate([low[mine], high[mine]])
+        edges = np.sort(edges[np.isfinite(edges)])
+        if edges.size > _MAX_BOUNDS:
+            edges = edges[np.linspace(0, edges.size - 1, _MAX_BOUNDS).astype(np.int64)]
+        found.append(np.unique(edges))
+    at = np.zeros(columns + 1, np.int64)
+    np.cumsum([edges.size for edges in found], out=at[1:])
+    return at, np.concatenate(found) if found else np.zeros(0, np.float64)
+
+
+def _worth_a_bitmap(column: Any, length: int) -> Any:
+    """Return the columns that enough entries of a list make demands on, the most demanded first."""
+    numbers, counts = np.unique(column, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return numbers[order][: min(_MAX_BLOCKED, int((counts >= length / 16).sum()))]
 
 
 @njit(cache=True, nogil=True)
@@ -362,31 +392,19 @@ def _intervals(code: Any, places: Any, left: Any) -> Any:
     return entry[:n], column[:n], low[:n], high[:n]
 
 
-def _blocked_columns(entry: Any, column: Any, low: Any, high: Any, length: int) -> Iterable[tuple[int, Any, Any]]:
-    """Yield the columns worth a bitmap: the column, its bucket bounds, and the bitmaps one after the other."""
-    numbers, counts = np.unique(column, return_counts=True)
-    worth = numbers[np.argsort(-counts, kind="stable")][: min(_MAX_BLOCKED, int((counts >= length / 16).sum()))]
-    for number in worth:
-        mine = column == number
-        edges = np.concatenate([low[mine], high[mine]])
-        edges = np.unique(edges[np.isfinite(edges)])
-        if edges.size > _MAX_BOUNDS:
-            edges = edges[np.linspace(0, edges.size - 1, _MAX_BOUNDS).astype(np.int64)]
-        yield int(number), edges, _bitmap(entry[mine], low[mine], high[mine], edges, length)
-
-
 @njit(cache=True, nogil=True)
-def _bitmap(entry: Any, low: Any, high: Any, bounds: Any, length: int) -> Any:
-    """Return one bitmap a bucket: bucket 0 for events without a number, then below, between and above the bounds."""
+def _bitmap(entry: Any, column: Any, low: Any, high: Any, wanted: int, bounds: Any, shift: int, length: int) -> Any:
+    """Return the bitmaps of one column, a bucket each: first for events without a number, then by its size."""
     width = (length + 63) >> 6
-    buckets = bounds.size + 2
+    buckets = 2 + (bounds.size >> shift)
     least = np.full(length, -np.inf, np.float64)
     most = np.full(length, np.inf, np.float64)
     demands = np.zeros(length, np.bool_)
     for i in range(entry.size):
-        demands[entry[i]] = True
-        least[entry[i]] = max(least[entry[i]], low[i])
-        most[entry[i]] = min(most[entry[i]], high[i])
+        if column[i] == wanted:
+            demands[entry[i]] = True
+            least[entry[i]] = max(least[entry[i]], low[i])
+            most[entry[i]] = min(most[entry[i]], high[i])
     bits = np.zeros(buckets * width, np.int64)
     for i in range(length):
         bit = np.int64(1) << np.int64(i & 63)
@@ -394,8 +412,8 @@ def _bitmap(entry: Any, low: Any, high: Any, bounds: Any, length: int) -> Any:
             bits[i >> 6] |= bit
         if least[i] > most[i]:
             continue
-        begin = 1 + np.searchsorted(bounds, least[i], side="right")
-        end = 1 + np.searchsorted(bounds, most[i], side="right")
+        begin = 1 + (np.searchsorted(bounds, least[i], side="right") >> shift)
+        end = 1 + (np.searchsorted(bounds, most[i], side="right") >> shift)
         for bucket in range(begin, end + 1):
             bits[bucket * width + (i >> 6)] |= bit
     return bits

@@ -158,8 +158,8 @@ def checked(values: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) ->
 
 def _checked_name(name: object, limits: Limits) -> int:
     """Return the bytes *name* takes."""
-    if type(name) is not str or not name:
-        raise InvalidValueError("attribute name", name, "a string of at least one character")
+    if type(name) is not str or not name or name[0] == "\0":  # names that begin so are the matcher's own
+        raise InvalidValueError("attribute name", name, "a string of at least one character, the first not U+0000")
     size = utf8_size("attribute name", name)
     if size > limits.max_name_bytes:
         raise InvalidValueError("attribute name", name, f"at most {limits.max_name_bytes} bytes of UTF-8")

@@ -1,0 +1,267 @@
+"""The matcher: one call answers "who wants this?" for subject, content and keys together.
+
+Rule: no filter means all; a notification without a subject matches only subscriptions without a subject filter.
+Rule: handles are small integers; ``id_of`` tells whose they are. A handle that was freed is used again only after many
+others, so that an answer still in flight names nobody else.
+
+Whatever else decides who wants a notification (the place, later) takes the pairs found here and returns which of them
+stay, as ``KeyTable.may_deliver`` does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from whimbrel.errors import FilterError, InvalidValueError
+from whimbrel.language.codes import ErrorCode
+from whimbrel.language.filters import parse
+from whimbrel.match.content import Beside, ContentIndex
+from whimbrel.match.keys import KeyTable, may_deliver
+from whimbrel.match.subjects import MAX_LEVELS, subject_attributes, subject_text
+from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.notification import Notification
+
+__all__ = ["Interest", "Matcher"]
+
+_QUARANTINE = 65_536
+"""Handles freed after a handle before it is given out again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """What the matcher needs to know of a subscription."""
+
+    filter_text: str | None = None
+    subject_filter: str | None = None
+    keys: KeyHashes = NO_KEYS
+    accept_insecure: bool = True
+
+
+def _check_text(text: str | None) -> None:
+    """Refuse what is no filter, or speaks of the names that only the matcher uses."""
+    if text is None:
+        return
+    at = text.find("\0")
+    if at >= 0:
+        raise FilterError(ErrorCode.TOKEN, "the character U+0000 is not allowed here", text, at, at + 1)
+    parse(text)
+
+
+class Matcher:
+    """Subscriptions by id; *run* starts a repacking beside the matching (see ``ContentIndex``)."""
+
+    def __init__(self, *, run: Callable[[Callable[[], None]], object] | None = None) -> None:
+        self._content = ContentIndex(run=run)
+        self._topics = TopicIndex()
+        self._everything: dict[int, None] = {}
+        """Subscriptions without any filter."""
+        self._subjects: dict[int, str] = {}
+        """Topic filters of subscriptions without a content filter."""
+        self._looked_at_again: dict[int, str] = {}
+        """Topic filters that the content index does not decide."""
+        self._with_subject: set[int] = set()
+        """Subscriptions whose topic filter is part of their content."""
+        self._keys = KeyTable()
+        self._interests: dict[int, tuple[KeyHashes, bool]] = {}
+        """Keys and accept_insecure, of those that are not plain."""
+        self._ids: dict[int, str] = {}
+        self._handles: dict[str, int] = {}
+        self._free: deque[int] = deque()
+
+    @classmethod
+    def load(
+        cls,
+        interests: Iterable[tuple[str, Interest]],
+        *,
+        run: Callable[[Callable[[], None]], object] | None = None,
+    ) -> Matcher:
+        """Pack many subscriptions at once; an id twice is refused."""
+        matcher = cls(run=run)
+        matcher._content = ContentIndex.load(matcher._contents(interests), run=run)
+        return matcher
+
+    def _contents(self, interests: Iterable[tuple[str, Interest]]) -> Iterable[tuple[int, str]]:
+        for subscription, interest in interests:
+            if subscription in self._handles:
+                raise InvalidValueError("subscription id", subscription, "one that was not used before")
+            if interest.filter_text is not None and "\0" in interest.filter_text:
+                _check_text(interest.filter_text)
+            handle = self._new_handle(subscription)
+            text = self._put(handle, interest)
+            if text is not None:
+                yield handle, text
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def add(self, subscription: str, interest: Interest) -> int:
+        """Add a subscription, or replace the one with this id; return its handle.
+
+        A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing.
+        """
+        _check_text(interest.filter_text)
+        if interest.subject_filter is not None:
+            check_topic_filter(interest.subject_filter)
+        self.remove(subscription)
+        handle = self._new_handle(subscription)
+        text = self._put(handle, interest)
+        if text is not None:
+            self._content.add(handle, text)
+        return handle
+
+    def remove(self, subscription: str) -> bool:
+        """Remove a subscription; return whether there was one."""
+        handle = self._handles.pop(subscription, None)
+        if handle is None:
+            return False
+        subject = self._subjects.pop(handle, None)
+        if subject is not None:
+            self._topics.remove(subject, handle)
+        elif handle in self._everything:
+            del self._everything[handle]
+        else:
+            self._content.remove(handle)
+        self._looked_at_again.pop(handle, None)
+        self._with_subject.discard(handle)
+        self._interests.pop(handle, None)
+        self._keys.remove(handle)
+        del self._ids[handle]
+        self._free.append(handle)
+        return True
+
+    def _new_handle(self, subscription: str) -> int:
+        handle = self._free.popleft() if len(self._free) > _QUARANTINE else len(self._ids) + len(self._free)
+        self._ids[handle] = subscription
+        self._handles[subscription] = handle
+        return handle
+
+    def _put(self, handle: int, interest: Interest) -> str | None:
+        """Note everything but the content; return the text to index, if there is one."""
+        if interest.keys is not NO_KEYS or not interest.accept_insecure:
+            self._keys.put(handle, interest.keys, accept_insecure=interest.accept_insecure)
+            self._interests[handle] = (interest.keys, interest.accept_insecure)
+        subject, text = interest.subject_filter, interest.filter_text
+        if text is None and subject is None:
+            self._everything[handle] = None
+        elif text is None and subject is not None:
+            self._topics.add(subject, handle)
+            self._subjects[handle] = subject
+        elif subject is not None and text is not None:
+            return self._with_levels(handle, check_topic_filter(subject), text)
+        return text
+
+    def _with_levels(self, handle: int, subject: str, text: str) -> str:
+        """Return subject and content as one filter; where that is not exact, the subject is looked at again."""
+        joined = f"{subject_text(subject)} && ({text})"
+        if subject.count("/") >= MAX_LEVELS:
+            self._looked_at_again[handle] = subject
+        try:
+            parse(joined)
+        except FilterError:
+            parse(text)  # not the two together (too long, too deep): then it is the filter that is wrong
+            self._looked_at_again[handle] = subject
+            return text
+        self._with_subject.add(handle)
+        return joined
+
+    # -- matching ----------------------------------------------------------------------------------------------------
+
+    def match(self, notification: Notification) -> list[int]:
+        """Return the handles of everyone who wants *notification*."""
+        found = self.match_parts(notification.subject, notification.attributes)
+        if not self._interests and notification.deliver_insecure:
+            return found
+        return [handle for handle in found if self._may_have(notification, handle)]
+
+    def match_parts(self, subject: str | None, attributes: Attributes) -> list[int]:
+        """Return the handles that want this subject with these attributes, whatever their keys."""
+        if subject is None:
+            found = self._content.match(attributes)
+        else:
+            if self._with_subject:
+                attributes = {**attributes, **subject_attributes(subject)}
+            found = self._content.match(attributes)
+            found += self._topics.match(subject)
+        if self._looked_at_again:
+            found = [handle for handle in found if self._admits(handle, subject)]
+        return [*found, *self._everything] if self._everything else found
+
+    def _admits(self, handle: int, subject: str | None) -> bool:
+        topic_filter = self._looked_at_again.get(handle)
+        return topic_filter is None or (subject is not None and matches(topic_filter, subject))
+
+    def _may_have(self, notification: Notification, handle: int) -> bool:
+        keys, accept_insecure = self._interests.get(handle, (NO_KEYS, True))
+        flags = {"deliver_insecure": notification.deliver_insecure, "accept_insecure": accept_insecure}
+        return may_deliver(notification.keys, keys, **flags)
+
+    def match_batch(
+        self,
+        subjects: Sequence[str | None] | None,
+        attributes: Any,
+        *,
+        keys: Sequence[KeyHashes] | None = None,
+        deliver_insecure: Any = None,
+    ) -> tuple[Any, Any]:
+        """Match many notifications; return row numbers and handles, rows ascending.
+
+        *attributes* is an Arrow array of the log's attributes column, or a sequence of Python attributes; *subjects* is
+        as long, or None if there are none.
+        """
+        rows, handles = self._match_content(subjects, attributes)
+        if subjects is not None:
+            by_topic = self._topics.match_many(subjects)
+            rows, handles = np.concatenate([rows, by_topic.rows]), np.concatenate([handles, by_topic.handles])
+        if self._looked_at_again:
+            rows, handles = self._look_again(rows, handles, subjects)
+        if self._everything:
+            everyone = np.fromiter(self._everything, np.int64)
+            every_row = np.arange(len(attributes), dtype=rows.dtype)
+            rows = np.concatenate([rows, np.repeat(every_row, everyone.size)])
+            handles = np.concatenate([handles, np.tile(everyone, every_row.size)])
+        if self._interests or deliver_insecure is not None:
+            given = [NO_KEYS] * len(attributes) if keys is None else keys
+            flags = np.ones(len(attributes), np.bool_) if deliver_insecure is None else deliver_insecure
+            stays = self._keys.may_deliver(rows, handles, notification_keys=given, deliver_insecure=flags)
+            rows, handles = rows[stays], handles[stays]
+        order = np.argsort(rows, kind="stable")
+        return rows[order], handles[order]
+
+    def _match_content(self, subjects: Sequence[str | None] | None, attributes: Any) -> tuple[Any, Any]:
+        beside = None
+        if subjects is not None and self._with_subject:
+            numbers: dict[str | None, int] = {None: -1}
+            chosen = [numbers.setdefault(subject, len(numbers) - 1) for subject in subjects]
+            known = [subject_attributes(subject) for subject in numbers if subject is not None]
+            beside = Beside(known, np.array(chosen, np.int64))
+        if isinstance(attributes, Sequence):
+            return self._content.match_rows(attributes, beside=beside)
+        return self._content.match_arrow(attributes, beside=beside)
+
+    def _look_again(self, rows: Any, handles: Any, subjects: Sequence[str | None] | None) -> tuple[Any, Any]:
+        again = np.isin(handles, np.fromiter(self._looked_at_again, np.int64))
+        stays = ~again
+        for at in np.flatnonzero(again):
+            subject = None if subjects is None else subjects[int(rows[at])]
+            stays[at] = self._admits(int(handles[at]), subject)
+        return rows[stays], handles[stays]
+
+    # -- whose -------------------------------------------------------------------------------------------------------
+
+    def id_of(self, handle: int) -> str:
+        """Return the id of the subscription with *handle*."""
+        return self._ids[handle]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def content(self) -> ContentIndex:
+        """The index of the content filters, for whoever repacks or measures it."""
+        return self._content

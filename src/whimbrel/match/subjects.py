@@ -1,0 +1,63 @@
+r"""Subjects as content: a topic filter beside a content filter becomes part of it.
+
+``ward/+/pulse`` with ``pulse > 110`` is indexed as one filter over the levels of the subject and the attributes, so
+that whichever is more selective, subject or content, finds the subscription.
+
+Rule: the names of these attributes begin with U+0000, which no attribute of a notification may.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from whimbrel.language.ast import (
+    And,
+    Compare,
+    CompareOp,
+    Literal,
+    Name,
+    Not,
+    Pattern,
+    PatternFunction,
+    Predicate,
+)
+from whimbrel.language.printer import print_filter
+from whimbrel.model.attributes import Attributes, FrozenAttributes, Scalar
+
+__all__ = ["MAX_LEVELS", "subject_attributes", "subject_text"]
+
+MAX_LEVELS = 8
+"""Levels that are indexed; a longer topic filter is looked at again by ``topics.matches``."""
+
+_COUNT = Name("\0levels")
+
+
+def _level(number: int) -> Name:
+    return Name(f"\0level.{number}")
+
+
+def subject_text(topic_filter: str) -> str:
+    """Return *topic_filter* as a filter over ``subject_attributes``; exact up to ``MAX_LEVELS`` levels."""
+    levels = topic_filter.split("/")
+    is_open = levels[-1] == "#"
+    named = levels[:-1] if is_open else levels
+    parts: list[Predicate] = [
+        Compare(CompareOp.EQ, _level(number), Literal(level))
+        for number, level in enumerate(named[:MAX_LEVELS])
+        if level != "+"
+    ]
+    # a/# is also a: everything below, and the parent itself
+    count = CompareOp.GE if is_open else CompareOp.EQ
+    parts.append(Compare(count, _COUNT, Literal(max(1, len(named)))))
+    if levels[0] in {"+", "#"}:
+        parts.append(Not(Pattern(PatternFunction.BEGINS_WITH, _level(0), ("$",))))
+    return print_filter(And(tuple(parts)) if len(parts) > 1 else parts[0])
+
+
+@lru_cache(maxsize=4_096)
+def subject_attributes(subject: str) -> Attributes:
+    """Return the levels of *subject* and their number as attributes."""
+    levels = subject.split("/")
+    found: dict[str, Scalar] = {_level(number).name: level for number, level in enumerate(levels[:MAX_LEVELS])}
+    found[_COUNT.name] = len(levels)
+    return FrozenAttributes(found)
