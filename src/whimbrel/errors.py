@@ -15,6 +15,7 @@ __all__ = [
     "InvalidValueError",
     "MalformedBodyError",
     "MalformedLineError",
+    "MissingDependencyError",
     "UnsupportedNodeError",
     "WhimbrelError",
 ]
@@ -120,6 +121,17 @@ class UnsupportedNodeError(WhimbrelError):
 
     def __str__(self) -> str:
         return f"the {self.backend} backend has no rule for {self.node}"
+
+
+class MissingDependencyError(WhimbrelError):
+    """Something optional is not installed. Reaction: install it, or do without what needs it."""
+
+    def __init__(self, what: str, needs: str, remedy: str) -> None:
+        super().__init__(what, needs, remedy)
+        self.what, self.needs, self.remedy = what, needs, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what} needs {self.needs}, which was not found here; {self.remedy}"
 
 
 def _shown(value: object, limit: int = 80) -> str:

@@ -64,8 +64,8 @@ def test_the_shape_cache_changes_nothing(text: str, tree: Predicate) -> None:
             plain: Predicate | FilterError = parse_without_shapes(candidate)
         except FilterError as error:
             plain = error
-        fast = _parse_or_error(candidate)
-        assert repr(fast) == repr(plain)
+        for _ in range(3):  # unknown, seen once, known
+            assert repr(_parse_or_error(candidate)) == repr(plain)
 
 
 @given(text=_NEARLY, cut=st.integers(0, 80))

@@ -10,9 +10,10 @@ from whimbrel.language.vectors import BACKENDS, failures, read_vectors
 
 HERE = Path(__file__).parent / "vectors.jsonl"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "elvin-vectors.jsonl"
+IN_PROCESS = [name for name in BACKENDS if name != "spark"]  # which takes seconds to start: tests/differential
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", IN_PROCESS)
 def test_our_vectors_pass(backend: str) -> None:
     """One meaning in every backend."""
     with HERE.open("rb") as lines:
@@ -21,7 +22,7 @@ def test_our_vectors_pass(backend: str) -> None:
     assert failures(vectors, BACKENDS[backend]) == []
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", IN_PROCESS)
 def test_the_vectors_checked_against_an_elvin_router_pass(backend: str) -> None:
     """They live outside the repository; without them this test says that it is skipped."""
     if not SHARED.exists():

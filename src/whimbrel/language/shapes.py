@@ -44,6 +44,7 @@ __all__ = ["ShapeCache", "Template"]
 
 _MAX_TEXT = 2_048  # longer texts are rarely templates
 _MAX_SHAPES = 4_096
+_MAX_SIGHTED = 65_536
 _MAX_WORDS = 65_536
 _MAX_WORD = 64
 
@@ -115,6 +116,8 @@ class ShapeCache:
 
     def __init__(self) -> None:
         self._templates: dict[tuple[str, ...], Template] = {}
+        self._sighted: set[int] = set()
+        """Shapes seen once: a template costs as much as parsing, and most shapes of unlike filters never return."""
 
     def build(self, text: str) -> Predicate | None:
         """Return the tree of *text* if its shape is known and its constants are in range, else None."""
@@ -139,9 +142,16 @@ class ShapeCache:
         return None if template is None else (template, tokens)
 
     def learn(self, parser: Parser, tree: Predicate) -> None:
-        """Remember the shape of the text that *parser* turned into *tree*, if it can be kept."""
-        if len(parser.text) <= _MAX_TEXT and len(self._templates) < _MAX_SHAPES and _is_free_of_constants(tree):
-            shape = tuple(map(_kinds.__getitem__, parser.tokens))
+        """Remember the shape of the text that *parser* turned into *tree*, if it comes again and can be kept."""
+        if len(parser.text) > _MAX_TEXT or len(self._templates) >= _MAX_SHAPES:
+            return
+        shape = tuple(map(_kinds.__getitem__, parser.tokens))
+        sighting = hash(shape)  # a wrong guess costs one template
+        if sighting not in self._sighted:
+            if len(self._sighted) >= _MAX_SIGHTED:
+                self._sighted.clear()
+            self._sighted.add(sighting)
+        elif _is_free_of_constants(tree):
             self._templates[shape] = Template(parser, tree)
 
 

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from whimbrel.errors import FilterError, InvalidInputError, InvalidValueError, MalformedBodyError, MalformedLineError
+from whimbrel.errors import (
+    FilterError,
+    InvalidInputError,
+    InvalidValueError,
+    MalformedBodyError,
+    MalformedLineError,
+    MissingDependencyError,
+)
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import parse
@@ -31,7 +38,15 @@ def _python(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterator[bool | No
     return (compile_filter(tree)(attributes) for tree, attributes in cases)
 
 
-BACKENDS: Mapping[str, Backend] = {"python": _python}
+def _spark(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterable[bool | None]:
+    try:
+        from whimbrel.language.backends.spark import verdicts  # Spark is an extra, and slow to start
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError("the spark backend", str(error.name), "pip install 'whimbrel[spark]'") from None
+    return verdicts(cases)
+
+
+BACKENDS: Mapping[str, Backend] = {"python": _python, "spark": _spark}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,11 +90,8 @@ def harvest(into: Harvest, handle: int, text: str) -> None:
     """Add the filter *text* under *handle*; raise ``FilterError`` if it is none."""
     known = recognise(text)
     if known is None:
-        tree = parse(text)  # learns the shape, or raises
-        known = recognise(text)
-        if known is None:
-            _Plan(normal_form(tree), None).emit(into, handle, ())
-            return
+        _Plan(normal_form(parse(text)), None).emit(into, handle, ())
+        return
     template, tokens = known
     mark = len(into.words), len(into.clause_start), len(into.option_clause)
     try:
