@@ -201,3 +201,62 @@ def test_version_and_help(run: Run) -> None:
     """The two things everybody tries first."""
     assert run("--version").out.startswith("whimbrel ")
     assert "explain" in run("filter", "--help").out
+
+
+# -- match -----------------------------------------------------------------------------------------------------------
+
+
+def _lines(path: Path, *lines: object) -> str:
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines), encoding="utf-8")
+    return str(path)
+
+
+SUBSCRIPTIONS = [
+    {"id": "hot", "filter": "temperature > 38.5"},
+    {"id": "ward", "filter": "temperature > 0", "subject": "ward/#"},
+    {"id": "all", "filter": None},
+]
+EVENTS = [
+    {"attributes": {"temperature": 39}, "subject": "ward/3"},
+    {"attributes": {"room": {"temperature": 1}}},
+    {"attributes": {"temperature": 39.5}},
+]
+
+
+def test_match_prints_who_wants_what(run: Run, tmp_path: Path) -> None:
+    """The line number of the event, and the ids."""
+    files = _lines(tmp_path / "s", *SUBSCRIPTIONS), _lines(tmp_path / "e", *EVENTS)
+    done = run("match", "--subscriptions", files[0], "--events", files[1])
+    assert (done.code, done.out) == (0, "1: all hot ward\n2: all\n3: all hot\n")
+    as_json = run("match", "-s", files[0], "-e", files[1], "--json").out.splitlines()
+    assert json.loads(as_json[0]) == {"event": 1, "ids": ["all", "hot", "ward"]}
+
+
+def test_match_counts_and_measures(run: Run, tmp_path: Path) -> None:
+    """Its keys are the contract."""
+    files = _lines(tmp_path / "s", *SUBSCRIPTIONS), _lines(tmp_path / "e", *EVENTS)
+    counted = json.loads(run("match", "-s", files[0], "-e", files[1], "--count", "--json").out)
+    assert list(counted) == ["subscriptions", "events", "matches", "build_s", "us_per_event", "resident_mb"]
+    assert (counted["subscriptions"], counted["events"], counted["matches"]) == (3, 3, 6)
+    assert "3 subscriptions, 3 events, 6 matches" in run("match", "-s", files[0], "-e", files[1], "--count").out
+
+
+@pytest.mark.parametrize(
+    ("subscription", "event", "words"),
+    [
+        ({"id": "x", "filter": "a = 1"}, {}, "s: line 2, column 3: in its filter, error 2102"),
+        ({"id": 7, "filter": "a == 1"}, {}, "s: line 2, column 1: id: found 7"),
+        ({"id": "hot", "filter": "a == 1"}, {}, "s: line 2, column 1: subscription id: found 'hot'"),
+        ({"id": "x", "filter": 7}, {}, "s: line 2, column 1: filter: found 7"),
+        ({"id": "x", "filter": "a == 1", "subject": "a/#/b"}, {}, "s: line 2, column 1"),
+        ("{", {}, "s: line 2, column 2"),
+        ({"id": "x"}, {"attributes": 7}, "e: line 1, column 1: attributes: found 7"),
+        ({"id": "x"}, {"attributes": {"a": 1}, "subject": 7}, "e: line 1, column 1: subject: found 7"),
+        ({"id": "x"}, "nonsense", "e: line 1, column 1"),
+    ],
+)
+def test_match_names_the_bad_line(run: Run, tmp_path: Path, subscription: object, event: object, words: str) -> None:
+    """A million lines, one of them wrong."""
+    files = _lines(tmp_path / "s", SUBSCRIPTIONS[0], subscription), _lines(tmp_path / "e", event)
+    done = run("match", "-s", files[0], "-e", files[1])
+    assert (done.code, words in done.err) == (2, True), done.err

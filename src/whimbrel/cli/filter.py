@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.text import Text as Styled
 from rich.tree import Tree as Drawing
 
-from whimbrel.errors import MalformedLineError
+from whimbrel.cli.lines import name_of, raw_lines
 from whimbrel.language import ast
 from whimbrel.language.check import value_kind
 from whimbrel.language.filters import Filter
 from whimbrel.language.needs import Need, needs
 from whimbrel.language.printer import print_filter
 from whimbrel.language.trace import Trace, trace, verdict_word
-from whimbrel.language.vectors import BACKENDS, Failure, Vector, failures, read_vectors
+from whimbrel.language.vectors import BACKENDS, Backend, Failure, failures, read_vectors
+from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import from_json
 from whimbrel.model.typed import to_typed
 
 __all__ = ["app"]
 
-MAX_LINE_BYTES = 2 << 20
 _COLOURS = {True: "green", False: "red", None: "yellow"}
+
+
+def _index(cases: Sequence[tuple[ast.Predicate, Attributes]]) -> Iterable[bool | None]:
+    from whimbrel.match.verdicts import verdicts  # numba takes a second to load
+
+    return verdicts(cases)
+
+
+_BACKENDS: Mapping[str, Backend] = {**BACKENDS, "index": _index}
 
 app = typer.Typer(
     help="Work with filters in the Elvin 4 subscription language.", no_args_is_help=True, rich_markup_mode=None
@@ -107,7 +114,7 @@ def check(
     vectors: Annotated[Path, typer.Argument(metavar="VECTORS.jsonl", help="The vectors; - reads standard input.")],
     *,
     backend: Annotated[
-        str, typer.Option("--backend", metavar="NAME", help=f"Which backend decides: {', '.join(BACKENDS)}.")
+        str, typer.Option("--backend", metavar="NAME", help=f"Which backend decides: {', '.join(_BACKENDS)}.")
     ] = "python",
     as_json: AsJson = False,
 ) -> None:
@@ -116,12 +123,10 @@ def check(
     One vector a line: {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 7}}, "expect": "true"}, where t is int32,
     int64, real64, string or opaque (v in hexadecimal) and expect is true, false, undefined or error.
     """
-    if backend not in BACKENDS:
-        raise typer.BadParameter(f"found {backend!r}, allowed is {', '.join(BACKENDS)}", param_hint="--backend")
-    source = "standard input" if str(vectors) == "-" else str(vectors)
-    with _opened(vectors) as stream:
-        found = list(_progress(read_vectors(_lines(stream, source), source=source)))
-    failed = failures(found, BACKENDS[backend])
+    if backend not in _BACKENDS:
+        raise typer.BadParameter(f"found {backend!r}, allowed is {', '.join(_BACKENDS)}", param_hint="--backend")
+    found = list(read_vectors(raw_lines(vectors, doing="Reading vectors"), source=name_of(vectors)))
+    failed = failures(found, _BACKENDS[backend])
     passed = len(found) - len(failed)
     if as_json:
         rows = [asdict(failure) for failure in failed]
@@ -132,29 +137,6 @@ def check(
         typer.echo(f"{passed} passed, {len(failed)} failed")
     if failed:
         raise typer.Exit(1)
-
-
-# -- input -----------------------------------------------------------------------------------------------------------
-
-
-def _opened(path: Path) -> BinaryIO:
-    return sys.stdin.buffer if str(path) == "-" else path.open("rb")
-
-
-def _lines(stream: BinaryIO, source: str) -> Iterator[bytes]:
-    number = 0
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise MalformedLineError(source, number, MAX_LINE_BYTES, f"longer than {MAX_LINE_BYTES} bytes")
-        yield line
-
-
-def _progress(vectors: Iterator[Vector]) -> Iterator[Vector]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return vectors
-    return iter(track(vectors, description="Reading", console=console, transient=True))
 
 
 # -- output ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import typer
 from whimbrel import __version__
 from whimbrel.cli.demo import demo
 from whimbrel.cli.filter import app as filter_app
+from whimbrel.cli.match import match
 from whimbrel.errors import FilterError, WhimbrelError
 
 __all__ = ["app", "main"]
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(filter_app, name="filter")
 app.command("demo")(demo)
+app.command("match")(match)
 
 
 def _print_version(*, wanted: bool) -> None:

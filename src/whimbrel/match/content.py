@@ -25,6 +25,7 @@ from whimbrel.language.filters import parse
 from whimbrel.match.delta import Delta
 from whimbrel.match.events import Encoder, joined
 from whimbrel.match.kernels import Events
+from whimbrel.match.memory import give_back
 from whimbrel.match.packed import PackedIndex, Workspace
 from whimbrel.match.plans import Harvest, harvest
 from whimbrel.match.texts import Texts
@@ -36,6 +37,8 @@ _DELTA = 1_024
 """Filters in the delta that make a repacking due."""
 _SEGMENTS = 4
 """Small segments that are merged into one."""
+_LARGE = 100_000
+"""A segment of more filters than this is worth asking the C library to give back what packing it took."""
 _SHARE = 4
 """Everything is merged once the small segments, or the dead, are this part of the large one."""
 
@@ -89,7 +92,11 @@ def _packed(filters: Iterable[tuple[int, str]]) -> _Segment:
         harvest(found, position, text)
         handles.append(handle)
         texts.append(text)
-    return _Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
+    segment = _Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
+    del found
+    if len(handles) > _LARGE:
+        give_back()
+    return segment
 
 
 @dataclass(frozen=True, slots=True)

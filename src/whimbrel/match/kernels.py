@@ -132,8 +132,8 @@ class Matches(NamedTuple):
 
 _INT64_FIELDS = frozenset(
     "seed string_start symbol_table pair_table trie_key lists code block_entries entry_place "
-    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words row_start integer text_start text_end "
-    "given_start".split()
+    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words row_start integer "
+    "text_start text_end given_start".split()
 )
 _UINT8_FIELDS = frozenset("string_bytes kind text doubts dead".split())
 _FLOAT64_FIELDS = frozenset(("bounds", "real"))

@@ -71,7 +71,8 @@ class Matcher:
         self._keys = KeyTable()
         self._interests: dict[int, tuple[KeyHashes, bool]] = {}
         """Keys and accept_insecure, of those that are not plain."""
-        self._ids: dict[int, str] = {}
+        self._ids: list[str | None] = []
+        """By handle; None if it is free."""
         self._handles: dict[str, int] = {}
         self._free: deque[int] = deque()
 
@@ -131,13 +132,17 @@ class Matcher:
         self._with_subject.discard(handle)
         self._interests.pop(handle, None)
         self._keys.remove(handle)
-        del self._ids[handle]
+        self._ids[handle] = None
         self._free.append(handle)
         return True
 
     def _new_handle(self, subscription: str) -> int:
-        handle = self._free.popleft() if len(self._free) > _QUARANTINE else len(self._ids) + len(self._free)
-        self._ids[handle] = subscription
+        if len(self._free) > _QUARANTINE:
+            handle = self._free.popleft()
+            self._ids[handle] = subscription
+        else:
+            handle = len(self._ids)
+            self._ids.append(subscription)
         self._handles[subscription] = handle
         return handle
 
@@ -256,10 +261,13 @@ class Matcher:
 
     def id_of(self, handle: int) -> str:
         """Return the id of the subscription with *handle*."""
-        return self._ids[handle]
+        found = self._ids[handle]
+        if found is None:
+            raise InvalidValueError("handle", handle, "one that is in use")
+        return found
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._handles)
 
     @property
     def content(self) -> ContentIndex:

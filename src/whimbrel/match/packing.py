@@ -10,7 +10,6 @@ bucket the entries that a value in it does not rule out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np

@@ -36,6 +36,7 @@ __all__ = [
     "from_cbor",
     "from_json",
     "from_properties",
+    "from_tree",
     "from_typed",
     "merged",
     "to_cbor",
@@ -47,6 +48,11 @@ __all__ = [
 def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Return the attributes of a JSON body."""
     return _flattened("JSON", read_json(data, limits=limits), limits)
+
+
+def from_tree(tree: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+    """Return the attributes of a JSON object that was read already, e.g. as part of a larger one."""
+    return _flattened("JSON", tree, limits)
 
 
 def from_cbor(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:

@@ -1,0 +1,16 @@
+"""Giving memory back: packing a million filters leaves half as much again in the C library's free lists."""
+
+from __future__ import annotations
+
+import ctypes
+
+__all__ = ["give_back"]
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library knows how (glibc does)."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return
+    trim(0)
