@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from whimbrel.cli.lines import json_lines, name_of
 from whimbrel.cli.resident import resident_mb
@@ -45,6 +46,7 @@ def match(
     filter wants everything its subject (an MQTT topic filter) admits; an event without a subject is wanted only by
     subscriptions without one.
     """
+    _prepare()
     begun = time.perf_counter()
     matcher = _loaded(subscriptions)
     build_s = time.perf_counter() - begun
@@ -68,6 +70,14 @@ def match(
             f"{result['subscriptions']} subscriptions, {result['events']} events, {matches} matches; "
             f"loaded in {build_s:.1f} s, {us_per_event:.2f} µs per event, {result['resident_mb']} MB resident"
         )
+
+
+def _prepare() -> None:
+    """Load the kernels; the first time on a machine they are compiled, which takes some seconds."""
+    from whimbrel.match.matcher import Interest, Matcher  # see above
+
+    with Console(stderr=True).status("Preparing the matcher (compiled once, on its first use) …"):
+        Matcher.load([("warm", Interest(filter_text="a == 'x' && begins-with(b, 'y')"))]).match_parts(None, {"a": "x"})
 
 
 class _Subscriptions:

@@ -12,6 +12,8 @@ Rule: what runs once per leaf stands in one function: an array is seven words to
 of them to a helper at every leaf cost fifty times the leaf.
 Rule: the kernel is given one table of addresses. Handing it fifty arrays cost 20 µs a call, more than a match; it also
 counted their references. ``write_addresses`` is the only place that fills the table, and checks every type.
+Rule: numba's cache looks only at the file a function stands in: after changing ``mix``, ``hash_bytes`` or a constant
+that ``packing`` and ``tries`` use, touch those files too.
 Rule: 64-bit integers wrap on purpose; hashes are seeded, so that a stranger cannot aim at one bucket.
 Layout of an entry: header ``handle | leaves << 32 | flags << 48``, then two words a leaf:
 ``op | column << 8 | jump if true << 32 | jump if false << 48`` and the constant (an integer, or a double's bits).

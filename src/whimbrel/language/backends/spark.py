@@ -35,7 +35,6 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf  # F has it too, but not its types
 
 from whimbrel.errors import MissingDependencyError, UnsupportedNodeError
 from whimbrel.language.ast import (
@@ -329,7 +328,8 @@ def _each(texts: pa.Array, function: Callable[[str], object], kind: pa.DataType)
 
 
 def _arrow(function: Callable[[pa.Array], pa.Array], returns: str, operand: Column) -> Column:
-    return arrow_udf(function, returns, ArrowUDFType.SCALAR)(operand)
+    wrapped = F.arrow_udf(function, returns)  # type: ignore[attr-defined]  # pyspark's stubs of F lack it
+    return cast("Column", wrapped(operand))
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------
