@@ -50,7 +50,7 @@ MULTI, CLOSURE = 1, 2
 _INT_EQ, _REAL_EQ, _STRING_EQ = int(Op.INT_EQ), int(Op.REAL_EQ), int(Op.STRING_EQ)
 _STRING_NE, _PATTERN, _NOT_PATTERN, _PRESENT = int(Op.STRING_NE), int(Op.PATTERN), int(Op.NOT_PATTERN), int(Op.PRESENT)
 _TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), int(Op.NAN), int(Op.NOT_NAN)
-_INT32, _INT64, _REAL, _STRING = 1, 2, 3, 4
+_INT64, _REAL, _STRING, _OPAQUE = 2, 3, 4, 5
 _PRIME_A, _PRIME_B, _PRIME_C = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1D, 0x27D4EB2F165667C5
 _EMPTY = -1
 # The answers of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
@@ -558,6 +558,8 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                 continue
             kind = item_kind[item]
             slot = 4 * np.int64(column)
+            if slots[slot] == epoch or kind == 0 or kind > _OPAQUE:
+                continue  # a name twice, or no type: the first counts; the buffers below have room for one each
             slots[slot] = epoch
             slots[slot + 1] = kind
             buckets[column] = 0
