@@ -28,7 +28,7 @@ assert_type(ManualClock().now(), int)
 
 
 def place(error: FilterError) -> tuple[int, int]:
-    """An error is one of ours, and knows where it is."""
+    """Return where an error is; it is one of ours."""
     root: WhimbrelError = error
     reaction: InvalidInputError = error
     assert root is reaction
