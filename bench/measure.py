@@ -31,6 +31,7 @@ __all__ = [
     "Check",
     "Comparison",
     "Figure",
+    "Grid",
     "Job",
     "Report",
     "Timing",
@@ -100,6 +101,21 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """Numbers that are read together: a row each, the first cell its name."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+
+    @property
+    def cells(self) -> Iterable[tuple[str, ...]]:
+        """The rows as they are shown."""
+        for row in self.rows:
+            yield tuple("" if cell is None else cell if isinstance(cell, str) else _number(cell) for cell in row)
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """A claim about results; fast and wrong is wrong."""
 
@@ -113,6 +129,7 @@ class Report:
 
     name: str
     packages: tuple[str, ...] = ()
+    grids: list[Grid] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
@@ -130,6 +147,7 @@ class Report:
             "passed": self.passed,
             "machine": dict(machine),
             "versions": {package: version(package) for package in self.packages},
+            "tables": [_grid_record(grid) for grid in self.grids],
             "comparisons": [_comparison_record(comparison) for comparison in self.comparisons],
             "figures": [
                 {"name": figure.name, "value": _rounded(figure.value), "unit": figure.unit} for figure in self.figures
@@ -155,6 +173,11 @@ def _comparison_record(comparison: Comparison) -> dict[str, object]:
         },
         "ratios": {engine: _rounded(ratio) for engine, ratio in comparison.ratios.items()},
     }
+
+
+def _grid_record(grid: Grid) -> dict[str, object]:
+    rows = [[_rounded(cell) if isinstance(cell, float) else cell for cell in row] for row in grid.rows]
+    return {"title": grid.title, "headings": list(grid.headings), "rows": rows}
 
 
 def _rounded(value: float) -> float:
@@ -259,6 +282,12 @@ def _markdown(report: Report, machine: Mapping[str, object]) -> Iterable[str]:
     )
     yield "Times are medians; a ratio is our rate divided by the peer's; spread is the slowest repetition over the"
     yield "fastest.\n"
+    for grid in report.grids:
+        yield f"## {grid.title}\n"
+        yield f"| {' | '.join(grid.headings)} |"
+        yield f"|---|{'---:|' * (len(grid.headings) - 1)}"
+        yield from (f"| {' | '.join(cells)} |" for cells in grid.cells)
+        yield ""
     for comparison in report.comparisons:
         yield f"## {comparison.title}\n"
         yield f"| engine | {' | '.join(_headings(comparison))} |"
@@ -302,6 +331,13 @@ def _number(value: float) -> str:
 
 def show(report: Report, console: Console) -> None:
     """Print *report* as tables."""
+    for grid in report.grids:
+        table = Table(title=f"{report.name}: {grid.title}", title_justify="left")
+        for number, heading in enumerate(grid.headings):
+            table.add_column(heading, justify="right" if number else "left")
+        for cells in grid.cells:
+            table.add_row(*cells)
+        console.print(table)
     for comparison in report.comparisons:
         table = Table(title=f"{report.name}: {comparison.title}", title_justify="left")
         table.add_column("engine")

@@ -1,6 +1,6 @@
 """The stable error codes of the language: one data table, from which the enum's texts and the docs page are made.
 
-2101 to 2112 are Elvin 4's; 2113 is ours (an Elvin router says the same by closing the connection).
+2101 to 2112 are Elvin 4's; 2113 is ours.
 """
 
 from __future__ import annotations
