@@ -289,7 +289,7 @@ def _to_merge(segments: tuple[_Segment, ...], fresh: int) -> tuple[_Segment, ...
     return tuple(small) if len(small) >= _SEGMENTS else ()
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def _closure(text: str) -> VerdictFunction:
     return compile_filter(parse(text))
 
