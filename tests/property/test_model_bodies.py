@@ -21,7 +21,9 @@ from whimbrel.model.tables import attributes_from_column_value, attributes_to_co
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
+    lambda name: name[0] != "\0"  # these are the matcher's own
+)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1).map(Int64)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -20,6 +20,7 @@ import numpy as np
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse
+from whimbrel.language.needs import names
 from whimbrel.match.content import Beside, ContentIndex
 from whimbrel.match.keys import KeyTable, may_deliver
 from whimbrel.match.subjects import MAX_LEVELS, subject_attributes, subject_text
@@ -48,10 +49,11 @@ def _check_text(text: str | None) -> None:
     """Refuse what is no filter, or speaks of the names that only the matcher uses."""
     if text is None:
         return
-    at = text.find("\0")
-    if at >= 0:
-        raise FilterError(ErrorCode.TOKEN, "the character U+0000 is not allowed here", text, at, at + 1)
-    parse(text)
+    tree = parse(text)
+    if "\0" in text and any(name.startswith("\0") for name in names(tree)):
+        at = text.find("\\\0")
+        reason = "a name that begins with U+0000, as no attribute's does"
+        raise FilterError(ErrorCode.TOKEN, reason, text, at, at + 2)
 
 
 class Matcher:
