@@ -175,6 +175,7 @@ def test_a_minus_before_digits_is_a_literal_and_before_all_else_an_operator() ->
         ("5 > 3", ErrorCode.TRIVIAL, "5 > 3"),
         ("a == 1 || 2 > 1", ErrorCode.TRIVIAL, "a == 1 || 2 > 1"),
         ("1 / 0 == 1", ErrorCode.TRIVIAL, "1 / 0 == 1"),
+        ("a == 1 || 1.0e300 * 1.0e300 > 0.0", ErrorCode.TRIVIAL, "a == 1 || 1.0e300 * 1.0e300 > 0.0"),
         ("equals('a', 'a', b)", ErrorCode.TRIVIAL, "equals('a', 'a', b)"),
         ("regex(a, '" + "x{900}" * 6 + "')", ErrorCode.REGEX_COMPLEXITY, None),
         ("regex(a, '" + "x" * 5_000 + "')", ErrorCode.REGEX_COMPLEXITY, None),

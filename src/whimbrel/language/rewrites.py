@@ -100,10 +100,25 @@ def _fold_xor(operands: Iterable[Predicate]) -> Predicate | bool:
 
 
 def _fold_compare(node: Compare) -> Predicate | bool:
-    if isinstance(node.left, Literal) and isinstance(node.right, Literal):
-        verdict = compare(node.op, node.left.value, node.right.value)
-        return node if verdict is None else verdict
-    return node
+    """Fold a comparison of constants, infinities included: they have no literal, but their order is known."""
+    left, right = _constant(node.left), _constant(node.right)
+    verdict = None if left is None or right is None else compare(node.op, left, right)
+    return node if verdict is None else verdict
+
+
+def _constant(node: Value) -> Scalar | None:
+    """Return the value of a term without names, or None if it has names or no value."""
+    match node:
+        case Literal(value):
+            return value
+        case Unary(op, operand):
+            inner = _constant(operand)
+            return None if inner is None else unary(op, inner)
+        case Binary(op, left, right):
+            first, second = _constant(left), _constant(right)
+            return None if first is None or second is None else binary(op, first, second)
+        case _:
+            return None
 
 
 def _fold_equals(subject: Value, options: tuple[Value, ...]) -> Predicate | bool:

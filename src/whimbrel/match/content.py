@@ -73,10 +73,9 @@ class _Segment:
 
     def bury(self, position: int) -> bool:
         """Mark a filter dead; return whether it was alive."""
-        was_alive = not self.index.dead[position]
-        self.index.dead[position] = 1
+        was_alive = self.index.bury(position)
         self.buried += was_alive
-        return bool(was_alive)
+        return was_alive
 
     def living(self) -> Iterator[tuple[int, str]]:
         """Yield what is not dead."""
@@ -267,7 +266,7 @@ class ContentIndex:
         packed, extra = PackedIndex.map(path)
         packed.dead[:] = extra["dead"]
         segment = _Segment(packed, extra["handles"], Texts.of(extra["text_bytes"], extra["text_start"]))
-        segment.buried = int(packed.dead.sum())
+        segment.buried = int(packed.dead[:-1].sum())
         index = cls()
         index._state = _State((segment,), (Delta(),))
         return index

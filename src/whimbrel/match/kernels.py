@@ -546,6 +546,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     doubts = _uint8s(table, _DOUBTS_AT)
     seed, epoch = seeds[0], clock[0]
     has_given = given_start.size > 0
+    some_dead = dead[dead.size - 1] != 0  # else nobody need be looked up, each a line of the cache
     found = 0
     last = row_start.size - 1
     while row < last:
@@ -674,7 +675,11 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                             ):
                                 holds = 1
                     step = (word >> (48 - 16 * holds)) & 0xFFFF
-                if step == ACCEPT and not dead[handle] and not (flags & MULTI and seen[handle] == epoch):
+                if (
+                    step == ACCEPT
+                    and not (some_dead and dead[handle])
+                    and not (flags & MULTI and seen[handle] == epoch)
+                ):
                     if found >= rows.size:
                         clock[0] = epoch
                         return row, begun

@@ -51,7 +51,7 @@ class PackedIndex:
         self.handles = handles
         """One more than the largest handle."""
         self.dead = np.zeros(handles + 1, np.uint8)
-        """Handles marked here are left out; the only thing about an index that changes."""
+        """Handles marked here are left out, and the last place says whether any is; all else never changes."""
 
     @classmethod
     def build(cls, filters: Iterable[tuple[int, str]], *, seed: int | None = None) -> PackedIndex:
@@ -71,6 +71,13 @@ class PackedIndex:
         arrays = pack(found, seed=seed)
         dictionary: Dictionary = found.dictionary
         return cls(arrays, dictionary.columns, dictionary.patterns, handles)
+
+    def bury(self, handle: int) -> bool:
+        """Leave a filter out from now on; return whether it was in."""
+        was_in = not self.dead[handle]
+        self.dead[handle] = 1
+        self.dead[-1] = 1
+        return bool(was_in)
 
     def workspace(self) -> Workspace:
         """Return working memory for one thread."""
