@@ -13,7 +13,8 @@ undefined is (false && error is false), so a bare name will do; ``has()`` on a m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 import celpy
@@ -36,7 +37,7 @@ from whimbrel.language.ast import (
 )
 from whimbrel.model.attributes import Attributes
 
-__all__ = ["Cel", "Peer", "RuleEngine"]
+__all__ = ["Cel", "Peer", "PlainPython", "RuleEngine"]
 
 Matcher: TypeAlias = Callable[[Any], bool]
 
@@ -113,6 +114,46 @@ class RuleEngine:
 
     def _guarded(self, name: str, leaf: str, *, needed: bool) -> str:
         return f"({name} != null and {leaf})" if needed and self._may_miss else leaf
+
+
+class PlainPython:
+    """What one would write by hand: a Python function for each filter, two-valued, on a plain dict.
+
+    With NOT at the leaves and each leaf false where its attribute is missing it answers as we do, and is fifteen times
+    as fast as the closures of our own language, which tell false from undefined.
+    """
+
+    _TOGETHER = 500  # functions compiled at a time
+
+    def __init__(self, *, may_miss: bool) -> None:
+        self.name = "closures"
+        self._may_miss = may_miss
+
+    def compile_all(self, trees: Iterable[Predicate]) -> list[Matcher]:
+        """Return a function for each tree."""
+        texts = (f"lambda e: {self._term(tree, is_positive=True)}" for tree in trees)
+        found: list[Matcher] = []
+        while some := list(islice(texts, self._TOGETHER)):
+            found += eval(f"[{','.join(some)}]", {})  # noqa: S307  # made here of trees that were drawn here
+        return found
+
+    def _term(self, node: Predicate, *, is_positive: bool) -> str:
+        match node:
+            case Not(operand):
+                return self._term(operand, is_positive=not is_positive)
+            case And(operands) | Or(operands):
+                joint = " and " if isinstance(node, And) is is_positive else " or "
+                return f"({joint.join(self._term(operand, is_positive=is_positive) for operand in operands)})"
+            case Compare(op, Name(name), Literal(value)):
+                op = op if is_positive else _OPPOSITE[op]
+                return self._guarded(name, f"e[{name!r}] {op.value} {value!r}")
+            case Pattern(PatternFunction.BEGINS_WITH, Name(name), (prefix,)):
+                return self._guarded(name, f"{'' if is_positive else 'not '}e[{name!r}].startswith({prefix!r})")
+            case _:
+                raise UnsupportedNodeError("plain Python", type(node).__name__)
+
+    def _guarded(self, name: str, leaf: str) -> str:
+        return f"({name!r} in e and {leaf})" if self._may_miss else leaf
 
 
 class Cel:

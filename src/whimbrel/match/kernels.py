@@ -99,7 +99,7 @@ class PackedArrays(NamedTuple):
 class Scratch(NamedTuple):
     """What the kernel writes; one per thread. A slot is valid if its epoch is the current event's."""
 
-    epoch: Any  # one number
+    epoch: Any  # the number of the event, and a place to put what was read only to have it in the cache
     buckets: Any  # by column, valid with its slot: 0 no number, else 1 + how many bounds are not above it
     slots: Any  # four by column: epoch, type, the integer or string id, the number as a double's bits
     pattern_epoch: Any  # by pattern
@@ -107,6 +107,7 @@ class Scratch(NamedTuple):
     active: Any  # lists to visit
     symbols: Any  # equalities that hold
     words: Any  # one bitmap
+    survivors: Any  # where the entries that it leaves stand
 
 
 class Events(NamedTuple):
@@ -134,7 +135,7 @@ class Matches(NamedTuple):
 
 _INT64_FIELDS = frozenset(
     "seed string_start symbol_table pair_table trie_key lists code block_entries entry_place "
-    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words row_start integer "
+    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words survivors row_start integer "
     "text_start text_end given_start".split()
 )
 _UINT8_FIELDS = frozenset("string_bytes kind text doubts dead".split())
@@ -390,7 +391,7 @@ def _lowest_bit(word: int) -> int:
 
 
 @njit(cache=True)
-def _survivors(
+def _intersect(
     words: Any,
     width: int,
     first: int,
@@ -416,6 +417,19 @@ def _survivors(
         else:
             for i in range(width):
                 words[i] &= bitmaps[at + i]
+
+
+@njit(cache=True)
+def _list_survivors(words: Any, width: int, entry_place: Any, base: int, survivors: Any) -> int:
+    """Write where the entries stand whose bits are set in *words*; return how many there are."""
+    n = 0
+    for i in range(width):
+        word = words[i]
+        while word != 0:
+            survivors[n] = entry_place[base + (i << 6) + _lowest_bit(word)]
+            n += 1
+            word &= word - 1
+    return n
 
 
 @njit(cache=True)
@@ -474,6 +488,7 @@ _SEEN_AT = _AT["seen"]
 _ACTIVE_AT = _AT["active"]
 _SYMBOLS_AT = _AT["symbols"]
 _WORDS_AT = _AT["words"]
+_SURVIVORS_AT = _AT["survivors"]
 _DEAD_AT = _AT["dead"]
 _ROW_START_AT = _AT["row_start"]
 _COLUMN_AT = _AT["column"]
@@ -530,6 +545,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     active = _int32s(table, _ACTIVE_AT)
     symbols = _int32s(table, _SYMBOLS_AT)
     words = _int64s(table, _WORDS_AT)
+    survivors = _int64s(table, _SURVIVORS_AT)
     dead = _uint8s(table, _DEAD_AT)
     row_start = _int64s(table, _ROW_START_AT)
     item_column = _int32s(table, _COLUMN_AT)
@@ -548,6 +564,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     has_given = given_start.size > 0
     some_dead = dead[dead.size - 1] != 0  # else nobody need be looked up, each a line of the cache
     found = 0
+    touched = np.int64(0)
     last = row_start.size - 1
     while row < last:
         epoch += 1
@@ -619,26 +636,25 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
         if equal > 1:
             n = _pair_up(pair_table, seed, symbols, equal, active, n)
         begun = found
+        # Read the first word of every list, and of every survivor below, before any of them is run: the reads do not
+        # wait for each other, so the memory answers many at a time. Running them one by one would wait for each.
+        for i in range(n):
+            touched ^= code[lists[np.int64(active[i]) << 2]]
         for i in range(n):
             which = np.int64(active[i]) << 2
             at, length, block = lists[which], lists[which + 1], lists[which + 2]
-            width = 0
             if block >= 0:
                 width = (length + 63) >> 6
-                _survivors(
+                _intersect(
                     words, width, block_columns[block], block_columns[block + 1], block_shift[block], epoch,
                     blocked_column, blocked_bitmaps, bitmaps, slots, buckets,
                 )  # fmt: skip
-            k = 0  # the next entry of a short list, or the next word of a long one
-            while k < (length if block < 0 else width):
+                length = _list_survivors(words, width, entry_place, block_entries[block], survivors)
+                for k in range(length):
+                    touched ^= code[survivors[k]]
+            for k in range(length):
                 if block >= 0:
-                    if words[k] == 0:
-                        k += 1
-                        continue
-                    at = entry_place[block_entries[block] + (k << 6) + _lowest_bit(words[k])]
-                    words[k] &= words[k] - 1
-                else:
-                    k += 1
+                    at = survivors[k]
                 header = code[at]
                 leaves = (header >> 32) & 0xFFFF
                 handle = header & 0xFFFFFFFF
@@ -691,5 +707,5 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                     found += 1
                 at += 1 + 2 * leaves
         row += 1
-    clock[0] = epoch
+    clock[0], clock[1] = epoch, touched
     return row, found

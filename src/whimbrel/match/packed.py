@@ -162,7 +162,7 @@ class Workspace:
         columns = index.encoder.width
         widest = int(a.lists[1::4].max(initial=0))
         self._scratch = Scratch(
-            epoch=np.zeros(1, np.int64),
+            epoch=np.zeros(2, np.int64),
             buckets=np.zeros(columns, np.int64),
             slots=np.zeros(4 * columns, np.int64),
             pattern_epoch=np.zeros(a.pattern_anchor.size + 1, np.int64),
@@ -170,6 +170,7 @@ class Workspace:
             active=np.zeros(a.lists.size // 4 + 1, np.int32),
             symbols=np.zeros(columns, np.int32),
             words=np.zeros((widest + 63) // 64 + 1, np.int64),
+            survivors=np.zeros(widest + 1, np.int64),
         )
         self._table = new_table()
         write_addresses(self._table, {**a._asdict(), **self._scratch._asdict(), "dead": index.dead})
