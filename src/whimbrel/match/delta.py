@@ -8,16 +8,21 @@ found is asked.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
+from whimbrel.language.ast import Literal, Name, Predicate
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.filters import parse
+from whimbrel.language.filters import parse, recognise
 from whimbrel.language.rewrites import normal_form
+from whimbrel.language.shapes import Template
+from whimbrel.language.tokens import literal
+from whimbrel.language.tokens import name as name_of
 from whimbrel.match.leaves import Clause, Op, clauses
 from whimbrel.model.attributes import Attributes, Scalar
 
 __all__ = ["Delta"]
 
-_NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
+_EQUALITIES = frozenset((Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ))
 
 
 class Delta:
@@ -34,9 +39,7 @@ class Delta:
 
     def add(self, handle: int, text: str) -> None:
         """Add a filter; raise ``FilterError`` if *text* is none."""
-        tree = parse(text)
-        anchors = [_anchor(clause) for clause in clauses(normal_form(tree))]
-        self._verdicts[handle] = compile_filter(tree)
+        anchors = _anchors(text, parse(text))
         self.texts[handle] = text
         self._anchors[handle] = anchors
         for anchor in anchors:
@@ -46,7 +49,8 @@ class Delta:
         """Remove a filter; return whether it was here."""
         if handle not in self.texts:
             return False
-        del self.texts[handle], self._verdicts[handle]
+        del self.texts[handle]
+        self._verdicts.pop(handle, None)
         for anchor in self._anchors.pop(handle):
             sharing = self._found.get(anchor, {})
             sharing.pop(handle, None)
@@ -66,19 +70,52 @@ class Delta:
         return [handle for handle in list(candidates) if self._is_true(handle, attributes)]
 
     def _is_true(self, handle: int, attributes: Attributes) -> bool:
-        verdict = self._verdicts.get(handle)  # None: removed by another thread a moment ago
-        return verdict is not None and verdict(attributes) is True
+        verdict = self._verdicts.get(handle)
+        if verdict is None:  # most are packed before anybody asks them
+            text = self.texts.get(handle)
+            if text is None:  # removed by another thread a moment ago
+                return False
+            verdict = self._verdicts[handle] = compile_filter(parse(text))
+        return verdict(attributes) is True
 
 
-def _anchor(clause: Clause) -> object:
-    """Return what an event must show for the clause to be true: an attribute, or one with a value."""
+def _anchors(text: str, tree: Predicate) -> list[object]:
+    """Return what an event must show for one of the clauses to be true: an attribute each, or one with a value."""
+    known = recognise(text)
+    if known is None:
+        found = map(_anchor_leaf, clauses(normal_form(tree)))
+        return [_anchor(name, None if constant is None else constant.value) for name, constant in found]
+    template, tokens = known
+    return [
+        _anchor(name_of(tokens[at]), None if place < 0 else literal(tokens[place], kind, negative=negative).value)
+        for at, place, kind, negative in _anchor_places(template)
+    ]
+
+
+@cache
+def _anchor_places(template: Template) -> list[tuple[int, int, str, bool]]:
+    """Return where a shape's anchors stand among its tokens: the name, and the constant (or -1) with kind and sign."""
+    found = []
+    for name, constant in map(_anchor_leaf, clauses(normal_form(template.tree))):
+        at = template.place(name)
+        if constant is None:
+            found.append((at, -1, "", False))
+        else:
+            place = template.place(constant)
+            found.append((at, place, template.kind(place), template.is_negative(constant)))
+    return found
+
+
+def _anchor_leaf(clause: Clause) -> tuple[Name, Literal | None]:
+    """Return the attribute a clause waits at, and the constant it must equal, if there is one."""
     for leaf in clause.direct:
-        if leaf.literal is not None and not leaf.derivation:
-            if leaf.op is Op.STRING_EQ:
-                return leaf.name.name, leaf.literal.value
-            if leaf.op in _NUMERIC_EQ:
-                return leaf.name.name, float(leaf.literal.value)
-    return clause.direct[0].name.name
+        if leaf.literal is not None and not leaf.derivation and leaf.op in _EQUALITIES:
+            return leaf.name, leaf.literal
+    return clause.direct[0].name, None
+
+
+def _anchor(name: Name, constant: Scalar | None) -> object:
+    return name.name if constant is None else (name.name, _comparable(constant))
 
 
 def _shown(attributes: Attributes) -> Iterator[object]:

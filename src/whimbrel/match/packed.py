@@ -12,7 +12,16 @@ import numpy as np
 
 from whimbrel.errors import InvalidInputError
 from whimbrel.match.events import Encoder
-from whimbrel.match.kernels import Events, Matches, PackedArrays, Scratch, match_events, new_table, write_addresses
+from whimbrel.match.kernels import (
+    Events,
+    Matches,
+    PackedArrays,
+    Scratch,
+    match_event,
+    match_events,
+    new_table,
+    write_addresses,
+)
 from whimbrel.match.packing import pack
 from whimbrel.match.plans import Dictionary, Harvest, harvest
 from whimbrel.model.attributes import Attributes, Int64
@@ -200,7 +209,7 @@ class Workspace:
         if not self._write_one(attributes):
             _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
         else:
-            row, n = match_events(self._one_table, 0)
+            row, n = match_event(self._one_table)
             if row == 0:  # more matches than room
                 _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
             else:

@@ -25,7 +25,7 @@ __all__ = ["pack"]
 
 _PAIR_ABOVE = 8
 """An equality that more clauses than this offer is paired with a second one, if the clause has one."""
-_BLOCK_ABOVE = 64
+_BLOCK_ABOVE = 32
 """Lists longer than this get bitmaps,"""
 _FINE_ABOVE = 512
 """of all buckets if longer than this, else of groups of 2 to the ``_SHIFT``."""
