@@ -152,6 +152,15 @@ def measured() -> str:
     return "\n".join([_table(("", "ours", *(f"than {peer}" for peer in peers)), rows), "", source])
 
 
+def matched() -> str:
+    """Return what the last full benchmark of the matcher kept: cost by size, and the machine."""
+    text = (ROOT / "bench" / "results" / "match.md").read_text(encoding="utf-8")
+    parts = text.split("\n## ")
+    tables = [part for part in parts if part.startswith(("Cost by size", "Peers"))]
+    facts = " ".join(parts[0].split("\n", 2)[2].split("\n\n")[0].split("\n")[:3])
+    return "\n\n".join([*(f"**{part.strip()}".replace("\n", "**\n", 1) for part in tables), facts])
+
+
 def _times(ratio: float) -> str:
     return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
 
@@ -169,6 +178,7 @@ def tables_page() -> str:
 PAGES: Mapping[str, Callable[[], str]] = {"docs/reference/cli.md": cli_page, "docs/reference/tables.md": tables_page}
 SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"measured": measured},
+    "docs/explanation/matching.md": {"matched": matched},
     "docs/reference/language.md": {"functions": functions_table, "error codes": codes_table, "limits": limits_table},
 }
 
