@@ -154,7 +154,10 @@ def measured() -> str:
 
 def matched() -> str:
     """Return what the last full benchmark of the matcher kept: cost by size, and the machine."""
-    text = (ROOT / "bench" / "results" / "match.md").read_text(encoding="utf-8")
+    kept = ROOT / "bench" / "results" / "match.md"
+    if not kept.exists():
+        return "`make bench` measures it; no full run has been kept yet."
+    text = kept.read_text(encoding="utf-8")
     parts = text.split("\n## ")
     tables = [part for part in parts if part.startswith(("Cost by size", "Peers"))]
     facts = " ".join(parts[0].split("\n", 2)[2].split("\n\n")[0].split("\n")[:3])
