@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from measure import Check, Comparison, Figure, Grid, Job, Report, in_fresh_process, measure
 from peers import PlainPython, RuleEngine
-from plain_scan import PlainScan, tried_and_listed
+from plain_scan import PlainScan, count_listed, count_tried
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import parse
 from whimbrel.match.content import ContentIndex
@@ -48,6 +48,7 @@ _SCAN, _CLOSURES, _RULES = "plain numba scan", "closures", "rule-engine"
 _MATCH_RATE, _CHANGE_RATE = 5_000, 2_000  # events, and adds and as many removes, a second
 _HELD = 0.99  # of a rate, for it to be held
 _MILLION = 1_000_000
+_COUNTED = 20_000_000  # entries listed, at most, to count them: each is written down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +87,16 @@ _FULL = _Sizes(
     resident=1_000_000,
 )
 _QUICK = _Sizes(
-    filters=(50, 400),
+    filters=(50, 300),
     events=100,
     repetitions=1,
-    closures=400,
-    closures_u=400,
+    closures=300,
+    closures_u=300,
     rules=50,
-    reference=400,
+    reference=300,
     questions=10_000,
-    dense=100,
-    churn=(2_000, 0.8),
+    dense=60,
+    churn=(2_000, 0.6),
     resident=1_000,
 )
 
@@ -173,12 +174,14 @@ def _one_size(workload: Workload, count: int, sizes: _Sizes) -> _Found:
     events = packed.encoder.rows(rows)
     ours = _Ours(index, workspace, events, rows)
     expected = ours.batch()
-    tried, listed = tried_and_listed(packed, events)
+    tried = count_tried(packed, events)
+    some = rows[: max(10, _COUNTED // count)]
+    listed = count_listed(packed, packed.encoder.rows(some)) / len(some)
     jobs, claims = [*ours.jobs()], [*ours.claims(expected)]
     if count <= sizes.reference:
-        some = rows[: max(3, sizes.questions // 10 // count)]
-        agrees = _reference(texts, some).agrees(expected)
-        claims.append((f"the language's own closures find the same for {len(some):,} events", agrees))
+        few = rows[: max(3, sizes.questions // 10 // count)]
+        agrees = _reference(texts, few).agrees(expected)
+        claims.append((f"the language's own closures find the same for {len(few):,} events", agrees))
     for peer in _peers(workload, count, texts, rows, sizes):
         jobs.append(peer.job)
         claims.append((f"{peer.job.engine} finds the same for {peer.job.items:,} events", peer.agrees(expected)))
@@ -188,7 +191,7 @@ def _one_size(workload: Workload, count: int, sizes: _Sizes) -> _Found:
     gc.unfreeze()
     title = f"{workload.name}, {count:,} filters"
     matches = sum(map(len, expected))
-    claims.append((f"{matches:,} matches of {tried:,} tried of {listed:,} listed", matches <= tried <= listed))
+    claims.append((f"{matches:,} matches are among {tried:,} entries tried", matches <= tried))
     return _Found(
         workload=workload,
         filters=count,
@@ -197,7 +200,7 @@ def _one_size(workload: Workload, count: int, sizes: _Sizes) -> _Found:
         filter_bytes=index.size_bytes / count,
         matches=matches / len(rows),
         tried=tried / len(rows),
-        listed=listed / len(rows),
+        listed=listed,
         checks=tuple(Check(f"{title}: {claim}", passed) for claim, passed in claims),
     )
 

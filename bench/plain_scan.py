@@ -6,8 +6,8 @@ its fastest fair form: events are laid out by column and their patterns decided 
 stand first in every entry. It shares no code with the matcher's kernel, so that its answers are a check as well.
 (The workloads have no NaN, no zeros of different sign and no regular expressions; neither has the scan.)
 
-``tried_and_listed`` lets the matcher's own kernel count its work: in a copy of the code every entry that is run is
-accepted, whatever its leaves say.
+``count_tried`` and ``count_listed`` let the matcher's own kernel count its work: in a copy of the code every entry that
+is run is accepted, whatever its leaves say.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import numpy as np
 from numba import njit
 
 from whimbrel.language.ast import PatternFunction
-from whimbrel.match.kernels import ACCEPT, CLOSURE, MULTI, REJECT, Events
+from whimbrel.match.kernels import Events
+from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
 from whimbrel.match.leaves import Op
 from whimbrel.match.packed import PackedIndex
 from whimbrel.match.packing import pack
 from whimbrel.match.plans import Harvest, harvest
 from whimbrel.model.attributes import Attributes, type_of
 
-__all__ = ["PlainScan", "ScanEvents", "tried_and_listed"]
+__all__ = ["PlainScan", "ScanEvents", "count_listed", "count_tried"]
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -145,23 +146,24 @@ def _scan(  # noqa: PLR0917  # numba passes by position
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 
-def tried_and_listed(index: PackedIndex, events: Events) -> tuple[int, int]:
-    """Return how many entries *index* runs for *events*, and how many stand in the lists it looks at.
+def count_tried(index: PackedIndex, events: Events) -> int:
+    """Return how many entries *index* runs for *events*."""
+    return _accepted(index, index.arrays.lists, events)
 
-    The difference is what the bitmaps of long lists rule out.
-    """
-    tried = _accepting(index, index.arrays.lists)
+
+def count_listed(index: PackedIndex, events: Events) -> int:
+    """Return how many entries stand in the lists that *index* looks at; what is not tried the bitmaps rule out."""
     lists = index.arrays.lists.copy()
     lists[2::4] = -1  # no list has bitmaps
-    listed = _accepting(index, lists)
-    return tried.workspace().match(events)[0].size, listed.workspace().match(events)[0].size
+    return _accepted(index, lists, events)
 
 
-def _accepting(index: PackedIndex, lists: _Array) -> PackedIndex:
+def _accepted(index: PackedIndex, lists: _Array, events: Events) -> int:
     columns = {(name, how): column for name, found in index.encoder.columns.items() for column, how in found}
     code = index.arrays.code.copy()
     _accept_all(code)
-    return PackedIndex(index.arrays._replace(code=code, lists=lists), columns, {}, index.handles)
+    accepting = PackedIndex(index.arrays._replace(code=code, lists=lists), columns, {}, index.handles)
+    return int(accepting.workspace().match(events)[0].size)
 
 
 @njit(cache=True)

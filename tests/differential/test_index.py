@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.printer import print_filter
-from whimbrel.match import packing
+from whimbrel.match import content, packing
 from whimbrel.match.content import ContentIndex
 from whimbrel.match.packed import CorruptIndexError, PackedIndex
 from whimbrel.model.attributes import Attributes, checked
@@ -109,8 +109,6 @@ def test_removal_during_a_repacking_is_not_lost(monkeypatch: pytest.MonkeyPatch)
     """A subscription that was cancelled must stay cancelled."""
     index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")])
     index.add(3, "a == 1")
-    from whimbrel.match import content
-
     pack = content._packed
 
     def interrupted(pairs: object) -> object:
@@ -149,3 +147,20 @@ def test_a_damaged_file_is_refused(tmp_path: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(CorruptIndexError, match="build the index anew"):
         PackedIndex.map(path)
+
+
+def test_one_repacking_runs_at_a_time_and_the_next_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of additions starts one job, not one each."""
+    monkeypatch.setattr(content, "_DELTA", 3)
+    jobs: list[Callable[[], None]] = []
+    index = ContentIndex(run=jobs.append)
+    for handle in range(10):
+        index.add(handle, f"a == {handle}")
+    assert len(jobs) == 1
+    jobs.pop()()
+    for handle in range(10, 20):
+        index.add(handle, f"a == {handle}")
+    assert len(jobs) == 1
+    jobs.pop()()
+    assert [index.match({"a": number}) for number in (0, 9, 19)] == [[0], [9], [19]]
+    assert len(index) == 20

@@ -119,6 +119,8 @@ class ContentIndex:
         self._removed: set[int] | None = None
         """What was removed since the repacking under way began."""
         self._run = run
+        self._is_started = False
+        """Whether a repacking was started and has not ended."""
 
     @classmethod
     def load(
@@ -136,9 +138,17 @@ class ContentIndex:
         with self._lock:
             delta = self._state.deltas[-1]
             delta.add(handle, text)
-            is_due = len(delta) >= _DELTA
-        if is_due and self._run is not None and not self._repacking.locked():
-            self._run(self.repack)
+            is_due = len(delta) >= _DELTA and self._run is not None and not self._is_started
+            self._is_started |= is_due
+        if is_due and self._run is not None:
+            self._run(self._repack_once)
+
+    def _repack_once(self) -> None:
+        try:
+            self.repack()
+        finally:
+            with self._lock:
+                self._is_started = False
 
     def remove(self, handle: int) -> bool:
         """Remove a filter; return whether there was one."""

@@ -15,8 +15,7 @@ counted their references. ``write_addresses`` is the only place that fills the t
 Rule: numba's cache looks only at the file a function stands in: after changing ``mix``, ``hash_bytes`` or a constant
 that ``packing`` and ``tries`` use, touch those files too.
 Rule: 64-bit integers wrap on purpose; hashes are seeded, so that a stranger cannot aim at one bucket.
-Layout of an entry: header ``handle | leaves << 32 | flags << 48``, then two words a leaf:
-``op | column << 8 | jump if true << 32 | jump if false << 48`` and the constant (an integer, or a double's bits).
+``layout`` says what the words of an entry are.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
 from whimbrel.match.leaves import Op
 
 __all__ = [
@@ -43,10 +43,6 @@ __all__ = [
     "new_table",
     "write_addresses",
 ]
-
-ACCEPT, REJECT = 0xFFFF, 0xFFFE
-MULTI, CLOSURE = 1, 2
-"""Flags of an entry: its filter has several entries; the closures have the last word."""
 
 _INT_EQ, _REAL_EQ, _STRING_EQ = int(Op.INT_EQ), int(Op.REAL_EQ), int(Op.STRING_EQ)
 _STRING_NE, _PATTERN, _NOT_PATTERN, _PRESENT = int(Op.STRING_NE), int(Op.PATTERN), int(Op.NOT_PATTERN), int(Op.PRESENT)

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 
 from whimbrel.language.ast import PatternFunction
-from whimbrel.match.kernels import ACCEPT, REJECT, PackedArrays, hash_bytes, mix
+from whimbrel.match.kernels import PackedArrays, hash_bytes, mix
+from whimbrel.match.layout import ACCEPT, REJECT
 from whimbrel.match.leaves import Op
 from whimbrel.match.plans import Dictionary, Harvest, Option
 from whimbrel.match.tries import build_tries

@@ -17,12 +17,11 @@ from whimbrel.language.filters import parse, recognise
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import TokenError, kind_of, literal, name
+from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
 from whimbrel.match.leaves import Clause, Formula, Leaf, Op, clauses
 
 __all__ = ["Dictionary", "Harvest", "Option", "harvest"]
 
-ACCEPT, REJECT = 0xFFFF, 0xFFFE
-MULTI, CLOSURE = 1, 2
 _EXACT = 1 << 53
 """Below this every integer is a double of its own, so a key of doubles decides an integer equality."""
 _NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
