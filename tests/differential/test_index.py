@@ -164,3 +164,34 @@ def test_one_repacking_runs_at_a_time_and_the_next_can_start(monkeypatch: pytest
     jobs.pop()()
     assert [index.match({"a": number}) for number in (0, 9, 19)] == [[0], [9], [19]]
     assert len(index) == 20
+
+
+def test_a_failed_repacking_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad luck while packing leaves every filter where it was, and the next repacking takes all along."""
+    index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")])
+    index.add(3, "a == 1")
+    with monkeypatch.context() as patch:
+        patch.setattr(content, "_packed", lambda _: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            index.repack(whole=True)
+    index.remove(2)
+    index.add(4, "a == 1")
+    assert sorted(index.match({"a": 1})) == [1, 3, 4]
+    index.repack(whole=True)
+    assert sorted(index.match({"a": 1})) == [1, 3, 4]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole or not at all."""
+    path = tmp_path / "filters.index"
+    ContentIndex.load([(1, "a == 1")]).save(path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("whimbrel.match.packed.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        ContentIndex.load([(1, "a == 2")]).save(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["filters.index"]

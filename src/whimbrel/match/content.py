@@ -193,7 +193,12 @@ class ContentIndex:
             merged = state.segments if whole else _to_merge(state.segments, sum(map(len, frozen)))
             sources = [segment.living() for segment in merged]
             sources += [iter(sorted(delta.texts.items())) for delta in frozen]
-            fresh = _packed(heapq.merge(*sources))
+            try:
+                fresh = _packed(heapq.merge(*sources))
+            except BaseException:  # no memory, say: all that was there still matches, and the next try takes it along
+                with self._lock:
+                    self._removed = None
+                raise
             with self._lock:
                 for handle in self._removed:
                     position = fresh.position(handle)

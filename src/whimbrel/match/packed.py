@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -120,12 +121,17 @@ class PackedIndex:
         head = _MAGIC + len(header).to_bytes(8, "little") + header
         head += b"\0" * (-len(head) % _ALIGNMENT)
         scratch = path.with_name(path.name + ".part")
-        with scratch.open("wb") as out:
-            out.write(head)
-            for array in arrays.values():
-                out.write(np.ascontiguousarray(array).data)
-                out.write(b"\0" * (-array.nbytes % _ALIGNMENT))
-        scratch.replace(path)
+        try:
+            with scratch.open("wb") as out:
+                out.write(head)
+                for array in arrays.values():
+                    out.write(np.ascontiguousarray(array).data)
+                    out.write(b"\0" * (-array.nbytes % _ALIGNMENT))
+                out.flush()
+                os.fsync(out.fileno())  # a name must not become visible before what it names
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)  # a full disk must not stay full of halves
 
     @classmethod
     def map(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
