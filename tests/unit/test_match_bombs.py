@@ -17,6 +17,7 @@ BOMBS = {
     "ors of ands of ors": " || ".join(f"(a{i} == 1 && (b == 1 || c == 1) && (d == 1 || e == 1))" for i in range(200)),
     "xors": " ^^ ".join(f"a{i} == 1" for i in range(200)),
     "nested xors": "(((a == 1 ^^ b == 1) && c == 1 ^^ d == 1) && e == 1 ^^ f == 1) && g == 1 ^^ h == 1",
+    "deeply nested xors": "(" * 28 + "a == 1" + "".join(f" ^^ b == {i}) && a{i} == 1" for i in range(28)),
     "a hundred regexes": " || ".join(f"regex(a, 'x{i}+y')" for i in range(100)),
     "a long string": f"a == '{'x' * 65_000}'",
     "a long prefix": f"begins-with(a, '{'x' * 65_000}')",
