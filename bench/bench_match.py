@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -30,6 +31,7 @@ from whimbrel.match.content import ContentIndex
 from whimbrel.match.kernels import Events
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.packed import PackedIndex, Workspace
+from whimbrel.match.packer import PackingProcess
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 from workloads import WORKLOAD_A, WORKLOAD_B3, WORKLOAD_U10, WORKLOAD_ZIPF, Workload
@@ -344,18 +346,23 @@ class _Churn:
 
 
 def _churn(count: int, seconds: float) -> _Churn:
-    """Match at a rate in one thread while another adds and removes at a rate; repackings have their own threads."""
+    """Match at a rate in one thread while another adds and removes at a rate; another process packs."""
+    with PackingProcess() as pack:
+        return _churn_with(pack, count, seconds)
+
+
+def _churn_with(pack: PackingProcess, count: int, seconds: float) -> _Churn:
     _warm_up()
+    pack([])  # it takes a second to start
     changes = int(seconds * _CHANGE_RATE)
     texts = list(WORKLOAD_U10.texts(count + changes, _SEED))
     rows = list(WORKLOAD_U10.events(2_000, _SEED))
     repacking = _Repacking()
-    index = ContentIndex.load(enumerate(texts[:count]), run=repacking.start)
+    index = ContentIndex.load(enumerate(texts[:count]), run=repacking.start, pack=pack)
     first = index._state.segments  # noqa: SLF001
     gc.collect()
     gc.freeze()  # as a server does once it is loaded: the collector needs 0.1 s for all that was imported
-    took: list[float] = []
-    answers: list[array[int]] = []  # not lists: our notes are no work for the collector
+    took, answers, ends = array("d"), array("q"), array("q", [0])  # flat: our notes are no work for the collector
     changed: list[float] = []
     ready = threading.Barrier(2)
 
@@ -376,26 +383,27 @@ def _churn(count: int, seconds: float) -> _Churn:
         start = time.perf_counter()
         found = index.match(rows[number % len(rows)])
         took.append(time.perf_counter() - start)
-        answers.append(array("q", found))
+        answers.extend(found)
+        ends.append(len(answers))
         late = max(late, start - begun - number / _MATCH_RATE)
     matched_s = time.perf_counter() - begun
     changer.join()
     repacking.wait()
     gc.unfreeze()
-    took.sort()
+    sorted_took = sorted(took)
     changed_s = changed[1] - changed[0]
     return _Churn(
         matches_per_s=total / matched_s,
         adds_per_s=changes / changed_s,
         removes_per_s=changes / changed_s,
-        median_us=statistics.median(took) * 1e6,
-        p99_us=took[int(len(took) * 0.99)] * 1e6,
-        longest_ms=took[-1] * 1e3,
+        median_us=statistics.median(sorted_took) * 1e6,
+        p99_us=sorted_took[int(len(took) * 0.99)] * 1e6,
+        longest_ms=sorted_took[-1] * 1e3,
         late_ms=late * 1e3,
         repackings=len(repacking.seconds),
         whole=int(index._state.segments[:1] != first),  # noqa: SLF001
         longest_repacking_s=max(repacking.seconds, default=0.0),
-        checks=tuple(_churn_checks(index, texts, rows, answers, changes)),
+        checks=tuple(_churn_checks(index, texts, rows, [answers[a:b] for a, b in pairwise(ends)], changes)),
     )
 
 

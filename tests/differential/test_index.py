@@ -17,6 +17,8 @@ from whimbrel.language.printer import print_filter
 from whimbrel.match import content, packing
 from whimbrel.match.content import ContentIndex
 from whimbrel.match.packed import CorruptIndexError, PackedIndex
+from whimbrel.match.packer import PackingProcess, PackingProcessError
+from whimbrel.match.segments import Part, Segment, pack_parts
 from whimbrel.model.attributes import Attributes, checked
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 from whimbrel.testing.strategies import attributes, filters
@@ -105,20 +107,18 @@ def test_a_saved_index_maps_to_the_same(
     assert mapped.text(len(trees) - 1) == index.text(len(trees) - 1)
 
 
-def test_removal_during_a_repacking_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_during_a_repacking_is_not_lost() -> None:
     """A subscription that was cancelled must stay cancelled."""
-    index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")])
-    index.add(3, "a == 1")
-    pack = content._packed
 
-    def interrupted(pairs: object) -> object:
-        fresh = pack(pairs)  # type: ignore[arg-type]  # passed on
+    def interrupted(parts: Sequence[Part]) -> Segment:
+        fresh = pack_parts(parts)
         index.remove(2)
         index.remove(3)
         index.add(4, "a == 1")
         return fresh
 
-    monkeypatch.setattr(content, "_packed", interrupted)
+    index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")], pack=interrupted)
+    index.add(3, "a == 1")
     index.repack(whole=True)
     assert sorted(index.match({"a": 1})) == [1, 4]
 
@@ -166,19 +166,47 @@ def test_one_repacking_runs_at_a_time_and_the_next_can_start(monkeypatch: pytest
     assert len(index) == 20
 
 
-def test_a_failed_repacking_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_repacking_loses_nothing() -> None:
     """Bad luck while packing leaves every filter where it was, and the next repacking takes all along."""
-    index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")])
+    luck = [MemoryError()]
+
+    def unlucky(parts: Sequence[Part]) -> Segment:
+        if luck:
+            raise luck.pop()
+        return pack_parts(parts)
+
+    index = ContentIndex.load([(1, "a == 1"), (2, "a == 1")], pack=unlucky)
     index.add(3, "a == 1")
-    with monkeypatch.context() as patch:
-        patch.setattr(content, "_packed", lambda _: (_ for _ in ()).throw(MemoryError))
-        with pytest.raises(MemoryError):
-            index.repack(whole=True)
+    with pytest.raises(MemoryError):
+        index.repack(whole=True)
     index.remove(2)
     index.add(4, "a == 1")
     assert sorted(index.match({"a": 1})) == [1, 3, 4]
     index.repack(whole=True)
     assert sorted(index.match({"a": 1})) == [1, 3, 4]
+
+
+def test_a_process_packs_the_same(tmp_path: Path) -> None:
+    """Packed elsewhere, a filter means what it means here; the process may die, and nothing is lost."""
+    with PackingProcess() as pack:
+        index = ContentIndex.load([(1, "a == 1"), (2, "a == 1"), (3, "regex(s, 'x+') || a * 2 == 4")], pack=pack)
+        index.add(5, "s == 'ß'")
+        index.remove(2)
+        index.repack(whole=True)
+        assert sorted(index.match({"a": 1, "s": "ß"})) == [1, 5]
+        for process in pack._idle:
+            process.kill()
+        index.add(6, "a == 2")
+        with pytest.raises(PackingProcessError, match="without an answer"):
+            index.repack(whole=True)
+        assert sorted(index.match({"a": 2, "s": "xx"})) == [3, 6]
+        index.repack(whole=True)
+        assert sorted(index.match({"a": 2})) == [3, 6]
+        bad = Part.of([(1, "a ==")])
+        with pytest.raises(PackingProcessError, match="FilterError"):
+            pack([bad])
+    index.save(tmp_path / "index")
+    assert sorted(ContentIndex.map(tmp_path / "index").match({"a": 2})) == [3, 6]
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

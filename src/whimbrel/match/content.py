@@ -1,8 +1,9 @@
 """The content index: filters by the million, matched in microseconds, changed at any time.
 
 Segments are packed and immutable; what is new goes into a small delta, what is removed is marked dead. When the delta
-has grown it is packed into a segment of its own, small segments are merged, and now and then everything is: all of it
-beside the matching, which goes on with what was there until the new segment takes over in one assignment.
+has grown it is packed into a segment of its own; small segments are merged, and now and then everything is. All of it
+goes on beside the matching, which sees what was there until the new segment takes over in one assignment. The delta is
+packed even while a long merge is under way: the closures that decide it are slow, and work for the garbage collector.
 
 Rule: a handle is in exactly one place, delta or segment.
 Rule: ``match`` never waits for a repacking; only changes take the lock, and hold it briefly.
@@ -10,35 +11,31 @@ Rule: ``match`` never waits for a repacking; only changes take the lock, and hol
 
 from __future__ import annotations
 
-import heapq
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.filters import parse
 from whimbrel.match.delta import Delta
 from whimbrel.match.events import Encoder, joined
 from whimbrel.match.kernels import Events
-from whimbrel.match.memory import give_back
-from whimbrel.match.packed import PackedIndex, Workspace
-from whimbrel.match.plans import Harvest, harvest
-from whimbrel.match.texts import Texts
+from whimbrel.match.segments import Part, Segment, pack_filters, pack_parts
 from whimbrel.model.attributes import Attributes
 
-__all__ = ["Beside", "ContentIndex"]
+__all__ = ["Beside", "ContentIndex", "Pack", "Run"]
+
+Run: TypeAlias = Callable[[Callable[[], None]], object]
+"""Starts something beside the matching."""
+Pack: TypeAlias = Callable[[Sequence[Part]], Segment]
+"""Makes one segment of what lives in some parts."""
 
 _DELTA = 1_024
 """Filters in the delta that make a repacking due."""
 _SEGMENTS = 4
 """Small segments that are merged into one."""
-_LARGE = 100_000
-"""A segment of more filters than this is worth asking the C library to give back what packing it took."""
 _SHARE = 4
 """Everything is merged once the small segments, or the dead, are this part of the large one."""
 
@@ -50,85 +47,45 @@ class Beside(NamedTuple):
     chosen: Any
 
 
-class _Segment:
-    """A packed index with the handles and texts of its filters; its own numbers are positions in these."""
-
-    def __init__(self, index: PackedIndex, handles: Any, texts: Texts) -> None:
-        self.index, self.handles, self.texts = index, handles, texts
-        self.buried = 0
-        self._local = threading.local()
-
-    @property
-    def workspace(self) -> Workspace:
-        """This thread's working memory."""
-        found: Workspace | None = getattr(self._local, "workspace", None)
-        if found is None:
-            found = self._local.workspace = self.index.workspace()
-        return found
-
-    def position(self, handle: int) -> int | None:
-        """Return where *handle* stands here, or None."""
-        at = int(np.searchsorted(self.handles, handle))
-        return at if at < self.handles.size and self.handles[at] == handle else None
-
-    def bury(self, position: int) -> bool:
-        """Mark a filter dead; return whether it was alive."""
-        was_alive = self.index.bury(position)
-        self.buried += was_alive
-        return was_alive
-
-    def living(self) -> Iterator[tuple[int, str]]:
-        """Yield what is not dead."""
-        for position, handle in enumerate(self.handles.tolist()):
-            if not self.index.dead[position]:
-                yield handle, self.texts[position]
-
-
-def _packed(filters: Iterable[tuple[int, str]]) -> _Segment:
-    """Pack (handle, text) pairs, handles ascending."""
-    found, handles, texts = Harvest(), [], Texts()
-    for position, (handle, text) in enumerate(filters):
-        harvest(found, position, text)
-        handles.append(handle)
-        texts.append(text)
-    segment = _Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
-    del found
-    if len(handles) > _LARGE:
-        give_back()
-    return segment
-
-
 @dataclass(frozen=True, slots=True)
 class _State:
     """What a match looks at, replaced as a whole; of the deltas only the last still grows."""
 
-    segments: tuple[_Segment, ...]
+    segments: tuple[Segment, ...]
     deltas: tuple[Delta, ...]
+
+
+class _Removed:
+    """Handles removed while a repacking is under way; it took them along and must bury them."""
+
+    def __init__(self) -> None:
+        self.handles: list[int] = []
 
 
 class ContentIndex:
     """Filters under handles.
 
     *run* starts a repacking beside the matching, e.g. in a thread; without it nothing is repacked until ``repack``.
+    *pack* does the packing; a ``PackingProcess`` keeps it from taking turns with the matching.
     """
 
-    def __init__(self, *, run: Callable[[Callable[[], None]], object] | None = None) -> None:
+    def __init__(self, *, run: Run | None = None, pack: Pack = pack_parts) -> None:
         self._state = _State((), (Delta(),))
         self._lock = threading.Lock()
-        self._repacking = threading.Lock()
-        self._removed: set[int] | None = None
-        """What was removed since the repacking under way began."""
-        self._run = run
-        self._is_started = False
-        """Whether a repacking was started and has not ended."""
+        self._packing_delta, self._merging = threading.Lock(), threading.Lock()
+        self._witnesses: list[_Removed] = []
+        """What was removed since each repacking under way began."""
+        self._run, self._pack = run, pack
+        self._is_packing, self._is_merging = False, False
+        """Whether one was started and has not ended."""
 
     @classmethod
     def load(
-        cls, filters: Iterable[tuple[int, str]], *, run: Callable[[Callable[[], None]], object] | None = None
+        cls, filters: Iterable[tuple[int, str]], *, run: Run | None = None, pack: Pack = pack_parts
     ) -> ContentIndex:
         """Pack many filters at once; handles ascending."""
-        index = cls(run=run)
-        index._state = _State((_packed(filters),), (Delta(),))
+        index = cls(run=run, pack=pack)
+        index._state = _State((pack_filters(filters),), (Delta(),))
         return index
 
     # -- changes -----------------------------------------------------------------------------------------------------
@@ -138,23 +95,34 @@ class ContentIndex:
         with self._lock:
             delta = self._state.deltas[-1]
             delta.add(handle, text)
-            is_due = len(delta) >= _DELTA and self._run is not None and not self._is_started
-            self._is_started |= is_due
+            is_due = len(delta) >= _DELTA and self._run is not None and not self._is_packing
+            self._is_packing |= is_due
         if is_due and self._run is not None:
-            self._run(self._repack_once)
+            self._run(self._pack_once)
 
-    def _repack_once(self) -> None:
+    def _pack_once(self) -> None:
         try:
-            self.repack()
+            self._pack_delta()
         finally:
             with self._lock:
-                self._is_started = False
+                self._is_packing = False
+                is_due = bool(_to_merge(self._state.segments)) and self._run is not None and not self._is_merging
+                self._is_merging |= is_due
+        if is_due and self._run is not None:
+            self._run(self._merge_once)
+
+    def _merge_once(self) -> None:
+        try:
+            self._merge()
+        finally:
+            with self._lock:
+                self._is_merging = False
 
     def remove(self, handle: int) -> bool:
         """Remove a filter; return whether there was one."""
         with self._lock:
-            if self._removed is not None:
-                self._removed.add(handle)
+            for witness in self._witnesses:
+                witness.handles.append(handle)
             if any(delta.remove(handle) for delta in self._state.deltas):
                 return True
             for segment in self._state.segments:
@@ -183,31 +151,46 @@ class ContentIndex:
     # -- repacking ---------------------------------------------------------------------------------------------------
 
     def repack(self, *, whole: bool = False) -> None:
-        """Pack the delta, merging segments where that is due (all of them if *whole*); one at a time."""
-        with self._repacking:
-            with self._lock:  # from here on changes go to a new delta
-                state = self._state
-                state = self._state = _State(state.segments, (*state.deltas, Delta()))
-                self._removed = set()
-            frozen = state.deltas[:-1]
-            merged = state.segments if whole else _to_merge(state.segments, sum(map(len, frozen)))
-            sources = [segment.living() for segment in merged]
-            sources += [iter(sorted(delta.texts.items())) for delta in frozen]
-            try:
-                fresh = _packed(heapq.merge(*sources))
-            except BaseException:  # no memory, say: all that was there still matches, and the next try takes it along
-                with self._lock:
-                    self._removed = None
-                raise
+        """Pack the delta, and merge segments where that is due; into one, if it is to be *whole*."""
+        if whole:
+            with self._packing_delta, self._merging:
+                self._replace(self._state.segments, with_delta=True)
+        else:
+            self._pack_delta()
+            self._merge()
+
+    def _pack_delta(self) -> None:
+        with self._packing_delta:
+            self._replace((), with_delta=True)
+
+    def _merge(self) -> None:
+        with self._merging:
+            merged = _to_merge(self._state.segments)
+            if merged:
+                self._replace(merged, with_delta=False)
+
+    def _replace(self, merged: tuple[Segment, ...], *, with_delta: bool) -> None:
+        """Put one segment in the place of *merged* (and of the deltas there are); if that fails, all is as it was."""
+        removed = _Removed()
+        with self._lock:
+            segments, frozen = self._state.segments, self._state.deltas if with_delta else ()
+            if with_delta:  # from here on changes go to a new delta
+                self._state = _State(segments, (*frozen, Delta()))
+            self._witnesses.append(removed)
+        try:
+            parts = [segment.part() for segment in merged]
+            parts += [Part.of(sorted(delta.texts.items())) for delta in frozen]
+            fresh = self._pack(parts)
             with self._lock:
-                for handle in self._removed:
-                    position = fresh.position(handle)
+                for position in map(fresh.position, removed.handles):
                     if position is not None:
                         fresh.bury(position)
-                self._removed = None
                 kept = tuple(segment for segment in self._state.segments if segment not in merged)
                 segments = (*kept, fresh) if fresh.handles.size else kept
                 self._state = _State(segments, self._state.deltas[len(frozen) :])
+        finally:
+            with self._lock:
+                self._witnesses.remove(removed)
 
     # -- matching ----------------------------------------------------------------------------------------------------
 
@@ -216,16 +199,7 @@ class ContentIndex:
         state = self._state
         found: list[int] = []
         for segment in state.segments:
-            certain, doubtful = segment.workspace.match_one(attributes)
-            for position in set(doubtful).difference(certain):
-                if _closure(segment.texts[position])(attributes) is True:
-                    certain.append(position)
-            if certain:
-                found += (
-                    segment.handles[certain].tolist()
-                    if len(certain) > 8
-                    else [int(segment.handles[position]) for position in certain]
-                )
+            found += segment.match(attributes)
         for delta in state.deltas:
             found += delta.match(attributes)
         return found
@@ -271,19 +245,13 @@ class ContentIndex:
         """Repack everything and write it to *path*, whole or not at all."""
         self.repack(whole=True)
         segments = self._state.segments
-        segment = segments[0] if segments else _packed([])
-        extra = {"handles": segment.handles, "dead": segment.index.dead, **segment.texts.arrays()}
-        segment.index.save(path, extra=extra)
+        (segments[0] if segments else pack_filters([])).save(path)
 
     @classmethod
     def map(cls, path: Path) -> ContentIndex:
         """Map what ``save`` wrote; workers that map one file share one copy of it."""
-        packed, extra = PackedIndex.map(path)
-        packed.dead[:] = extra["dead"]
-        segment = _Segment(packed, extra["handles"], Texts.of(extra["text_bytes"], extra["text_start"]))
-        segment.buried = int(packed.dead[:-1].sum())
         index = cls()
-        index._state = _State((segment,), (Delta(),))
+        index._state = _State((Segment.map(path),), (Delta(),))
         return index
 
     @property
@@ -292,28 +260,23 @@ class ContentIndex:
         return sum(s.index.size_bytes + s.handles.nbytes + s.texts.size_bytes for s in self._state.segments)
 
 
-def _to_merge(segments: tuple[_Segment, ...], fresh: int) -> tuple[_Segment, ...]:
-    """Return the segments that the next one should swallow."""
+def _to_merge(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Return the segments that one should replace now."""
     if not segments:
         return ()
     large, *small = sorted(segments, key=lambda segment: -segment.handles.size)
-    grown = fresh + sum(segment.handles.size for segment in small)
+    grown = sum(segment.handles.size for segment in small)
     if grown * _SHARE >= large.handles.size or large.buried * _SHARE >= large.handles.size:
         return segments
     return tuple(small) if len(small) >= _SEGMENTS else ()
 
 
-@lru_cache(maxsize=4_096)
-def _closure(text: str) -> VerdictFunction:
-    return compile_filter(parse(text))
-
-
-def _decide(segment: _Segment, row: Any, position: Any, doubts: Any, rows: Sequence[Attributes]) -> tuple[Any, Any]:
+def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequence[Attributes]) -> tuple[Any, Any]:
     """Ask the closures about doubtful matches; a filter that another of its clauses made certain is not asked."""
     key = row.astype(np.int64) << 32 | position
     certain = key[doubts == 0]
     doubtful = np.setdiff1d(key[doubts == 1], certain)
-    kept = [k for k in doubtful.tolist() if _closure(segment.texts[k & 0xFFFFFFFF])(rows[k >> 32]) is True]
+    kept = [k for k in doubtful.tolist() if segment.is_true(k & 0xFFFFFFFF, rows[k >> 32])]
     everything = np.sort(np.concatenate([certain, np.array(kept, np.int64)]))
     return (everything >> 32).astype(np.int32), everything & 0xFFFFFFFF
 

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
+# mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return, no-untyped-call, unreachable"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
 """The hot loops, over flat arrays: numba compiles them, nothing here knows a filter or a Python object.
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]  # it has no types
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -50,6 +51,8 @@ _TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), i
 _INT64, _REAL, _STRING, _OPAQUE = 2, 3, 4, 5
 _PRIME_A, _PRIME_B, _PRIME_C = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1D, 0x27D4EB2F165667C5
 _EMPTY = -1
+_LENGTH_BITS = 24
+_LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 # The answers of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
 # Looked up, not decided: which comparison a leaf makes is as good as random, and a wrong guess costs more than a leaf.
 _ANSWERS = sum(bits << (8 * op) for op, bits in enumerate((0b00010, 0b01101, 0b00001, 0b01011, 0b00100, 0b01110)))
@@ -96,7 +99,7 @@ class PackedArrays(NamedTuple):
 class Scratch(NamedTuple):
     """What the kernel writes; one per thread. A slot is valid if its epoch is the current event's."""
 
-    epoch: Any  # the number of the event, and a place to put what was read only to have it in the cache
+    epoch: Any  # the number of the event
     buckets: Any  # by column, valid with its slot: 0 no number, else 1 + how many bounds are not above it
     slots: Any  # four by column: epoch, type, the integer or string id, the number as a double's bits
     pattern_epoch: Any  # by pattern
@@ -104,7 +107,7 @@ class Scratch(NamedTuple):
     active: Any  # lists to visit
     symbols: Any  # equalities that hold
     words: Any  # one bitmap
-    survivors: Any  # where the entries that it leaves stand
+    spans: Any  # entries to run: where the first stands, and how many there are
 
 
 class Events(NamedTuple):
@@ -132,7 +135,7 @@ class Matches(NamedTuple):
 
 _INT64_FIELDS = frozenset(
     "seed string_start symbol_table pair_table trie_key lists code block_entries entry_place "
-    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words survivors row_start integer "
+    "column_bounds blocked_bitmaps bitmaps epoch buckets slots pattern_epoch seen words spans row_start integer "
     "text_start text_end given_start".split()
 )
 _UINT8_FIELDS = frozenset("string_bytes kind text doubts dead".split())
@@ -173,6 +176,33 @@ def _pointer(context: Any, address: Any) -> Any:  # noqa: ARG001  # numba's prot
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.int64), generate
+
+
+@intrinsic
+def _prefetch(context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001  # numba's protocol
+    """Ask the memory for the line that holds ``array[at]``, and go on without waiting for it."""
+
+    def generate(generating: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, number = signature.args
+        data = generating.make_array(kind)(generating, builder, arguments[0]).data
+        place = builder.gep(data, [generating.cast(builder, arguments[1], number, types.int64)])
+        flag = ir.IntType(32)
+        form = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
+        prefetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch")
+        builder.call(prefetch, [builder.bitcast(place, cgutils.voidptr_t), flag(0), flag(3), flag(1)])
+        return generating.get_dummy_value()
+
+    return types.void(array, at), generate
+
+
+@intrinsic
+def _lowest_bit(context: Any, word: Any) -> Any:  # noqa: ARG001  # numba's protocol
+    """Return the place of the lowest set bit of *word*, which is not zero."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), generate
 
 
 @njit(cache=True)
@@ -366,25 +396,22 @@ def _bucket(bounds: Any, low: int, high: int, value: float) -> int:
 
 
 @njit(cache=True)
-def _lowest_bit(word: int) -> int:
-    """Return the place of the lowest set bit of *word*, which is not zero."""
-    place = 0
-    if word & 0xFFFFFFFF == 0:
-        word = (word >> 32) & 0xFFFFFFFF
-        place = 32
-    if word & 0xFFFF == 0:
-        word >>= 16
-        place += 16
-    if word & 0xFF == 0:
-        word >>= 8
-        place += 8
-    if word & 0xF == 0:
-        word >>= 4
-        place += 4
-    if word & 0x3 == 0:
-        word >>= 2
-        place += 2
-    return place + (1 if word & 1 == 0 else 0)
+def _bitmap_place(
+    blocked: int,
+    width: int,
+    shift: int,
+    epoch: int,
+    blocked_column: Any,
+    blocked_bitmaps: Any,
+    slots: Any,
+    buckets: Any,
+) -> int:
+    """Return where the bitmap of the bucket begins that the event's value of a block's column is in."""
+    column = np.int64(blocked_column[blocked])
+    bucket = buckets[column] if slots[4 * column] == epoch else 0
+    if bucket > 0:
+        bucket = 1 + ((bucket - 1) >> shift)
+    return blocked_bitmaps[blocked] + bucket * width
 
 
 @njit(cache=True)
@@ -403,11 +430,7 @@ def _intersect(
 ) -> None:
     """Intersect the bitmaps of a block's columns into *words*."""
     for blocked in range(first, last):
-        column = np.int64(blocked_column[blocked])
-        bucket = buckets[column] if slots[4 * column] == epoch else 0
-        if bucket > 0:
-            bucket = 1 + ((bucket - 1) >> shift)
-        at = blocked_bitmaps[blocked] + bucket * width
+        at = _bitmap_place(blocked, width, shift, epoch, blocked_column, blocked_bitmaps, slots, buckets)
         if blocked == first:
             for i in range(width):
                 words[i] = bitmaps[at + i]
@@ -417,13 +440,12 @@ def _intersect(
 
 
 @njit(cache=True)
-def _list_survivors(words: Any, width: int, entry_place: Any, base: int, survivors: Any) -> int:
-    """Write where the entries stand whose bits are set in *words*; return how many there are."""
-    n = 0
+def _gather(words: Any, width: int, entry_place: Any, base: int, spans: Any, n: int) -> int:
+    """Write the entries whose bits are set in *words* as spans of one; return how many spans there are now."""
     for i in range(width):
         word = words[i]
         while word != 0:
-            survivors[n] = entry_place[base + (i << 6) + _lowest_bit(word)]
+            spans[n] = (entry_place[base + (i << 6) + _lowest_bit(word)] << _LENGTH_BITS) | 1
             n += 1
             word &= word - 1
     return n
@@ -433,6 +455,12 @@ def _list_survivors(words: Any, width: int, entry_place: Any, base: int, survivo
 def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
     """Activate the lists of all pairs of equalities that hold together."""
     mask = (table.size >> 1) - 1
+    for i in range(equal):  # ask for all of them before looking at any
+        for j in range(i + 1, equal):
+            low, high = symbols[i], symbols[j]
+            if low > high:
+                low, high = high, low
+            _prefetch(table, (mix((np.int64(low) << 31) | np.int64(high), seed) & mask) << 1)
     for i in range(equal):
         for j in range(i + 1, equal):
             low, high = symbols[i], symbols[j]
@@ -485,7 +513,7 @@ _SEEN_AT = _AT["seen"]
 _ACTIVE_AT = _AT["active"]
 _SYMBOLS_AT = _AT["symbols"]
 _WORDS_AT = _AT["words"]
-_SURVIVORS_AT = _AT["survivors"]
+_SPANS_AT = _AT["spans"]
 _DEAD_AT = _AT["dead"]
 _ROW_START_AT = _AT["row_start"]
 _COLUMN_AT = _AT["column"]
@@ -542,7 +570,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     active = _int32s(table, _ACTIVE_AT)
     symbols = _int32s(table, _SYMBOLS_AT)
     words = _int64s(table, _WORDS_AT)
-    survivors = _int64s(table, _SURVIVORS_AT)
+    spans = _int64s(table, _SPANS_AT)
     dead = _uint8s(table, _DEAD_AT)
     row_start = _int64s(table, _ROW_START_AT)
     item_column = _int32s(table, _COLUMN_AT)
@@ -561,7 +589,6 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     has_given = given_start.size > 0
     some_dead = dead[dead.size - 1] != 0  # else nobody need be looked up, each a line of the cache
     found = 0
-    touched = np.int64(0)
     last = row_start.size - 1
     while row < last:
         epoch += 1
@@ -633,25 +660,57 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
         if equal > 1:
             n = _pair_up(pair_table, seed, symbols, equal, active, n)
         begun = found
-        # Read the first word of every list, and of every survivor below, before any of them is run: the reads do not
-        # wait for each other, so the memory answers many at a time. Running them one by one would wait for each.
+        done = 0  # active lists whose entries were run
         for i in range(n):
-            touched ^= code[lists[np.int64(active[i]) << 2]]
+            _prefetch(lists, np.int64(active[i]) << 2)
         for i in range(n):
             which = np.int64(active[i]) << 2
-            at, length, block = lists[which], lists[which + 1], lists[which + 2]
-            if block >= 0:
+            block = lists[which + 2]
+            if block < 0:
+                _prefetch(code, lists[which])
+                _prefetch(code, lists[which] + 8)
+                continue
+            width = (lists[which + 1] + 63) >> 6
+            for blocked in range(block_columns[block], block_columns[block + 1]):
+                _prefetch(
+                    bitmaps,
+                    _bitmap_place(
+                        blocked, width, block_shift[block], epoch, blocked_column, blocked_bitmaps, slots, buckets
+                    ),
+                )
+            _prefetch(entry_place, block_entries[block])
+        while done < n:
+            # First gather what is to be run, as spans of entries, asking the memory for each; then run it. Running
+            # each as it is found would wait for each; the memory answers many at a time.
+            gathered = 0
+            while done < n:
+                which = np.int64(active[done]) << 2
+                at, length, block = lists[which], lists[which + 1], lists[which + 2]
+                if gathered + (length if block >= 0 else 1) > spans.size:
+                    break  # there is always room for the longest list alone
+                done += 1
+                if block < 0:
+                    spans[gathered] = (at << _LENGTH_BITS) | length
+                    gathered += 1
+                    continue
                 width = (length + 63) >> 6
                 _intersect(
                     words, width, block_columns[block], block_columns[block + 1], block_shift[block], epoch,
                     blocked_column, blocked_bitmaps, bitmaps, slots, buckets,
                 )  # fmt: skip
-                length = _list_survivors(words, width, entry_place, block_entries[block], survivors)
-                for k in range(length):
-                    touched ^= code[survivors[k]]
-            for k in range(length):
-                if block >= 0:
-                    at = survivors[k]
+                before = gathered
+                gathered = _gather(words, width, entry_place, block_entries[block], spans, gathered)
+                for i in range(before, gathered):
+                    _prefetch(code, spans[i] >> _LENGTH_BITS)
+                    _prefetch(code, (spans[i] >> _LENGTH_BITS) + 8)
+            at = np.int64(0)
+            left = np.int64(0)
+            span = 0
+            while left > 0 or span < gathered:
+                if left == 0:
+                    at, left = spans[span] >> _LENGTH_BITS, spans[span] & _LENGTH_MASK
+                    span += 1
+                left -= 1
                 header = code[at]
                 leaves = (header >> 32) & 0xFFFF
                 handle = header & 0xFFFFFFFF
@@ -704,7 +763,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                     found += 1
                 at += 1 + 2 * leaves
         row += 1
-    clock[0], clock[1] = epoch, touched
+    clock[0] = epoch
     return row, found
 
 

@@ -11,7 +11,7 @@ stay, as ``KeyTable.may_deliver`` does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse
 from whimbrel.language.needs import names
-from whimbrel.match.content import Beside, ContentIndex
+from whimbrel.match.content import Beside, ContentIndex, Pack, Run
 from whimbrel.match.keys import KeyTable, may_deliver
+from whimbrel.match.segments import pack_parts
 from whimbrel.match.subjects import MAX_LEVELS, subject_attributes, subject_text
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
@@ -57,10 +58,10 @@ def _check_text(text: str | None) -> None:
 
 
 class Matcher:
-    """Subscriptions by id; *run* starts a repacking beside the matching (see ``ContentIndex``)."""
+    """Subscriptions by id; *run* starts a repacking beside the matching, *pack* does it (see ``ContentIndex``)."""
 
-    def __init__(self, *, run: Callable[[Callable[[], None]], object] | None = None) -> None:
-        self._content = ContentIndex(run=run)
+    def __init__(self, *, run: Run | None = None, pack: Pack = pack_parts) -> None:
+        self._content = ContentIndex(run=run, pack=pack)
         self._topics = TopicIndex()
         self._everything: dict[int, None] = {}
         """Subscriptions without any filter."""
@@ -83,11 +84,12 @@ class Matcher:
         cls,
         interests: Iterable[tuple[str, Interest]],
         *,
-        run: Callable[[Callable[[], None]], object] | None = None,
+        run: Run | None = None,
+        pack: Pack = pack_parts,
     ) -> Matcher:
         """Pack many subscriptions at once; an id twice is refused."""
-        matcher = cls(run=run)
-        matcher._content = ContentIndex.load(matcher._contents(interests), run=run)
+        matcher = cls(run=run, pack=pack)
+        matcher._content = ContentIndex.load(matcher._contents(interests), run=run, pack=pack)
         return matcher
 
     def _contents(self, interests: Iterable[tuple[str, Interest]]) -> Iterable[tuple[int, str]]:

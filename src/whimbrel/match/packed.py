@@ -60,6 +60,8 @@ class PackedIndex:
         self._patterns = patterns
         self.handles = handles
         """One more than the largest handle."""
+        self.widest = int(arrays.lists[1::4].max(initial=0))
+        """How many entries the longest list has."""
         self.dead = np.zeros(handles + 1, np.uint8)
         """Handles marked here are left out, and the last place says whether any is; all else never changes."""
 
@@ -136,22 +138,34 @@ class PackedIndex:
     @classmethod
     def map(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
         """Map the index at *path* into memory; workers that map the same file share one copy of it."""
+        return cls._from_bytes(path, np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8))
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
+        """Read the index at *path* into memory of our own, which no match will have to wait for."""
+        whole = np.empty(path.stat().st_size, np.uint8)
+        with path.open("rb", buffering=0) as file:
+            at = 0
+            while count := file.readinto(whole.data[at:]):
+                at += count
+        return cls._from_bytes(path, whole[:at])
+
+    @classmethod
+    def _from_bytes(cls, path: Path, whole: Any) -> tuple[PackedIndex, dict[str, Any]]:
         try:
-            return cls._mapped(path)
+            return cls._from_whole(path, whole)
         except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
             raise CorruptIndexError(str(path), f"not a packed index ({error})") from error
 
     @classmethod
-    def _mapped(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-            if magic != _MAGIC:
-                raise CorruptIndexError(str(path), "the first bytes are not those of a packed index")
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
-        begin = len(_MAGIC) + 8 + length
+    def _from_whole(cls, path: Path, whole: Any) -> tuple[PackedIndex, dict[str, Any]]:
+        start = len(_MAGIC) + 8
+        if whole[: len(_MAGIC)].tobytes() != _MAGIC:
+            raise CorruptIndexError(str(path), "the first bytes are not those of a packed index")
+        length = int.from_bytes(whole[len(_MAGIC) : start].tobytes(), "little")
+        header = json.loads(whole[start : start + length].tobytes())
+        begin = start + length
         begin += -begin % _ALIGNMENT
-        whole = np.memmap(path, np.uint8, "r")
         if whole.size != begin + header["bytes"]:
             raise CorruptIndexError(str(path), f"{whole.size} bytes, expected {begin + header['bytes']}")
         arrays: dict[str, Any] = {}
@@ -169,23 +183,22 @@ class PackedIndex:
 class Workspace:
     """What one thread needs to match against an index: working memory, and room for one event at a time."""
 
-    _ITEMS, _TEXT, _ROOM = 256, 65_536, 1_024
+    _ITEMS, _TEXT, _ROOM, _SPANS = 256, 65_536, 1_024, 1_024
 
     def __init__(self, index: PackedIndex) -> None:
         self._index = index
         a = index.arrays
         columns = index.encoder.width
-        widest = int(a.lists[1::4].max(initial=0))
         self._scratch = Scratch(
-            epoch=np.zeros(2, np.int64),
+            epoch=np.zeros(1, np.int64),
             buckets=np.zeros(columns, np.int64),
             slots=np.zeros(4 * columns, np.int64),
             pattern_epoch=np.zeros(a.pattern_anchor.size + 1, np.int64),
             seen=np.zeros(index.handles + 1, np.int64),
             active=np.zeros(a.lists.size // 4 + 1, np.int32),
             symbols=np.zeros(columns, np.int32),
-            words=np.zeros((widest + 63) // 64 + 1, np.int64),
-            survivors=np.zeros(widest + 1, np.int64),
+            words=np.zeros((index.widest + 63) // 64 + 1, np.int64),
+            spans=np.zeros(index.widest + self._SPANS, np.int64),
         )
         self._table = new_table()
         write_addresses(self._table, {**a._asdict(), **self._scratch._asdict(), "dead": index.dead})
@@ -210,7 +223,7 @@ class Workspace:
             given=np.zeros(0, np.int32),
         )
 
-    def match_one(self, attributes: Attributes) -> tuple[list[int], list[int]]:
+    def match_one(self, attributes: Attributes) -> tuple[Any, list[int]]:
         """Return the handles that match, and those the closures must have the last word on."""
         if not self._write_one(attributes):
             _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
@@ -220,9 +233,9 @@ class Workspace:
                 _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
             else:
                 handles, doubts = self._found.handles[:n], self._found.doubts[:n]
-        if doubts.any():
-            return handles[doubts == 0].tolist(), handles[doubts == 1].tolist()
-        return handles.tolist(), []
+        if b"\1" in doubts.tobytes():  # half the time of doubts.any()
+            return handles[doubts == 0], handles[doubts == 1].tolist()
+        return handles, []
 
     def _write_one(self, attributes: Attributes) -> bool:
         """Write an event straight into this workspace; False if it is not that simple."""

@@ -53,6 +53,8 @@ def compile_filter(tree: Predicate) -> VerdictFunction:
             return _xor(tuple(map(compile_filter, operands)))
         case Not(operand):
             return _not(compile_filter(operand))
+        case Compare(op, Name(name), Literal(value)):  # most leaves: one object each, not a dozen for the collector
+            return partial(_compare_attribute, op, name, value)
         case Compare(op, left, right):
             return _compare(op, compile_value(left), compile_value(right))
         case Equals(subject, options):
@@ -155,6 +157,11 @@ def _not(operand: VerdictFunction) -> VerdictFunction:
         return None if found is None else not found
 
     return verdict
+
+
+def _compare_attribute(op: CompareOp, name: str, constant: Scalar, attributes: Attributes) -> bool | None:
+    value = attributes.get(name)
+    return None if value is None else compare(op, value, constant)
 
 
 def _compare(op: CompareOp, left: ValueFunction, right: ValueFunction) -> VerdictFunction:

@@ -1,0 +1,145 @@
+"""Segments: packed indexes with the handles and texts of their filters, and how new ones are made of old ones.
+
+Rule: what a segment is made of travels as ``Part``s, flat arrays only, so that another process can do the packing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from whimbrel.language.backends.python import VerdictFunction, compile_filter
+from whimbrel.language.filters import parse
+from whimbrel.match.memory import give_back
+from whimbrel.match.packed import PackedIndex, Workspace
+from whimbrel.match.plans import Harvest, harvest
+from whimbrel.match.texts import Texts
+from whimbrel.model.attributes import Attributes
+
+__all__ = ["Part", "Segment", "pack_filters", "pack_parts"]
+
+_LARGE = 100_000
+"""A segment of more filters than this is worth asking the C library to give back what packing it took."""
+
+
+class Part(NamedTuple):
+    """Filters that a new segment takes along: handles ascending, texts in one buffer, and who of them is dead."""
+
+    handles: Any
+    text_bytes: Any
+    text_start: Any
+    dead: Any
+
+    @classmethod
+    def of(cls, filters: Sequence[tuple[int, str]]) -> Part:
+        """Return living filters as a part; handles ascending."""
+        texts = Texts()
+        for _, text in filters:
+            texts.append(text)
+        handles = np.fromiter((handle for handle, _ in filters), np.int64, len(filters))
+        return cls(handles, **texts.arrays(), dead=np.zeros(len(filters), np.uint8))
+
+    def living(self) -> Iterator[tuple[int, str]]:
+        """Yield what is not dead."""
+        texts = Texts.of(self.text_bytes, self.text_start)
+        for position in np.flatnonzero(self.dead == 0).tolist():
+            yield int(self.handles[position]), texts[position]
+
+
+class Segment:
+    """A packed index with the handles and texts of its filters; its own numbers are positions in these."""
+
+    def __init__(self, index: PackedIndex, handles: Any, texts: Texts) -> None:
+        self.index, self.handles, self.texts = index, handles, texts
+        self.buried = 0
+        self._local = threading.local()
+
+    @property
+    def workspace(self) -> Workspace:
+        """This thread's working memory."""
+        found: Workspace | None = getattr(self._local, "workspace", None)
+        if found is None:
+            found = self._local.workspace = self.index.workspace()
+        return found
+
+    def position(self, handle: int) -> int | None:
+        """Return where *handle* stands here, or None."""
+        at = int(np.searchsorted(self.handles, handle))
+        return at if at < self.handles.size and self.handles[at] == handle else None
+
+    def bury(self, position: int) -> bool:
+        """Mark a filter dead; return whether it was alive."""
+        was_alive = self.index.bury(position)
+        self.buried += was_alive
+        return was_alive
+
+    def part(self) -> Part:
+        """Return what a new segment takes along of this one; who dies later is not in it."""
+        return Part(self.handles, **self.texts.arrays(), dead=self.index.dead[:-1].copy())
+
+    def match(self, attributes: Attributes) -> list[int]:
+        """Return the handles of the filters that are true of *attributes*."""
+        certain, doubtful = self.workspace.match_one(attributes)
+        found: list[int] = self.handles[certain].tolist() if certain.size else []
+        if doubtful:
+            asked = set(doubtful).difference(certain.tolist())
+            found += [int(self.handles[position]) for position in asked if self.is_true(position, attributes)]
+        return found
+
+    def is_true(self, position: int, attributes: Attributes) -> bool:
+        """Ask the closures, which have the last word."""
+        return _closure(self.texts[position])(attributes) is True
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Write the segment to *path*, whole or not at all."""
+        extra = {"handles": self.handles, "dead": self.index.dead, **self.texts.arrays()}
+        self.index.save(path, extra=extra)
+
+    @classmethod
+    def map(cls, path: Path) -> Segment:
+        """Map what ``save`` wrote; who dies from here on is this process's affair."""
+        return cls._of(*PackedIndex.map(path))
+
+    @classmethod
+    def read(cls, path: Path) -> Segment:
+        """Read what ``save`` wrote."""
+        return cls._of(*PackedIndex.read(path))
+
+    @classmethod
+    def _of(cls, packed: PackedIndex, extra: dict[str, Any]) -> Segment:
+        packed.dead[:] = extra["dead"]
+        segment = cls(packed, extra["handles"], Texts.of(extra["text_bytes"], extra["text_start"]))
+        segment.buried = int(packed.dead[:-1].sum())
+        return segment
+
+
+def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
+    """Pack (handle, text) pairs, handles ascending."""
+    found, handles, texts = Harvest(), [], Texts()
+    for position, (handle, text) in enumerate(filters):
+        harvest(found, position, text)
+        handles.append(handle)
+        texts.append(text)
+    segment = Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
+    del found
+    if len(handles) > _LARGE:
+        give_back()
+    return segment
+
+
+def pack_parts(parts: Sequence[Part]) -> Segment:
+    """Pack what lives in *parts* into one segment."""
+    return pack_filters(heapq.merge(*(part.living() for part in parts)))
+
+
+@lru_cache(maxsize=4_096)
+def _closure(text: str) -> VerdictFunction:
+    return compile_filter(parse(text))
