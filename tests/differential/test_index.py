@@ -205,7 +205,7 @@ def test_a_process_packs_the_same(tmp_path: Path) -> None:
         bad = Part.of([(1, "a ==")])
         with pytest.raises(PackingProcessError, match="FilterError"):
             pack([bad])
-    index.save(tmp_path / "index")
+        index.save(tmp_path / "index")
     assert sorted(ContentIndex.map(tmp_path / "index").match({"a": 2})) == [3, 6]
 
 
