@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from whimbrel.model.attributes import Attributes, Int64
 
 __all__ = ["CorruptIndexError", "PackedIndex", "Workspace"]
 
-_MAGIC = b"whimbrel packed index 1\n"
+_MAGIC = b"whimbrel packed index 2\n"
 _ALIGNMENT = 64
 
 
@@ -107,20 +108,24 @@ class PackedIndex:
         arrays = dict(self.arrays._asdict())
         arrays |= {f"extra.{name}": array for name, array in (extra or {}).items()}
         layout: dict[str, Any] = {}
-        at = 0
+        at = checksum = 0
         for name, array in arrays.items():
             layout[name] = {"at": at, "dtype": array.dtype.str, "size": int(array.size)}
             at += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+            checksum = zlib.crc32(
+                bytes(-array.nbytes % _ALIGNMENT), zlib.crc32(np.ascontiguousarray(array).data, checksum)
+            )
         header = json.dumps(
             {
                 "arrays": layout,
                 "bytes": at,
+                "crc32": checksum,
                 "handles": self.handles,
                 "columns": [[name, list(derivation)] for name, derivation in self._columns],
                 "patterns": [list(key) for key in self._patterns],
             }
         ).encode()
-        head = _MAGIC + len(header).to_bytes(8, "little") + header
+        head = _MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(8, "little") + header
         head += b"\0" * (-len(head) % _ALIGNMENT)
         scratch = path.with_name(path.name + ".part")
         try:
@@ -159,15 +164,20 @@ class PackedIndex:
 
     @classmethod
     def _from_whole(cls, path: Path, whole: Any) -> tuple[PackedIndex, dict[str, Any]]:
-        start = len(_MAGIC) + 8
+        start = len(_MAGIC) + 16
         if whole[: len(_MAGIC)].tobytes() != _MAGIC:
             raise CorruptIndexError(str(path), "the first bytes are not those of a packed index")
-        length = int.from_bytes(whole[len(_MAGIC) : start].tobytes(), "little")
-        header = json.loads(whole[start : start + length].tobytes())
+        length, header_checksum = whole[len(_MAGIC) : start].view("<u8").tolist()
+        text = whole[start : start + length].tobytes()
+        if zlib.crc32(text) != header_checksum:
+            raise CorruptIndexError(str(path), "the checksum of its header is wrong")
+        header = json.loads(text)
         begin = start + length
         begin += -begin % _ALIGNMENT
         if whole.size != begin + header["bytes"]:
             raise CorruptIndexError(str(path), f"{whole.size} bytes, expected {begin + header['bytes']}")
+        if zlib.crc32(whole[begin:]) != header["crc32"]:  # the kernel trusts every number in it
+            raise CorruptIndexError(str(path), "its checksum is wrong")
         arrays: dict[str, Any] = {}
         for name, place in header["arrays"].items():
             dtype = np.dtype(place["dtype"])
