@@ -1,0 +1,191 @@
+"""Facts: what a node accepted, each with its number; a row of one of the log's tables.
+
+A publication is a ``Notification``; the others stand here.
+Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: whoever stamps them takes care
+of it (``later``), so that what has expired stays expired whoever replays the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import INT64_MAX, instant, name, text, whole
+from whimbrel.model.device import DeviceState, Display
+from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
+
+__all__ = [
+    "Fact",
+    "InterestChanged",
+    "Mode",
+    "Outcome",
+    "PresenceChange",
+    "PresenceChanged",
+    "Receipt",
+    "Reported",
+    "SessionChange",
+    "SessionChanged",
+    "later",
+]
+
+MAX_ACCESS_BYTES = 65_536
+_HASH_BYTES = 32
+
+
+class Mode(Enum):
+    """What a device's receipt does to the copy that is held for the others (Elvin proxy, 4.4)."""
+
+    TAKE = "take"
+    KEEP = "keep"
+
+
+class PresenceChange(Enum):
+    """What a device did; the ``change`` column of ``presence``."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    JOINED = "joined"
+    LEFT = "left"
+
+
+class SessionChange(Enum):
+    """What happened to a session itself; the ``change`` column of ``sessions``."""
+
+    CREATED = "created"
+    ACCESS = "access"
+    """Its passwords or its access control list were replaced."""
+    DELETED = "deleted"
+
+
+class Outcome(Enum):
+    """How a notification ended for a device; the ``outcome`` column of ``receipts`` and ``deliveries``."""
+
+    DELIVERED = "delivered"
+    WITHHELD = "withheld"
+    """A policy decided that this device should not have it."""
+    EXPIRED = "expired"
+    DISPLACED = "displaced"
+    """Newer ones took its place."""
+    TAKEN_ELSEWHERE = "taken elsewhere"
+    DROPPED = "dropped"
+    """Not held (live only), or nobody is left who would want it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterestChanged:
+    """One row of ``interests``; a removed subscription says only which it was."""
+
+    node: str
+    seq: int
+    changed_at: int
+    change: InterestChange
+    subscription: Subscription
+    device: str | None = None
+    """Who changed it; the other devices of the session are told."""
+
+    def __post_init__(self) -> None:
+        _number(self.node, self.seq, "changed_at", self.changed_at)
+        if self.device is not None:
+            name("device", self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresenceChanged:
+    """One row of ``presence``."""
+
+    node: str
+    seq: int
+    changed_at: int
+    device: str
+    change: PresenceChange
+    session: str | None = None
+    receipt: Mode | None = None
+
+    def __post_init__(self) -> None:
+        _number(self.node, self.seq, "changed_at", self.changed_at)
+        name("device", self.device)
+        is_of_session = self.change in {PresenceChange.JOINED, PresenceChange.LEFT}
+        if is_of_session != (self.session is not None):
+            allowed = "a session" if is_of_session else "none"
+            raise InvalidValueError(f"session of a device that {self.change.value}", self.session, allowed)
+        if self.session is not None:
+            name("session", self.session)
+        if (self.change is PresenceChange.JOINED) != (self.receipt is not None):
+            raise InvalidValueError("receipt", self.receipt, "take or keep where a device joins, else none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """One row of ``reports``."""
+
+    node: str
+    seq: int
+    state: DeviceState
+
+    def __post_init__(self) -> None:
+        _number(self.node, self.seq, "reported_at", self.state.reported_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """One row of ``receipts``: the outcome of handing a notification over to a device."""
+
+    node: str
+    seq: int
+    handed_at: int
+    session: str
+    device: str
+    notification: NotificationId
+    subscriptions: tuple[SubscriptionIdentity, ...] = ()
+    outcome: Outcome = Outcome.DELIVERED
+    body_hash: bytes | None = None
+    via: str | None = None
+    battery: float | None = None
+    network_connection: float | None = None
+    display: Display | None = None
+
+    def __post_init__(self) -> None:
+        _number(self.node, self.seq, "handed_at", self.handed_at)
+        name("session", self.session)
+        name("device", self.device)
+        if self.body_hash is not None and len(self.body_hash) != _HASH_BYTES:
+            raise InvalidValueError("body_hash", self.body_hash, f"{_HASH_BYTES} bytes of SHA-256")
+        if self.via is not None and self.via not in {"live", "held", "retained"}:
+            raise InvalidValueError("via", self.via, "live, held or retained")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChanged:
+    """One row of ``sessions``; *access* is what ``hold.access`` makes of passwords and lists: hashes, as JSON."""
+
+    node: str
+    seq: int
+    changed_at: int
+    session: str
+    change: SessionChange
+    access: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        _number(self.node, self.seq, "changed_at", self.changed_at)
+        name("session", self.session)
+        if self.access is not None:
+            text("access", self.access, max_bytes=MAX_ACCESS_BYTES)
+        if self.device is not None:
+            name("device", self.device)
+
+
+Fact: TypeAlias = Notification | InterestChanged | PresenceChanged | Reported | Receipt | SessionChanged
+
+
+def later(last: int, now: int) -> int:
+    """Return the time to stamp a fact with: *now*, or *last* if the clock was set back since."""
+    return max(last, now)
+
+
+def _number(node: str, seq: int, what: str, moment: int) -> None:
+    NotificationId(node, whole("seq", seq, 0, INT64_MAX))
+    instant(what, moment)
