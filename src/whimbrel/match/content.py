@@ -12,7 +12,7 @@ Rule: ``match`` never waits for a repacking; only changes take the lock, and hol
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -241,18 +241,24 @@ class ContentIndex:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path) -> None:
-        """Repack everything and write it to *path*, whole or not at all."""
+    def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+        """Repack everything and write it to *path*, whole or not at all; *extra* arrays travel with it."""
         self.repack(whole=True)
         segments = self._state.segments
-        (segments[0] if segments else pack_filters([])).save(path)
+        (segments[0] if segments else pack_filters([])).save(path, extra=extra)
 
     @classmethod
     def map(cls, path: Path) -> ContentIndex:
         """Map what ``save`` wrote; workers that map one file share one copy of it."""
+        return cls.map_with(path)[0]
+
+    @classmethod
+    def map_with(cls, path: Path) -> tuple[ContentIndex, dict[str, Any]]:
+        """Map what ``save`` wrote, with the extra arrays."""
+        segment, extra = Segment.map(path)
         index = cls()
-        index._state = _State((Segment.map(path),), (Delta(),))
-        return index
+        index._state = _State((segment,), (Delta(),))
+        return index, extra
 
     @property
     def size_bytes(self) -> int:

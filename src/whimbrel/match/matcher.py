@@ -10,9 +10,11 @@ stay, as ``KeyTable.may_deliver`` does.
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from whimbrel.match.content import Beside, ContentIndex, Pack, Run
 from whimbrel.match.keys import KeyTable, may_deliver
 from whimbrel.match.segments import pack_parts
 from whimbrel.match.subjects import MAX_LEVELS, subject_attributes, subject_text
+from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS, KeyHashes
@@ -57,6 +60,25 @@ def _check_text(text: str | None) -> None:
         raise FilterError(ErrorCode.TOKEN, reason, text, at, at + 2)
 
 
+_SAVED = (
+    "everything with_subject keys subjects.handles subjects.bytes subjects.start "
+    "looked_at_again.handles looked_at_again.bytes looked_at_again.start ids.bytes ids.start"
+).split()
+
+
+def _named(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
+    """Return texts by handle as arrays."""
+    arrays = Texts.from_strings(texts.values()).arrays()
+    handles = np.fromiter(texts, np.int64)
+    return {f"{name}.handles": handles, f"{name}.bytes": arrays["text_bytes"], f"{name}.start": arrays["text_start"]}
+
+
+def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
+    """Return what ``_named`` took."""
+    texts = Texts.of(arrays[f"{name}.bytes"], arrays[f"{name}.start"])
+    return ((handle, texts[at]) for at, handle in enumerate(arrays[f"{name}.handles"].tolist()))
+
+
 class Matcher:
     """Subscriptions by id; *run* starts a repacking beside the matching, *pack* does it (see ``ContentIndex``)."""
 
@@ -74,7 +96,7 @@ class Matcher:
         self._keys = KeyTable()
         self._interests: dict[int, tuple[KeyHashes, bool]] = {}
         """Keys and accept_insecure, of those that are not plain."""
-        self._ids: list[str | None] = []
+        self._ids: list[str | None] | Texts = []
         """By handle; None if it is free."""
         self._handles: dict[str, int] = {}
         self._free: deque[int] = deque()
@@ -136,11 +158,14 @@ class Matcher:
         self._with_subject.discard(handle)
         self._interests.pop(handle, None)
         self._keys.remove(handle)
+        assert isinstance(self._ids, list)
         self._ids[handle] = None
         self._free.append(handle)
         return True
 
     def _new_handle(self, subscription: str) -> int:
+        if isinstance(self._ids, Texts):
+            raise InvalidValueError("subscription id", subscription, "none: this matcher is mapped, and only matches")
         if len(self._free) > _QUARANTINE:
             handle = self._free.popleft()
             self._ids[handle] = subscription
@@ -261,6 +286,53 @@ class Matcher:
             stays[at] = self._admits(int(handles[at]), subject)
         return rows[stays], handles[stays]
 
+    @property
+    def needs_subjects(self) -> bool:
+        """Whether subjects make a difference to the answer."""
+        return bool(self._subjects or self._with_subject or self._looked_at_again)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether keys of notifications make a difference where a notification may be delivered insecurely."""
+        return bool(self._interests)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+        """Write everything to one file, whole or not at all; *extra* arrays travel with it."""
+        keys = [[handle, keys.texts(), accepts] for handle, (keys, accepts) in self._interests.items()]
+        ids = Texts.from_strings(each or "" for each in (self._ids[handle] for handle in range(len(self._ids))))
+        own = {
+            "everything": np.fromiter(self._everything, np.int64),
+            "with_subject": np.fromiter(self._with_subject, np.int64),
+            "keys": np.frombuffer(json.dumps(keys).encode(), np.uint8),
+            **_named("subjects", self._subjects),
+            **_named("looked_at_again", self._looked_at_again),
+            "ids.bytes": ids.arrays()["text_bytes"],
+            "ids.start": ids.arrays()["text_start"],
+        }
+        arrays = {f"matcher.{name}": array for name, array in own.items()}
+        self._content.save(path, extra=arrays | dict(extra or {}))
+
+    @classmethod
+    def map(cls, path: Path) -> tuple[Matcher, dict[str, Any]]:
+        """Map what ``save`` wrote: a matcher that only matches, and the extra arrays; workers share one copy."""
+        content, extra = ContentIndex.map_with(path)
+        own = {name: extra.pop(f"matcher.{name}") for name in _SAVED}
+        matcher = cls()
+        matcher._content = content
+        matcher._everything = dict.fromkeys(own["everything"].tolist())
+        matcher._with_subject = set(own["with_subject"].tolist())
+        matcher._looked_at_again = dict(_pairs("looked_at_again", own))
+        matcher._subjects = dict(_pairs("subjects", own))
+        for handle, subject in matcher._subjects.items():
+            matcher._topics.add(subject, handle)
+        for handle, texts, accepts in json.loads(own["keys"].tobytes()):
+            matcher._interests[handle] = (KeyHashes.parse(texts), accepts)
+            matcher._keys.put(handle, KeyHashes.parse(texts), accept_insecure=accepts)
+        matcher._ids = Texts.of(own["ids.bytes"], own["ids.start"])
+        return matcher, extra
+
     # -- whose -------------------------------------------------------------------------------------------------------
 
     def id_of(self, handle: int) -> str:
@@ -271,7 +343,7 @@ class Matcher:
         return found
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self._ids) if isinstance(self._ids, Texts) else len(self._handles)
 
     @property
     def content(self) -> ContentIndex:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,15 +98,16 @@ class Segment:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path) -> None:
-        """Write the segment to *path*, whole or not at all."""
-        extra = {"handles": self.handles, "dead": self.index.dead, **self.texts.arrays()}
-        self.index.save(path, extra=extra)
+    def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+        """Write the segment to *path*, whole or not at all; *extra* arrays travel with it."""
+        own = {"handles": self.handles, "dead": self.index.dead, **self.texts.arrays()}
+        self.index.save(path, extra=own | dict(extra or {}))
 
     @classmethod
-    def map(cls, path: Path) -> Segment:
-        """Map what ``save`` wrote; who dies from here on is this process's affair."""
-        return cls._of(*PackedIndex.map(path))
+    def map(cls, path: Path) -> tuple[Segment, dict[str, Any]]:
+        """Map what ``save`` wrote, and the extra arrays; who dies from here on is this process's affair."""
+        packed, extra = PackedIndex.map(path)
+        return cls._of(packed, extra), extra
 
     @classmethod
     def read(cls, path: Path) -> Segment:

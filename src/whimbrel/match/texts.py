@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,14 @@ class Texts:
         """Return the texts that lie in two arrays, e.g. in a mapped file; they cannot grow."""
         texts = cls()
         texts._bytes, texts._starts = data, starts
+        return texts
+
+    @classmethod
+    def from_strings(cls, strings: Iterable[str]) -> Texts:
+        """Return *strings* as texts."""
+        texts = cls()
+        for each in strings:
+            texts.append(each)
         return texts
 
     def append(self, text: str) -> None:
