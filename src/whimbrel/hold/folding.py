@@ -1,0 +1,57 @@
+"""Folding a log: the hold without a wire, for whoever wants to know only what became of everything.
+
+A log of a broker has receipts, and they decide. Where there are none (imported or generated logs), what is handed over
+counts as received at once.
+"""
+
+from __future__ import annotations
+
+from whimbrel.hold.commands import Command, Forget, HandOver, Settle
+from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.hold.sessions import Hold, Matches
+from whimbrel.model.facts import Fact, Outcome
+
+__all__ = ["Folding", "Settled"]
+
+Settled = tuple[list[Settle], list[int]]
+"""Outcomes, and the notifications that were forgotten."""
+
+
+class Folding:
+    """A hold whose commands are answered on the spot."""
+
+    def __init__(self, node: str, *, retention: Retention = DEFAULT_RETENTION, assume_receipts: bool = True) -> None:
+        self.hold = Hold(node, retention=retention)
+        self._assume_receipts = assume_receipts
+
+    def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
+        """Take the next fact in."""
+        return self._answered(self.hold.apply(fact, matches))
+
+    def published(self, seq: int, at: int, expires_at: int | None, matches: Matches) -> Settled:
+        """Take a publication in."""
+        return self._answered(self.hold.published(seq, at, expires_at, matches))
+
+    def confirmed(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> Settled:
+        """Take a receipt in."""
+        return self._answered(self.hold.confirmed(at, session, device, seq, outcome))
+
+    def tick(self, now: int) -> Settled:
+        """Let time pass."""
+        return self._answered(self.hold.tick(now))
+
+    def _answered(self, commands: list[Command]) -> Settled:
+        settled: list[Settle] = []
+        forgotten: list[int] = []
+        for command in commands:  # what is confirmed below hands nothing over
+            if isinstance(command, Settle):
+                settled.append(command)
+            elif isinstance(command, Forget):
+                forgotten.append(command.seq)
+            elif isinstance(command, HandOver) and self._assume_receipts:
+                for session, _ in command.sessions:
+                    more = self.hold.confirmed(self.hold.now, session, command.device, command.seq, Outcome.DELIVERED)
+                    answered = self._answered(more)
+                    settled += answered[0]
+                    forgotten += answered[1]
+        return settled, forgotten

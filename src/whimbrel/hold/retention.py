@@ -1,0 +1,56 @@
+"""Retention: how long and how many (Elvin proxy, 4.7 and 5.1.3)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
+
+__all__ = ["DEFAULT_RETENTION", "Lapses", "Retention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What a deployment holds for subscriptions that do not say; both bounds always exist."""
+
+    ttl_us: int = 24 * 3_600 * 1_000_000
+    max_held: int = 1_000
+
+    def __post_init__(self) -> None:
+        whole("ttl_us", self.ttl_us, 0, INT64_MAX)
+        whole("max_held", self.max_held, 0, INT32_MAX)
+
+
+DEFAULT_RETENTION = Retention()
+
+_LITTLE = 1_024
+
+
+class Lapses:
+    """When what is held lapses, the earliest first: the sweep looks only at what is due.
+
+    What is delivered before its time stays in the heap until then, or until there is more of it than of the rest.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, str]] = []
+        self._delivered = 0
+
+    def push(self, lapse: int, seq: int, session: str) -> None:
+        """Note that something of a notification in a session lapses."""
+        heapq.heappush(self._heap, (lapse, seq, session))
+
+    def due(self, now: int) -> Iterator[tuple[int, int, str]]:
+        """Yield and forget what lapses at or before *now*, the earliest first."""
+        while self._heap and self._heap[0][0] <= now:
+            yield heapq.heappop(self._heap)
+
+    def release(self, count: int, is_held: Callable[[int, str], bool]) -> None:
+        """Note that *count* entries will find nothing; once they are the most, throw them away."""
+        self._delivered += count
+        if self._delivered > _LITTLE and 2 * self._delivered > len(self._heap):
+            self._heap = [entry for entry in self._heap if is_held(entry[1], entry[2])]
+            heapq.heapify(self._heap)
+            self._delivered = 0

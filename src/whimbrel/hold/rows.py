@@ -1,0 +1,157 @@
+"""Rows: how the hold's state is kept in a view, row by row.
+
+A row is known by its kind and whose it is; its value is CBOR. Whoever follows the hold writes the rows that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import cbor2
+
+from whimbrel.hold.state import Copy, Member, Pending, Session, State
+from whimbrel.model.facts import Outcome
+from whimbrel.model.keys import KeyHashes
+from whimbrel.model.place import Area, Place
+from whimbrel.model.subscription import Subscription
+
+__all__ = ["Key", "keys", "restored", "written"]
+
+Key: TypeAlias = tuple[str | int | None, ...]
+"""What a row is known by: its kind, then whose it is."""
+
+
+def keys(state: State) -> Iterable[Key]:
+    """Yield the keys of all rows of *state*."""
+    for name, session in state.sessions.items():
+        yield ("session", name)
+        yield from (("subscription", name, *identity) for identity in session.subscriptions)
+        yield from (("member", name, device) for device in session.members)
+        yield from (("pending", name, seq) for seq in session.pending)
+    yield from (("copy", seq) for seq in state.copies)
+
+
+def written(state: State, touched: Iterable[Key]) -> tuple[dict[Key, bytes], set[Key]]:
+    """Return the rows of *touched* keys that there are, and the keys of those that there are not."""
+    put: dict[Key, bytes] = {("now",): cbor2.dumps(state.now)}
+    drop: set[Key] = set()
+    for key in touched:
+        value = _row(state, key)
+        if value is None:
+            drop.add(key)
+        else:
+            put[key] = cbor2.dumps(value)
+    return put, drop
+
+
+def _row(state: State, key: tuple[Any, ...]) -> object | None:
+    """Return what is kept under *key*, or None if there is nothing."""
+    kind, whose, *rest = key
+    if kind == "copy":
+        copy = state.copies.get(whose)
+        return None if copy is None else [sorted(copy.received), sorted(copy.attempted)]
+    session = state.sessions.get(whose)
+    if session is None:
+        return None
+    if kind == "session":
+        return [session.access, [list(identity) for identity in session.subscriptions], list(session.members)]
+    if kind == "subscription":
+        subscription = session.subscriptions.get(tuple(rest))
+        return None if subscription is None else _subscription_row(subscription)
+    if kind == "member":
+        member = session.members.get(rest[0])
+        return None if member is None else [member.is_present, member.takes]
+    pending = session.pending.get(rest[0])
+    return None if pending is None else _pending_row(session, rest[0], pending)
+
+
+def _pending_row(session: Session, seq: int, pending: Pending) -> object:
+    end = pending.end
+    return [
+        [[*identity, lapse] for identity, lapse in pending.held.items()],
+        pending.lapses_at,
+        None if end is None else [end[0].value, [list(identity) for identity in end[1]], end[2]],
+        sorted(pending.settled),
+        {device: [list(i) for i in session.members[device].in_flight[seq]] for device in sorted(pending.in_flight)},
+    ]
+
+
+def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
+    """Return the state that a view has the rows of."""
+    state = State()
+    found: dict[tuple[Any, ...], Any] = {key: cbor2.loads(value) for key, value in rows if key[0] != "notification"}
+    state.now = found.get(("now",), state.now)
+    for key, value in found.items():
+        if key[0] == "session":
+            _restore_session(state, str(key[1]), value, found)
+        elif key[0] == "copy":
+            copy = state.copies[key[1]] = Copy()
+            copy.received, copy.attempted = set(value[0]), set(value[1])
+    pending = [key for key in found if key[0] == "pending"]
+    for key in sorted(pending, key=lambda key: (key[2], key[1])):
+        _restore_pending(state, str(key[1]), key[2], found[key])
+    return state
+
+
+def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any, ...], Any]) -> None:
+    session = state.sessions[name] = Session(name)
+    session.access, identities, devices = value
+    for subject_filter, own_name in identities:
+        row = found[("subscription", name, subject_filter, own_name)]
+        session.subscriptions[(subject_filter, own_name)] = _subscription(name, row)
+    for device in devices:
+        is_present, takes = found[("member", name, device)]
+        session.members[device] = Member(is_present=is_present, takes=takes)
+        if is_present:
+            state.joined.setdefault(device, set()).add(name)
+
+
+def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
+    held, lapses_at, end, settled, in_flight = value
+    session = state.sessions[name]
+    pending = session.pending[seq] = Pending({(subject, own): lapse for subject, own, lapse in held}, lapses_at)
+    state.copies[seq].sessions.add(name)
+    for identity, lapse in pending.held.items():
+        session.counts.setdefault(identity, {})[seq] = None
+        state.lapses.push(lapse, seq, name)
+    if end is not None:
+        outcome, identities, moment = end
+        pending.end = (Outcome(outcome), tuple((subject, own) for subject, own in identities), moment)
+    pending.settled = set(settled)
+    for device, identities in in_flight.items():
+        pending.in_flight.add(device)
+        session.members[device].in_flight[seq] = tuple((subject, own) for subject, own in identities)
+
+
+def _subscription_row(subscription: Subscription) -> list[object]:
+    """Return *subscription* as plain values."""
+    near = subscription.near
+    return [
+        subscription.subject_filter,
+        subscription.name,
+        subscription.filter_text,
+        subscription.ttl_us,
+        subscription.max_held,
+        subscription.policy,
+        None if near is None else [near.centre.latitude, near.centre.longitude, near.radius_m],
+        list(subscription.keys.texts()),
+        subscription.accept_insecure,
+    ]
+
+
+def _subscription(session: str, row: Any) -> Subscription:
+    """Return the subscription; the value checks itself."""
+    subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure = row
+    return Subscription(
+        session=session,
+        subject_filter=subject_filter,
+        name=name,
+        filter_text=filter_text,
+        ttl_us=ttl_us,
+        max_held=max_held,
+        policy=policy,
+        near=None if near is None else Area(Place(near[0], near[1]), near[2]),
+        keys=KeyHashes.parse(keys),
+        accept_insecure=accept_insecure,
+    )

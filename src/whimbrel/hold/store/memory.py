@@ -1,0 +1,46 @@
+"""The store in memory: for the simulator, the pipeline and tests, where the log is replayed from its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from whimbrel.hold.store.interface import NOTHING_APPLIED, Key, decode_key, encode_key
+from whimbrel.model.bounds import INT64_MAX, whole
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """Rows in a dictionary, under their encoded keys, so that they sort as those of other stores do."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, bytes], bytes] = {}
+        self._applied = NOTHING_APPLIED
+
+    @property
+    def applied(self) -> int:
+        """The number of the last fact in the view; ``NOTHING_APPLIED`` if there is none."""
+        return self._applied
+
+    def rows(self) -> Iterator[tuple[Key, bytes]]:
+        """Yield all rows in order of their keys."""
+        for encoded, value in sorted(self._rows.items()):
+            yield decode_key(*encoded), value
+
+    def get(self, key: Key) -> bytes | None:
+        """Return the row under *key*, or None."""
+        return self._rows.get(encode_key(key))
+
+    def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
+        """Drop, then put, and be the view up to *applied*: all of it or nothing."""
+        whole("applied", applied, self._applied, INT64_MAX)
+        # Whatever can fail fails before the first change.
+        dropped = list(map(encode_key, drop))
+        added = {encode_key(key): bytes(value) for key, value in put.items()}
+        for encoded in dropped:
+            self._rows.pop(encoded, None)
+        self._rows.update(added)
+        self._applied = applied
+
+    def close(self) -> None:
+        """Let go of the store."""

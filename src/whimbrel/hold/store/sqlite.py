@@ -1,0 +1,190 @@
+"""The store in a file of SQLite: a broker that starts again reads rows, not the whole log.
+
+Rule: ``synchronous=NORMAL`` is enough, because the log is the truth. In WAL mode a commit is whole or absent, whatever
+happens; after a power failure the last commits may be absent, ``applied`` says how many, and the log has them.
+Rule: a row carries its CRC-32, because SQLite checks the structure of its pages and not what stands in them.
+Rule: a file that is not ours is refused and left alone, never overwritten.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.store.interface import (
+    NOTHING_APPLIED,
+    CorruptStoreError,
+    Key,
+    NewerStoreError,
+    StoreUnavailableError,
+    decode_key,
+    encode_key,
+)
+from whimbrel.model.bounds import INT64_MAX, whole
+
+__all__ = ["FORMAT", "SqliteStore"]
+
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;
+CREATE TABLE rows (kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+"""
+_CRC_BYTES = 4
+# What the machine does to us; everything else that SQLite complains of is the file's fault.
+_ENVIRONMENT = frozenset({
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+})  # fmt: skip
+_PRIMARY_CODE = 0xFF
+
+
+class SqliteStore:
+    """One file, one writer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._translated():
+            # The broker may open it in one thread and commit in another; never in two at a time.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            with self._translated():
+                self._open()
+                self._applied = self._read_applied()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA synchronous=NORMAL")
+        names = {name for (name,) in execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        if not names and execute("PRAGMA page_count").fetchone()[0] == 0:
+            execute("PRAGMA journal_mode=WAL")
+            with self._transaction():
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    execute(statement)
+                execute("INSERT INTO meta VALUES ('format', ?)", (FORMAT,))
+                self._write_applied(NOTHING_APPLIED)
+            return
+        if names != {"meta", "rows"}:
+            raise self._corrupt("its tables are not those of a hold")
+        self._check_format()
+        execute("PRAGMA journal_mode=WAL")
+        # Reads the file once, as restoring a hold does anyway. Pages that lost rows unnoticed would cost notifications.
+        for (complaint,) in execute("PRAGMA quick_check(1)"):
+            if complaint != "ok":
+                raise self._corrupt(str(complaint))
+
+    @property
+    def applied(self) -> int:
+        """The number of the last fact in the view; ``NOTHING_APPLIED`` if there is none."""
+        return self._applied
+
+    def rows(self) -> Iterator[tuple[Key, bytes]]:
+        """Yield all rows in order of their keys; nothing may be committed meanwhile."""
+        with self._translated():
+            for kind, encoded, sealed in self._connection.execute(
+                "SELECT kind, key, value FROM rows ORDER BY kind, key"
+            ):
+                yield self._key(kind, encoded), self._unsealed(sealed, kind, encoded)
+
+    def get(self, key: Key) -> bytes | None:
+        """Return the row under *key*, or None."""
+        encoded = encode_key(key)
+        with self._translated():
+            found = self._connection.execute("SELECT value FROM rows WHERE kind = ? AND key = ?", encoded).fetchone()
+        return None if found is None else self._unsealed(found[0], *encoded)
+
+    def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
+        """Drop, then put, and be the view up to *applied*: all of it or, with an error, nothing."""
+        whole("applied", applied, self._applied, INT64_MAX)
+        with self._translated(), self._transaction():
+            self._connection.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", map(encode_key, drop))
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)",
+                ((*encode_key(key), _sealed(value, *encode_key(key))) for key, value in put.items()),
+            )
+            self._write_applied(applied)
+        self._applied = applied
+
+    def close(self) -> None:
+        """Let go of the file; closing twice does no harm."""
+        self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # a full disk has rolled it back already
+                self._connection.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Make SQLite's complaints ours; misuse of its interface stays what it is, a bug."""
+        try:
+            yield
+        except (sqlite3.InterfaceError, sqlite3.ProgrammingError):
+            raise
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE
+            if code in _ENVIRONMENT:
+                raise StoreUnavailableError(str(self._path), str(error)) from error
+            raise self._corrupt(str(error)) from error
+
+    def _corrupt(self, reason: str) -> CorruptStoreError:
+        return CorruptStoreError(str(self._path), reason)
+
+    def _check_format(self) -> None:
+        found = self._connection.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+        if found is None or not isinstance(found[0], int) or found[0] < 1:
+            raise self._corrupt("it does not say its format")
+        if found[0] > FORMAT:
+            raise NewerStoreError(str(self._path), found[0], FORMAT)
+
+    def _write_applied(self, applied: int) -> None:
+        sealed = _sealed(str(applied).encode(), "meta", b"applied")
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('applied', ?)", (sealed,))
+
+    def _read_applied(self) -> int:
+        found = self._connection.execute("SELECT value FROM meta WHERE name = 'applied'").fetchone()
+        if found is None:
+            raise self._corrupt("it does not say how much of the log it holds")
+        try:
+            return whole("applied", int(self._unsealed(found[0], "meta", b"applied")), NOTHING_APPLIED, INT64_MAX)
+        except (ValueError, InvalidValueError):
+            raise self._corrupt("it says in no way we know how much of the log it holds") from None
+
+    def _key(self, kind: object, encoded: object) -> Key:
+        if isinstance(kind, str) and isinstance(encoded, bytes):
+            try:
+                return decode_key(kind, encoded)
+            except InvalidValueError:
+                pass
+        raise self._corrupt("a key is not one")
+
+    def _unsealed(self, sealed: object, kind: str, encoded: bytes) -> bytes:
+        if isinstance(sealed, bytes) and len(sealed) >= _CRC_BYTES:
+            value = sealed[_CRC_BYTES:]
+            if _sealed(value, kind, encoded) == sealed:
+                return value
+        raise self._corrupt("a row does not have its checksum")
+
+
+def _sealed(value: bytes, kind: str, encoded: bytes) -> bytes:
+    """Return *value* behind the checksum of its key and itself."""
+    return zlib.crc32(value, zlib.crc32(encoded, zlib.crc32(kind.encode()))).to_bytes(_CRC_BYTES) + value
