@@ -8,6 +8,7 @@ Rule: everything that changes is noted (``_touch``), so that a view can follow i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import TypeAlias
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
@@ -101,6 +102,7 @@ class Hold:
         now = self._state.now
         if not matches:
             return out
+        matches = sorted(matches, key=itemgetter(0))  # whoever matched them, and in whatever order
         out.append(Store(seq))
         copy = self._state.copies[seq] = Copy()
         self._touch(("copy", seq))
@@ -207,9 +209,8 @@ class Hold:
                     member.in_flight[seq] = identities
                     pending.in_flight.add(device)
                     counting.setdefault(device, []).append((name, identities))
-        for device, sessions in counting.items():
-            copy.attempted.add(device)
-            out.append(HandOver(device, seq, tuple(sessions), is_held=False, is_again=False))
+        copy.attempted.update(counting)
+        out += [HandOver(d, seq, tuple(counting[d]), is_held=False, is_again=False) for d in sorted(counting)]
 
     # -- endings -----------------------------------------------------------------------------------------------------
 

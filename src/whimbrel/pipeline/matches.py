@@ -1,0 +1,157 @@
+"""``matches``: who wants each publication, by the packed matcher inside Arrow workers.
+
+One matcher per node and batch is packed in the driver and shipped as a file, which the workers of a machine map and so
+share. A worker matches a whole Arrow batch at a time; no row is looked at in Python.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import SparkFiles
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.sessions import is_local
+from whimbrel.pipeline.versions import PackedVersions, packed, versions
+
+__all__ = ["NEEDED", "Groups", "Matching", "listed_matches", "matches", "ship"]
+
+NEEDED = ("node", "seq", "published_at", "subject", "attributes", "keys", "deliver_insecure")
+"""The columns of a publication that decide who wants it."""
+
+Groups: TypeAlias = Callable[[str, Any], Any]
+"""From a node and its sessions, the number of the group that each belongs to."""
+
+_LISTED = pa.schema(
+    [
+        pa.field("notification_node", pa.string(), nullable=False),
+        pa.field("notification_seq", pa.int64(), nullable=False),
+        pa.field("published_at", TIME_TYPE, nullable=False),
+        pa.field("interests", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+
+
+def matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
+    """Return one row per publication and subscription in force that wants it."""
+    shipped = ship(publications, interests, sessions)
+    return _mapped(publications, Matching(shipped, _exploded), SCHEMAS["matches"])
+
+
+def listed_matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
+    """Return one row per publication that somebody wants, with the seqs of the interests that do: compact, and fast."""
+    shipped = ship(publications, interests, sessions)
+    return _mapped(publications, Matching(shipped, _listed), from_arrow_schema(_LISTED))
+
+
+def _mapped(publications: DataFrame, matching: Matching, schema: Any) -> DataFrame:
+    return publications.select(*NEEDED).mapInArrow(matching, schema)
+
+
+def ship(
+    publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, groups: Groups | None = None
+) -> dict[str, str]:
+    """Pack a matcher for each node of *publications*; return the names of the files the workers will find."""
+    spark = publications.sparkSession
+    ranges = publications.groupBy("node").agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect()
+    changed = interests.select("node", "seq", "change", *_INTEREST).toArrow()
+    deleted = sessions.select("node", "seq", "change", "session").toArrow()
+    shipped: dict[str, str] = {}
+    for node, first, last in ranges:
+        table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
+        numbers = None if groups is None else groups(node, table.column("session"))
+        path = _scratch() / f"{uuid4().hex}.matcher"
+        packed(path, table, groups=numbers)
+        shipped[node] = _sent(spark, path)
+    return shipped
+
+
+_INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
+
+
+def _of_node(table: Any, node: str) -> Any:
+    return table.filter(pc.equal(table.column("node"), node))
+
+
+@cache
+def _scratch() -> Path:
+    """Return where matchers are kept until this process ends: Spark may ask for a file again and again."""
+    directory = tempfile.TemporaryDirectory(prefix="whimbrel-matchers-")
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
+
+
+def _sent(spark: SparkSession, path: Path) -> str:
+    """Return what the workers find the file by: where it is on this machine, a name on a cluster's."""
+    if is_local(spark.sparkContext.master):
+        return str(path)
+    spark.sparkContext.addFile(str(path))
+    return path.name
+
+
+class Matching:
+    """What a worker does with the batches of publications it is given."""
+
+    def __init__(self, shipped: Mapping[str, str], shape: Callable[[Any, PackedVersions, Any, Any], Any]) -> None:
+        self._shipped, self._shape = dict(shipped), shape
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield what becomes of each batch."""
+        for batch in batches:
+            for node, part in _by_node(batch):
+                sent = self._shipped[node]
+                found = PackedVersions.map(sent if sent.startswith("/") else SparkFiles.get(sent))
+                rows, handles = found.match(part)
+                if rows.size:
+                    yield from self._shape(part, found, rows, handles)
+
+
+def _by_node(batch: Any) -> Iterator[tuple[str, Any]]:  # a pyarrow.RecordBatch
+    """Split a batch by node; nearly always there is one."""
+    nodes = batch.column("node")
+    for node in pc.unique(nodes).to_pylist():
+        is_node = pc.equal(nodes, node)
+        yield node, batch if is_node.true_count == batch.num_rows else batch.filter(is_node)
+
+
+_MOST = 200_000
+"""Rows of an Arrow batch that goes back to Spark: what a batch of events explodes to may be large."""
+
+
+def _exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+    schema = TABLES["matches"].schema
+    for begin in range(0, rows.size, _MOST):
+        some_rows, some_handles = pa.array(rows[begin : begin + _MOST]), pa.array(handles[begin : begin + _MOST])
+        subscriptions = found.table.take(some_handles).combine_chunks()
+        columns = [batch.column(name).take(some_rows) for name in ("node", "seq", "published_at")]
+        columns += [_whole(subscriptions.column(name)) for name in ("session", "subject_filter", "name")]
+        columns.append(_whole(subscriptions.column("interest_seq")))
+        yield pa.RecordBatch.from_arrays([c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _listed(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+    counts = np.bincount(rows, minlength=batch.num_rows)
+    wanted = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[wanted])]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles]))
+    some = pa.array(wanted)
+    columns = [batch.column(name).take(some) for name in ("node", "seq", "published_at")]
+    columns = [c.cast(f.type) for c, f in zip([*columns, lists], _LISTED, strict=True)]
+    yield pa.RecordBatch.from_arrays(columns, schema=_LISTED)

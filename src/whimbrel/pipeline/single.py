@@ -1,0 +1,135 @@
+"""The pipeline in one process, without Spark: facts in order, one matcher that changes with them, one hold.
+
+Written to be obviously right, not fast: it is the reference that the Spark tables are tested against. It shares match
+and hold with them, and nothing of how they find versions in force, split sessions into groups, or travel as Arrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from whimbrel.hold.commands import Identity, Settle
+from whimbrel.hold.folding import Folding
+from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.model.facts import Fact, InterestChanged, Outcome, SessionChange, SessionChanged
+from whimbrel.model.notification import Notification
+from whimbrel.model.subscription import InterestChange
+
+__all__ = ["Delivery", "Match", "SingleProcess"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One row of ``matches``."""
+
+    node: str
+    seq: int
+    session: str
+    identity: Identity
+    interest_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One row of ``deliveries``; two engines are equal if these sets are."""
+
+    node: str
+    seq: int
+    session: str
+    device: str | None
+    subscriptions: frozenset[Identity]
+    outcome: Outcome
+    body_hash: bytes | None
+    decided_at: int = field(compare=True)
+    lapses_at: int | None = field(compare=True)
+
+
+class _Node:
+    """One node's subscriptions, sessions and bodies."""
+
+    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool) -> None:
+        self.node = node
+        self.matcher = Matcher()
+        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts)
+        self.interests: dict[tuple[str, Identity], int] = {}
+        """The seq of the interest in force."""
+        self.hashes: dict[int, bytes] = {}
+
+
+class SingleProcess:
+    """Folds facts; ``matches`` and ``deliveries`` grow as they come."""
+
+    def __init__(self, *, retention: Retention = DEFAULT_RETENTION, assume_receipts: bool = True) -> None:
+        self._retention, self._assume_receipts = retention, assume_receipts
+        self._nodes: dict[str, _Node] = {}
+        self.matches: list[Match] = []
+        self.deliveries: list[Delivery] = []
+
+    def run(self, facts: Iterable[Fact]) -> SingleProcess:
+        """Take *facts* in, each node's in order of seq, and let time pass to each node's end."""
+        for fact in facts:
+            self._take(fact)
+        for node in self._nodes.values():
+            self._note(node, node.folding.tick(node.folding.hold.now)[0])
+        return self
+
+    def _take(self, fact: Fact) -> None:
+        node = self._nodes.get(fact.node)
+        if node is None:
+            kept = {"retention": self._retention, "assume_receipts": self._assume_receipts}
+            node = self._nodes[fact.node] = _Node(fact.node, **kept)  # type: ignore[arg-type]  # by name
+        wanted: list[tuple[str, tuple[Identity, ...]]] = []
+        if isinstance(fact, Notification):
+            node.hashes[fact.seq] = hashlib.sha256(fact.body).digest()
+            wanted = list(self._matched(node, fact))
+        elif isinstance(fact, InterestChanged):
+            self._change(node, fact)
+        elif isinstance(fact, SessionChanged) and fact.change is SessionChange.DELETED:
+            for session, identity in [key for key in node.interests if key[0] == fact.session]:
+                node.matcher.remove(_id(session, identity))
+                del node.interests[(session, identity)]
+        self._note(node, node.folding.apply(fact, wanted)[0])
+
+    @staticmethod
+    def _change(node: _Node, fact: InterestChanged) -> None:
+        subscription = fact.subscription
+        identity = (subscription.subject_filter, subscription.name)
+        key = (subscription.session, identity)
+        if fact.change is InterestChange.REMOVED:
+            node.matcher.remove(_id(*key))
+            node.interests.pop(key, None)
+            return
+        interest = Interest(
+            filter_text=subscription.filter_text,
+            subject_filter=subscription.subject_filter,
+            keys=subscription.keys,
+            accept_insecure=subscription.accept_insecure,
+        )
+        node.matcher.add(_id(*key), interest)
+        node.interests[key] = fact.seq
+
+    def _matched(self, node: _Node, notification: Notification) -> Iterator[tuple[str, tuple[Identity, ...]]]:
+        by_id = {_id(*key): key for key in node.interests}
+        found: dict[str, list[Identity]] = {}
+        for handle in node.matcher.match(notification):
+            session, identity = by_id[node.matcher.id_of(handle)]
+            found.setdefault(session, []).append(identity)
+            interest_seq = node.interests[(session, identity)]
+            self.matches.append(Match(node.node, notification.seq, session, identity, interest_seq))
+        yield from ((session, tuple(identities)) for session, identities in found.items())
+
+    def _note(self, node: _Node, settled: list[Settle]) -> None:
+        for session, device, seq, subscriptions, outcome, decided_at, lapses_at in settled:
+            body_hash = node.hashes[seq] if outcome is Outcome.DELIVERED else None
+            self.deliveries.append(
+                Delivery(
+                    node.node, seq, session, device, frozenset(subscriptions), outcome, body_hash, decided_at, lapses_at
+                )
+            )
+
+
+def _id(session: str, identity: Identity) -> str:
+    return repr((session, *identity))

@@ -1,0 +1,112 @@
+"""Small random logs in which everything happens often: ties in time, boundaries of ttl and max, shared devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from whimbrel.model.facts import (
+    Fact,
+    InterestChanged,
+    Mode,
+    Outcome,
+    PresenceChange,
+    PresenceChanged,
+    Receipt,
+    SessionChange,
+    SessionChanged,
+)
+from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
+from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.subscription import InterestChange, Subscription
+
+__all__ = ["random_log"]
+
+SESSIONS, DEVICES = ("s1", "s2", "s3"), ("d1", "d2", "d3", "d4")
+SUBJECT_FILTERS, NAMES = (None, "a", "a/#", "+/b"), ("", "x")
+FILTERS = (None, None, "v == 1", "v > 0 || w == 'x'", "!(v < 1)", "require(w)", "v + 1 == 2")
+KEYS = KeyHashes.of_private(Scheme.PRODUCER, b"key")
+
+
+def random_log(random: Random, node: str, *, facts: int, has_receipts: bool) -> list[Fact]:
+    """Return the log of a node; its times stand still as often as they move."""
+    return list(_facts(random, node, facts, has_receipts=has_receipts))
+
+
+def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iterator[Fact]:
+    now = 1_000_000
+    joined: set[tuple[str, str]] = set()
+    published: list[int] = []
+    for seq in range(count):
+        now += random.choice((0, 0, 1, 3, 10))
+        number = {"node": node, "seq": seq}
+        kind = random.random()
+        if kind < 0.45:
+            published.append(seq)
+            yield _notification(random, now, number)
+        elif kind < 0.62:
+            yield _interest(random, now, number)
+        elif has_receipts and kind < 0.75 and published and joined:
+            device, session = random.choice(sorted(joined))
+            yield Receipt(
+                **number,  # type: ignore[arg-type]  # node and seq
+                handed_at=now,
+                session=session,
+                device=device,
+                notification=NotificationId(node, random.choice(published[-5:])),
+                outcome=random.choice((Outcome.DELIVERED, Outcome.DELIVERED, Outcome.WITHHELD)),
+            )
+        elif kind < 0.97:
+            yield _presence(random, now, number, joined)
+        else:
+            change = random.choice((SessionChange.CREATED, SessionChange.DELETED))
+            session = random.choice(SESSIONS)
+            if change is SessionChange.DELETED:
+                joined -= {pair for pair in joined if pair[1] == session}
+            yield SessionChanged(**number, changed_at=now, session=session, change=change)  # type: ignore[arg-type]
+
+
+def _notification(random: Random, now: int, number: dict[str, object]) -> Notification:
+    attributes = {"v": random.choice((0, 1, 1, 2)), "w": random.choice(("x", "y"))}
+    if random.random() < 0.2:
+        del attributes["w"]
+    return Notification(
+        **number,  # type: ignore[arg-type]
+        published_at=now,
+        subject=random.choice((None, "a", "a/b", "c/b")),
+        attributes=attributes,
+        body=random.randbytes(random.choice((0, 3))),
+        expires_at=random.choice((None, None, now, now + 3, now + 10)),
+        keys=random.choice((NO_KEYS, NO_KEYS, KEYS)),
+        deliver_insecure=random.random() < 0.9,
+    )
+
+
+def _interest(random: Random, now: int, number: dict[str, object]) -> InterestChanged:
+    change = random.choice((InterestChange.ADDED, InterestChange.ADDED, InterestChange.MODIFIED, InterestChange.REMOVED))
+    subscription = Subscription(
+        session=random.choice(SESSIONS),
+        subject_filter=random.choice(SUBJECT_FILTERS),
+        name=random.choice(NAMES),
+        filter_text=random.choice(FILTERS),
+        ttl_us=random.choice((None, None, 0, 3, 10, 20)),
+        max_held=random.choice((None, None, 0, 1, 2)),
+        keys=random.choice((NO_KEYS, NO_KEYS, KEYS)),
+        accept_insecure=random.random() < 0.9,
+    )
+    return InterestChanged(**number, changed_at=now, change=change, subscription=subscription)  # type: ignore[arg-type]
+
+
+def _presence(random: Random, now: int, number: dict[str, object], joined: set[tuple[str, str]]) -> PresenceChanged:
+    device, session = random.choice(DEVICES), random.choice(SESSIONS)
+    change = random.choice((PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED))
+    mode = None
+    if change is PresenceChange.JOINED:
+        mode = random.choice((Mode.TAKE, Mode.KEEP))
+        joined.add((device, session))
+    elif change is PresenceChange.LEFT:
+        joined.discard((device, session))
+    else:
+        joined -= {pair for pair in joined if pair[0] == device}
+    of = None if change is PresenceChange.DISCONNECTED else session
+    return PresenceChanged(**number, changed_at=now, device=device, change=change, session=of, receipt=mode)  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""Spark's ``matches`` and ``deliveries`` against the same log folded in one process: one job for many random logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from random_logs import random_log
+from whimbrel.hold.retention import Retention
+from whimbrel.log.columns import to_arrow
+from whimbrel.model.facts import Fact, Outcome
+from whimbrel.model.rows import row_of
+from whimbrel.pipeline.deliveries import LogTables, deliveries
+from whimbrel.pipeline.matches import listed_matches, matches
+from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.single import Delivery, Match, SingleProcess
+
+LOGS, FACTS = 24, 60
+RETENTION = Retention(ttl_us=30, max_held=3)
+NAMES = ("publications", "interests", "presence", "sessions", "receipts")
+
+
+def _tables(spark: SparkSession, facts: Iterable[Fact]) -> LogTables:
+    rows: dict[str, list[dict[str, object]]] = {name: [] for name in NAMES}
+    for fact in facts:
+        table, row = row_of(fact)
+        rows[table].append(row)
+    return LogTables(*(spark.createDataFrame(to_arrow(name, rows[name]), SCHEMAS[name]) for name in NAMES))
+
+
+def _logs(seed: int, *, has_receipts: bool) -> list[Fact]:
+    random = Random(seed)
+    return [
+        fact
+        for log in range(LOGS)
+        for fact in random_log(random, f"node{log}", facts=FACTS, has_receipts=has_receipts)
+    ]
+
+
+def _matches(table: DataFrame) -> list[Match]:
+    return [
+        Match(row.notification_node, row.notification_seq, row.session, (row.subject_filter, row.name), row.interest_seq)
+        for row in table.collect()
+    ]
+
+
+def _deliveries(table: DataFrame) -> list[Delivery]:
+    columns = table.selectExpr("*", "unix_micros(decided_at) AS decided", "unix_micros(lapses_at) AS lapses")
+    return [
+        Delivery(
+            row.notification_node,
+            row.notification_seq,
+            row.session,
+            row.device,
+            frozenset((each.subject_filter, each.name) for each in row.subscriptions),
+            Outcome(row.outcome),
+            None if row.body_hash is None else bytes(row.body_hash),
+            row.decided,
+            row.lapses,
+        )
+        for row in columns.collect()
+    ]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_matches_are_those_of_one_process(spark: SparkSession, seed: int) -> None:
+    """Interests that change mid-log, sessions deleted, keys, subjects and content: each pair once, none missing."""
+    facts = _logs(seed, has_receipts=False)
+    wanted = SingleProcess(retention=RETENTION).run(facts).matches
+    log = _tables(spark, facts)
+    found = _matches(matches(log.publications, log.interests, log.sessions))
+    assert len(found) == len(set(found))
+    assert set(found) == set(wanted)
+    listed = listed_matches(log.publications, log.interests, log.sessions).collect()
+    pairs = {(row.notification_node, row.notification_seq, seq) for row in listed for seq in row.interests}
+    assert pairs == {(each.node, each.seq, each.interest_seq) for each in wanted}
+
+
+@pytest.mark.parametrize("has_receipts", [False, True])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_deliveries_are_those_of_one_process(spark: SparkSession, seed: int, *, has_receipts: bool) -> None:
+    """Ties in time, take and keep mixed, sessions sharing devices, ttl and max at their boundaries."""
+    facts = _logs(seed, has_receipts=has_receipts)
+    wanted = SingleProcess(retention=RETENTION, assume_receipts=not has_receipts).run(facts).deliveries
+    found = _deliveries(
+        deliveries(_tables(spark, facts), retention=RETENTION, assume_receipts=not has_receipts, groups=5)
+    )
+    assert len(found) == len(set(found))
+    assert set(found) == set(wanted)
+    assert {each.outcome for each in wanted} > {Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED}
+
+
+def test_an_empty_log_has_empty_tables(spark: SparkSession) -> None:
+    """Nobody published, nobody is there."""
+    log = _tables(spark, [])
+    assert matches(log.publications, log.interests, log.sessions).isEmpty()
+    assert deliveries(log).isEmpty()
