@@ -10,7 +10,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
 DEV_EXTRAS := spark,bench,dev
-FAST := tests/unit tests/property tests/differential
+FAST := tests/unit tests/property tests/contract tests/differential
 
 .PHONY: help run test check bench docs java clean
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
-
 from random_logs import random_log
+
 from whimbrel.hold.retention import Retention
 from whimbrel.log.columns import to_arrow
 from whimbrel.model.facts import Fact, Outcome
@@ -36,15 +36,15 @@ def _tables(spark: SparkSession, facts: Iterable[Fact]) -> LogTables:
 def _logs(seed: int, *, has_receipts: bool) -> list[Fact]:
     random = Random(seed)
     return [
-        fact
-        for log in range(LOGS)
-        for fact in random_log(random, f"node{log}", facts=FACTS, has_receipts=has_receipts)
+        fact for log in range(LOGS) for fact in random_log(random, f"node{log}", facts=FACTS, has_receipts=has_receipts)
     ]
 
 
 def _matches(table: DataFrame) -> list[Match]:
     return [
-        Match(row.notification_node, row.notification_seq, row.session, (row.subject_filter, row.name), row.interest_seq)
+        Match(
+            row.notification_node, row.notification_seq, row.session, (row.subject_filter, row.name), row.interest_seq
+        )
         for row in table.collect()
     ]
 

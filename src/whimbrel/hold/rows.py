@@ -19,7 +19,7 @@ from whimbrel.model.subscription import Subscription
 __all__ = ["Key", "keys", "restored", "written"]
 
 Key: TypeAlias = tuple[str | int | None, ...]
-"""What a row is known by: its kind, then whose it is."""
+"""What a row is known by: its kind, a text, then whose it is: ``("notification", 17)``."""
 
 
 def keys(state: State) -> Iterable[Key]:

@@ -15,6 +15,7 @@ from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, 
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, keys, restored, written
 from whimbrel.hold.state import Copy, Member, Pending, Session, State
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -37,6 +38,17 @@ Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
 
 _DELIVERED, _EXPIRED, _DISPLACED = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED
 _TAKEN, _DROPPED, _WITHHELD = Outcome.TAKEN_ELSEWHERE, Outcome.DROPPED, Outcome.WITHHELD
+
+
+def in_order(matches: Matches) -> Matches:
+    """Return *matches* by session, and each session's by subject filter and name: whoever found them, and how."""
+    return sorted(((session, _sorted(found)) for session, found in matches), key=itemgetter(0))
+
+
+def _sorted(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
+    if len(identities) == 1:
+        return identities
+    return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
 
 
 class Hold:
@@ -64,6 +76,10 @@ class Hold:
         found = self._state.sessions.get(session)
         return () if found is None else tuple(found.subscriptions.values())
 
+    def is_stored(self, seq: int) -> bool:
+        """Tell whether anybody is still owed a notification."""
+        return seq in self._state.copies
+
     def counts(self) -> dict[str, int]:
         """Return how much there is, for metrics."""
         return {
@@ -79,6 +95,8 @@ class Hold:
         if isinstance(fact, Notification):
             return self.published(fact.seq, fact.published_at, fact.expires_at, matches)
         if isinstance(fact, Receipt):
+            if fact.notification.node != self.node:
+                return self.tick(fact.handed_at)
             return self.confirmed(fact.handed_at, fact.session, fact.device, fact.notification.seq, fact.outcome)
         if isinstance(fact, PresenceChanged):
             return self._presence(fact)
@@ -102,8 +120,8 @@ class Hold:
         now = self._state.now
         if not matches:
             return out
-        matches = sorted(matches, key=itemgetter(0))  # whoever matched them, and in whatever order
-        out.append(Store(seq))
+        matches = in_order(matches)
+        before = len(out)
         copy = self._state.copies[seq] = Copy()
         self._touch(("copy", seq))
         is_dead = expires_at is not None and expires_at <= now
@@ -127,6 +145,10 @@ class Hold:
             self._hand_over_live(seq, matches, copy, out)
         for session, outcome, identities, moment in ended:
             self._end(session, seq, outcome, identities, moment, out)
+        if seq in self._state.copies:
+            out.insert(before, Store(seq))
+        else:
+            out.pop()  # it was forgotten with its last ending, and need not be stored for that
         return out
 
     def confirmed(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> list[Command]:
@@ -165,7 +187,7 @@ class Hold:
         for identity in identities:
             subscription = session.subscriptions.get(identity)
             ttl, most = self._bounds(subscription)
-            lapse = at + ttl
+            lapse = min(at + ttl, INT64_MAX)
             if expires_at is not None and expires_at < lapse:
                 lapse = expires_at
             if most == 0:
@@ -363,7 +385,7 @@ class Hold:
         session = self._state.sessions.get(name)
         if session is not None and device in session.members:
             member = session.members.pop(device)
-            self._state.joined.get(device, set()).discard(name)
+            self._away(device, name)
             self._touch(("session", name))
             self._touch(("member", name, device))
             self._let_go(session, device, member, out)
@@ -380,6 +402,14 @@ class Hold:
             self._touch(("member", name, device))
             self._let_go(session, device, member, out)
         return out
+
+    def _away(self, device: str, name: str) -> None:
+        """Note that a device is not present in a session any more."""
+        joined = self._state.joined.get(device)
+        if joined is not None:
+            joined.discard(name)
+            if not joined:
+                del self._state.joined[device]
 
     def _let_go(self, session: Session, device: str, member: Member, out: list[Command]) -> None:
         """Take back what a device had in flight; where the session has ended it, that is its outcome."""
@@ -403,6 +433,8 @@ class Hold:
         out: list[Command] = []
         self._advance(fact.changed_at, out)
         subscription = fact.subscription
+        if fact.change is InterestChange.REMOVED and subscription.session not in self._state.sessions:
+            return out
         session = self._session(subscription.session)
         identity = (subscription.subject_filter, subscription.name)
         if fact.change is InterestChange.REMOVED:
@@ -439,7 +471,7 @@ class Hold:
                 self._end(session, seq, _DROPPED, tuple(pending.held), self._state.now, out)
         for device in sorted(session.members):
             member = session.members[device]
-            self._state.joined.get(device, set()).discard(name)
+            self._away(device, name)
             self._touch(("member", name, device))
             self._let_go(session, device, member, out)
         for identity in session.subscriptions:

@@ -274,6 +274,8 @@ class _Group:
                 self._whose[event.seq] = (event.session, (event.subject_filter, event.name))
             settled = folding.apply(_fact(self.node, event))
         self._write(settled, out)
+        if event.kind == _PUBLISHED and not folding.hold.is_stored(event.seq):
+            self._hashes.pop(event.seq, None)
 
     def close(self, end: int, out: _Rows) -> None:
         """Let time pass to the end of the log: what has lapsed by then has its outcome."""
@@ -284,7 +286,7 @@ class _Group:
         for each in outcomes:
             out.add(self.node, each, self._hashes[each.seq] if each.outcome is Outcome.DELIVERED else None)
         for seq in forgotten:
-            del self._hashes[seq]
+            self._hashes.pop(seq, None)
 
 
 _MOST = 50_000

@@ -96,7 +96,7 @@ def _scratch() -> Path:
 
 def _sent(spark: SparkSession, path: Path) -> str:
     """Return what the workers find the file by: where it is on this machine, a name on a cluster's."""
-    if is_local(spark.sparkContext.master):
+    if is_local(str(spark.sparkContext.master)):
         return str(path)
     spark.sparkContext.addFile(str(path))
     return path.name

@@ -8,9 +8,10 @@ Rule: keys are ordered: by kind, then part by part; None before texts (by code p
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.hold.rows import Key
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN, utf8_size, whole
 
 __all__ = [
@@ -24,9 +25,6 @@ __all__ = [
     "decode_key",
     "encode_key",
 ]
-
-Key: TypeAlias = tuple[str | int | None, ...]
-"""What a row is known by; the first part is a text, its kind: ``("notification", 17)``."""
 
 NOTHING_APPLIED = -1
 

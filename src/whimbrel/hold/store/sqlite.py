@@ -69,7 +69,9 @@ class SqliteStore:
         execute = self._connection.execute
         execute("PRAGMA synchronous=NORMAL")
         names = {name for (name,) in execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        if not names and execute("PRAGMA page_count").fetchone()[0] == 0:
+        pages = execute("PRAGMA page_count").fetchone()[0]
+        # A file of one page without tables is what is left if the making of it was interrupted.
+        if not names and pages == min(self._path.stat().st_size, 1):
             execute("PRAGMA journal_mode=WAL")
             with self._transaction():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
@@ -145,6 +147,8 @@ class SqliteStore:
             if code in _ENVIRONMENT:
                 raise StoreUnavailableError(str(self._path), str(error)) from error
             raise self._corrupt(str(error)) from error
+        except UnicodeDecodeError as error:  # a complaint that quotes the damage
+            raise self._corrupt("its schema is not text") from error
 
     def _corrupt(self, reason: str) -> CorruptStoreError:
         return CorruptStoreError(str(self._path), reason)

@@ -1,0 +1,331 @@
+"""Access: who may do what to a session (Elvin proxy, 5.2.1), as data.
+
+Rule: a session has passwords of one, two or three levels, or an access control list; ``Access`` is any of them.
+Rule: no password is kept, only its scrypt hash; neither stands in a ``repr`` or in an error.
+Rule: a question costs the same whoever asks: the hashes of all levels are computed and compared, always.
+Rule: the salt is given: whoever draws random bytes is a shell.
+
+| level | one password | user, admin | user, admin, owner |
+|---|---|---|---|
+| user | – | join, receive | join, receive |
+| admin | – | all | all but deletion and passwords |
+| owner | all | – | all |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import unicodedata
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias, TypeVar
+
+from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.model.attributes import Limits
+from whimbrel.model.bounds import name, whole
+from whimbrel.model.facts import MAX_ACCESS_BYTES
+from whimbrel.model.json_body import read_json
+
+__all__ = [
+    "ALL_RIGHTS",
+    "DEFAULT_COST",
+    "Access",
+    "AccessControlList",
+    "Cost",
+    "Grant",
+    "PasswordHash",
+    "Passwords",
+    "Right",
+    "read_access",
+]
+
+MAX_PASSWORD_BYTES = 1_024
+MIN_SALT_BYTES, MAX_SALT_BYTES = 16, 64
+HASH_BYTES = 32
+_MAX_N, _MAX_R, _MAX_P = 2**16, 32, 16
+_MAX_MEMORY_BYTES = 2**26
+_MAX_WORK = 2**21
+_HEXADECIMAL = re.compile(r"(?:[0-9a-f]{2})+")
+
+
+class Right(Enum):
+    """What can be allowed; the operations of a session, in the paper's groups."""
+
+    JOIN = "join"
+    """Join, leave, and receive while joined."""
+    CHANGE_SUBSCRIPTIONS = "change subscriptions"
+    CHANGE_ACCESS = "change access"
+    """Replace the passwords or the list."""
+    DELETE = "delete"
+
+
+ALL_RIGHTS = frozenset(Right)
+
+# What the passwords give, by the levels that have one: the paper's three schemes.
+_USER, _ADMIN, _OWNER = "user", "admin", "owner"
+_SCHEMES: dict[tuple[str, ...], dict[str, frozenset[Right]]] = {
+    (_OWNER,): {_OWNER: ALL_RIGHTS},
+    (_USER, _ADMIN): {_USER: frozenset({Right.JOIN}), _ADMIN: ALL_RIGHTS},
+    (_USER, _ADMIN, _OWNER): {
+        _USER: frozenset({Right.JOIN}),
+        _ADMIN: frozenset({Right.JOIN, Right.CHANGE_SUBSCRIPTIONS}),
+        _OWNER: ALL_RIGHTS,
+    },
+}
+_SCHEMES_TEXT = "those of owner; of user and admin; or of user, admin and owner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one hash costs: scrypt's n, r and p. The default takes 16 MiB of memory."""
+
+    n: int = 2**14
+    r: int = 8
+    p: int = 1
+
+    def __post_init__(self) -> None:
+        # Bounded before anything is computed: a stored n of 2**40 would take the machine down.
+        whole("scrypt n", self.n, 2, _MAX_N)
+        whole("scrypt r", self.r, 1, _MAX_R)
+        whole("scrypt p", self.p, 1, _MAX_P)
+        if self.n & (self.n - 1):
+            raise InvalidValueError("scrypt n", self.n, "a power of two")
+        if 128 * self.n * self.r > _MAX_MEMORY_BYTES:
+            raise InvalidValueError("scrypt memory, 128 n r", 128 * self.n * self.r, f"at most {_MAX_MEMORY_BYTES}")
+        if self.n * self.r * self.p > _MAX_WORK:
+            raise InvalidValueError("scrypt work, n r p", self.n * self.r * self.p, f"at most {_MAX_WORK}")
+
+
+DEFAULT_COST = Cost()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordHash:
+    """One password, hashed, with what is needed to hash another for comparison."""
+
+    salt: bytes = field(repr=False)
+    digest: bytes = field(repr=False)
+    cost: Cost = DEFAULT_COST
+
+    def __post_init__(self) -> None:
+        _check_size("salt", self.salt, MIN_SALT_BYTES, MAX_SALT_BYTES)
+        _check_size("hash", self.digest, HASH_BYTES, HASH_BYTES)
+
+    @classmethod
+    def of(cls, password: str, *, salt: bytes, cost: Cost = DEFAULT_COST) -> PasswordHash:
+        """Return the hash of *password*."""
+        _check_size("salt", salt, MIN_SALT_BYTES, MAX_SALT_BYTES)
+        return cls(salt=salt, digest=_scrypt(_secret(password), salt, cost), cost=cost)
+
+    def verify(self, password: str | None) -> bool:
+        """Return whether *password* is the one; what cannot be a password costs as much, and is not."""
+        try:
+            secret = _secret(password)
+        except InvalidValueError:
+            _scrypt(b"", self.salt, self.cost)
+            return False
+        return hmac.compare_digest(_scrypt(secret, self.salt, self.cost), self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passwords:
+    """A password per level: the owner's alone, user's and admin's, or all three."""
+
+    user: PasswordHash | None = None
+    admin: PasswordHash | None = None
+    owner: PasswordHash | None = None
+
+    def __post_init__(self) -> None:
+        _check_scheme(tuple(self._levels()))
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        salt: bytes,
+        user: str | None = None,
+        admin: str | None = None,
+        owner: str | None = None,
+        cost: Cost = DEFAULT_COST,
+    ) -> Passwords:
+        """Return the hashes of the passwords that are given; *salt* is fresh random bytes.
+
+        Equal passwords of two levels give different hashes all the same: each level's salt is made of *salt*.
+        """
+        _check_size("salt", salt, MIN_SALT_BYTES, MAX_SALT_BYTES)
+        words = {level: word for level, word in ((_USER, user), (_ADMIN, admin), (_OWNER, owner)) if word is not None}
+        _check_scheme(tuple(words))
+        salts = {level: hashlib.sha256(level.encode() + salt).digest() for level in words}
+        return cls(**{level: PasswordHash.of(word, salt=salts[level], cost=cost) for level, word in words.items()})
+
+    def allows(
+        self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
+    ) -> bool:
+        """Return whether *password* gives *right*; users and groups mean nothing here."""
+        del user, groups
+        levels = self._levels()
+        rights = _SCHEMES[tuple(levels)]
+        # A list, not a generator: every level is computed before one is looked at.
+        found = [(hashed.verify(password), right in rights[level]) for level, hashed in levels.items()]
+        return any(is_right and is_allowed for is_right, is_allowed in found)
+
+    def to_text(self) -> str:
+        """Return the JSON text for ``SessionChanged.access``: hashes and what they cost, no password."""
+        return _dumped({"passwords": {level: _hash_to_tree(hashed) for level, hashed in self._levels().items()}})
+
+    def _levels(self) -> dict[str, PasswordHash]:
+        levels = ((_USER, self.user), (_ADMIN, self.admin), (_OWNER, self.owner))
+        return {level: hashed for level, hashed in levels if hashed is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One entry of a list: the rights of a user, or of everybody in a group."""
+
+    who: str
+    rights: frozenset[Right]
+    is_group: bool = False
+
+    def __post_init__(self) -> None:
+        name("group" if self.is_group else "user", self.who)
+        object.__setattr__(self, "rights", frozenset(self.rights))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlList:
+    """Rights of users and groups, who are known by name: whoever asks has been authenticated already."""
+
+    owner: str
+    """The user whose session it is, who may do anything to it."""
+    grants: tuple[Grant, ...] = ()
+
+    def __post_init__(self) -> None:
+        name("owner", self.owner)
+        grants = tuple(sorted(self.grants, key=lambda grant: (grant.is_group, grant.who)))
+        object.__setattr__(self, "grants", grants)
+        if len({(grant.is_group, grant.who) for grant in grants}) < len(grants):
+            raise InvalidValueError("grants", len(grants), "one for each user and group")
+
+    def allows(
+        self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
+    ) -> bool:
+        """Return whether *user*, or one of the *groups* the user is in, has *right*; passwords mean nothing here."""
+        del password
+        if user is None:
+            return False
+        return user == self.owner or any(
+            right in grant.rights and (grant.who in groups if grant.is_group else grant.who == user)
+            for grant in self.grants
+        )
+
+    def to_text(self) -> str:
+        """Return the JSON text for ``SessionChanged.access``."""
+        users, groups = (
+            {
+                grant.who: sorted(right.value for right in grant.rights)
+                for grant in self.grants
+                if grant.is_group is kind
+            }
+            for kind in (False, True)
+        )
+        return _dumped({"list": {"owner": self.owner, "users": users, "groups": groups}})
+
+
+Access: TypeAlias = Passwords | AccessControlList
+
+_LIMITS = Limits(max_bytes=MAX_ACCESS_BYTES)
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def read_access(access: str) -> Access:
+    """Return the access that *access* spells, or raise ``InvalidValueError``, which quotes no part of a password."""
+    try:
+        tree = read_json(access, limits=_LIMITS)
+    except MalformedBodyError:
+        raise _refusal("access", "an object of JSON that is not too large") from None
+    match tree:
+        case {"passwords": dict() as levels, **rest} if not rest:
+            if not levels.keys() <= {_USER, _ADMIN, _OWNER}:
+                raise _refusal("passwords", _SCHEMES_TEXT)
+            return Passwords(**{level: _hash_from_tree(found) for level, found in levels.items()})
+        case {"list": {"owner": owner, "users": dict() as users, "groups": dict() as groups, **more}, **rest} if not (
+            rest or more
+        ):
+            grants = [*_grants(users, is_group=False), *_grants(groups, is_group=True)]
+            return AccessControlList(owner=name("owner", owner), grants=tuple(grants))
+    raise _refusal("access", "an object of passwords, or of list")
+
+
+def _grants(tree: dict[str, object], *, is_group: bool) -> list[Grant]:
+    grants: list[Grant] = []
+    for who, rights in tree.items():
+        if not isinstance(rights, list):
+            raise _refusal("rights", "an array")
+        found = frozenset(_member(Right, "right", right) for right in rights)
+        grants.append(Grant(who=who, rights=found, is_group=is_group))
+    return grants
+
+
+def _hash_to_tree(hashed: PasswordHash) -> dict[str, object]:
+    cost = hashed.cost
+    return {"n": cost.n, "r": cost.r, "p": cost.p, "salt": hashed.salt.hex(), "hash": hashed.digest.hex()}
+
+
+def _hash_from_tree(tree: object) -> PasswordHash:
+    match tree:
+        case {"n": int() as n, "r": int() as r, "p": int() as p, "salt": salt, "hash": digest, **rest} if not rest:
+            return PasswordHash(salt=_bytes("salt", salt), digest=_bytes("hash", digest), cost=Cost(n=n, r=r, p=p))
+    raise _refusal("password hash", "an object of n, r, p, salt and hash")
+
+
+def _bytes(what: str, value: object) -> bytes:
+    if not isinstance(value, str) or not _HEXADECIMAL.fullmatch(value):
+        raise _refusal(what, "pairs of the digits 0 to 9 and a to f")
+    return bytes.fromhex(value)
+
+
+def _member(kind: type[_Member], what: str, value: object) -> _Member:
+    for member in kind:
+        if member.value == value:
+            return member
+    raise _refusal(what, ", ".join(str(member.value) for member in kind))
+
+
+def _refusal(what: str, allowed: str) -> InvalidValueError:
+    """Return an error that says what is allowed, and not what was found: that may be a password in the wrong place."""
+    return InvalidValueError(what, "something else", allowed)
+
+
+def _secret(password: str | None) -> bytes:
+    """Return the bytes to hash: composed (NFC), because keyboards differ in how they spell the same letters."""
+    try:
+        word = name("password", password, max_bytes=MAX_PASSWORD_BYTES)
+        return unicodedata.normalize("NFC", word).encode()
+    except InvalidValueError as error:
+        raise InvalidValueError("password", "one that is not shown", error.allowed) from None
+
+
+def _check_size(what: str, value: bytes, low: int, high: int) -> None:
+    if not low <= len(value) <= high:
+        raise InvalidValueError(what, f"{len(value)} bytes", f"{low} to {high} bytes")
+
+
+def _check_scheme(levels: tuple[str, ...]) -> None:
+    if levels not in _SCHEMES:
+        raise InvalidValueError("passwords", ", ".join(levels) or "none", _SCHEMES_TEXT)
+
+
+def _scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
+    limit = 2 * _MAX_MEMORY_BYTES  # OpenSSL refuses what needs more than it was told, and counts a little generously
+    return hashlib.scrypt(password, salt=salt, n=cost.n, r=cost.r, p=cost.p, maxmem=limit, dklen=HASH_BYTES)
+
+
+def _dumped(tree: dict[str, object]) -> str:
+    dumped = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+    if len(dumped.encode()) > MAX_ACCESS_BYTES:
+        raise InvalidValueError("access", f"{len(dumped.encode())} bytes", f"at most {MAX_ACCESS_BYTES} bytes of JSON")
+    return dumped

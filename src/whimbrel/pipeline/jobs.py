@@ -1,0 +1,143 @@
+"""Jobs: from a log to tables, with paths and progress; every table is a pure transform in a file of its own.
+
+Rule: a table appears whole or not at all: it is written under a name that readers skip, then takes its place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.pipeline.dead_letters import split
+from whimbrel.pipeline.deliveries import LogTables, deliveries
+from whimbrel.pipeline.matches import matches
+from whimbrel.pipeline.popularity import popularity
+from whimbrel.pipeline.replicas import replicas
+from whimbrel.pipeline.source import read_table
+
+__all__ = ["TABLES_MADE", "Made", "Plan", "run"]
+
+TABLES_MADE = ("matches", "deliveries", "popularity", "replicas", "dead_letters")
+"""The tables this pipeline makes, in order: the later may read the earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the tables need to know beside the log."""
+
+    retention: Retention = DEFAULT_RETENTION
+    window_us: int = 3_600 * 1_000_000
+    """The windows of ``popularity``."""
+    nodes: int = 100
+    """Devices that carry samples, for ``replicas``;"""
+    slots_per_node: int = 10
+    """samples that each can hold,"""
+    sample_bytes: int = 1_024
+    """and the size of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One table that was made."""
+
+    table: str
+    path: str
+    rows: int
+    seconds: float
+
+
+def run(
+    spark: SparkSession,
+    *,
+    log: Path,
+    out: Path,
+    tables: Sequence[str] = TABLES_MADE,
+    plan: Plan | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> dict[str, dict[str, object]]:
+    """Make *tables* of the log at *log* below *out*; return what was made, by table."""
+    unknown = [name for name in tables if name not in TABLES_MADE]
+    if unknown:
+        raise InvalidValueError("table", ", ".join(unknown), ", ".join(TABLES_MADE))
+    source = _Log(spark, log)
+    made: dict[str, dict[str, object]] = {}
+    for name in TABLES_MADE:
+        if name in tables:
+            if on_progress is not None:
+                on_progress(name)
+            begun = time.monotonic()
+            path = _write(_table(name, source, plan or Plan()), out / name)
+            rows = spark.read.parquet(str(path)).count()
+            made[name] = asdict(Made(name, str(path), rows, round(time.monotonic() - begun, 3)))
+    return made
+
+
+class _Log:
+    """The tables of a log without what cannot be read, and what cannot."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._spark, self._path = spark, path
+        self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
+
+    def table(self, name: str) -> DataFrame:
+        """Return the good rows of a table."""
+        return self._both(name)[0]
+
+    def dead(self, name: str) -> DataFrame:
+        """Return why the others are not."""
+        return self._both(name)[1]
+
+    def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
+        if name not in self._split:
+            self._split[name] = split(name, read_table(self._spark, self._path, name))
+        return self._split[name]
+
+    @property
+    def tables(self) -> LogTables:
+        """The tables that decide who gets what."""
+        names = ("publications", "interests", "presence", "sessions", "receipts")
+        return LogTables(*(self.table(name) for name in names))
+
+
+def _table(name: str, log: _Log, plan: Plan) -> DataFrame:
+    if name == "matches":
+        return matches(log.table("publications"), log.table("interests"), log.table("sessions"))
+    if name == "deliveries":
+        return deliveries(log.tables, retention=plan.retention)
+    if name == "dead_letters":
+        found = [log.dead(each) for each in ("publications", "interests", "presence", "sessions", "receipts")]
+        everything = found[0]
+        for other in found[1:]:
+            everything = everything.unionByName(other)
+        return everything
+    popular = popularity(
+        log.table("publications"), log.table("interests"), log.table("sessions"), window_us=plan.window_us
+    )
+    if name == "popularity":
+        return popular
+    return replicas(popular, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes)
+
+
+def _write(table: DataFrame, path: Path) -> Path:
+    """Write *table* to *path*, whole or not at all; what was there before is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"_{path.name}-{uuid4().hex}")
+    try:
+        table.write.parquet(str(fresh))
+        old = path.with_name(f"_{path.name}-{uuid4().hex}") if path.exists() else None
+        if old is not None:
+            path.rename(old)
+        fresh.rename(path)
+        if old is not None:
+            shutil.rmtree(old)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return path

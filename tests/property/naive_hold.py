@@ -1,0 +1,303 @@
+"""A second hold, as naive as can be: dictionaries scanned in full, the rules of docs/explanation/holding.md as written.
+
+It shares nothing with ``hold/sessions.py`` but the facts and the commands, so an error would have to be made twice.
+Every method names the rule it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
+from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.model.bounds import INT64_MIN
+from whimbrel.model.facts import (
+    Fact,
+    InterestChanged,
+    Mode,
+    Outcome,
+    PresenceChange,
+    PresenceChanged,
+    Receipt,
+    Reported,
+    SessionChange,
+    SessionChanged,
+)
+from whimbrel.model.notification import Notification
+from whimbrel.model.subscription import InterestChange, Subscription
+
+Matches = Sequence[tuple[str, tuple[Identity, ...]]]
+
+
+class Ending(NamedTuple):
+    """How a session ended a notification: the outcome that waits for devices that have it in flight."""
+
+    outcome: Outcome
+    subscriptions: tuple[Identity, ...]
+    at: int
+
+
+class NaiveHold:
+    """The rules, one after the other."""
+
+    def __init__(self, node: str, *, retention: Retention = DEFAULT_RETENTION) -> None:
+        self.node, self.retention = node, retention
+        self.now = INT64_MIN
+        self.members: dict[tuple[str, str], Mode] = {}  # (session, device): mode
+        self.present: set[tuple[str, str]] = set()  # (session, device)
+        self.subscriptions: dict[tuple[str, Identity], Subscription] = {}
+        self.pending: dict[tuple[str, int], dict[Identity, int]] = {}  # (session, seq): lapses
+        self.latest: dict[tuple[str, int], int] = {}  # (session, seq): the latest lapse, if it was ever held
+        self.flights: dict[tuple[str, str, int], tuple[Identity, ...]] = {}  # (session, device, seq)
+        self.endings: dict[tuple[str, int], Ending] = {}  # (session, seq)
+        self.settled: set[tuple[str, str | None, int]] = set()
+        self.handed: set[tuple[str, int]] = set()  # (device, seq)
+        self.received: set[tuple[str, int]] = set()  # (device, seq)
+        self.stored: set[int] = set()
+        self.commands: list[Command] = []
+
+    def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:
+        """Rule 1: first the time, then the fact."""
+        self.commands = []
+        match fact:
+            case Notification():
+                self._lapse(fact.published_at)
+                self._publish(fact, matches)
+            case InterestChanged():
+                self._lapse(fact.changed_at)
+                self._change_interest(fact)
+            case PresenceChanged():
+                self._lapse(fact.changed_at)
+                self._change_presence(fact)
+            case Receipt():
+                self._lapse(fact.handed_at)
+                self._confirm(fact)
+            case SessionChanged():
+                self._lapse(fact.changed_at)
+                if fact.change is SessionChange.DELETED:
+                    self._delete(fact.session)
+            case Reported():
+                self._lapse(fact.state.reported_at)
+        self._forget()
+        return self.commands
+
+    def tick(self, now: int) -> list[Command]:
+        """Rule 1: a tick is a time and nothing else."""
+        self.commands = []
+        self._lapse(now)
+        self._forget()
+        return self.commands
+
+    # Rules 1 and 8
+
+    def _lapse(self, time: int) -> None:
+        self.now = max(self.now, time)
+        instants = {lapse for held in self.pending.values() for lapse in held.values() if lapse <= self.now}
+        for instant in sorted(instants):
+            for (session, seq), held in sorted(self.pending.items()):
+                lapsed = tuple(identity for identity, lapse in held.items() if lapse == instant)
+                self._strip(session, seq, lapsed, Outcome.EXPIRED, instant)
+
+    def _strip(self, session: str, seq: int, stripped: tuple[Identity, ...], outcome: Outcome, at: int) -> None:
+        """Where none is left, the session ends it."""
+        held = self.pending[session, seq]
+        if not any(identity in held for identity in stripped):
+            return
+        for identity in stripped:
+            del held[identity]
+        if not held:
+            self._end(session, seq, Ending(outcome, stripped, at))
+
+    # Rules 2 to 5
+
+    def _publish(self, notification: Notification, matches: Matches) -> None:
+        matches = sorted((s, tuple(sorted(ids, key=lambda i: (i[0] or "", i[1])))) for s, ids in matches)
+        seq = notification.seq
+        if notification.expires_at is not None and notification.expires_at <= self.now:
+            for session, identities in matches:
+                self._end(session, seq, Ending(Outcome.EXPIRED, identities, notification.expires_at))
+            return
+        # Rules 3 and 4 come first, but they must know who will have it in flight.
+        for session, identities in matches:
+            for device in self._present_in(session):
+                self.flights[session, device, seq] = identities
+        for session, identities in matches:
+            self._hold(notification, session, identities)
+        if self._is_owed(seq):
+            self.stored.add(seq)
+            self.commands.append(Store(seq))
+        for device in sorted({device for _, device in self.present}):
+            sessions = tuple((s, ids) for s, ids in matches if (s, device, seq) in self.flights)
+            if sessions:
+                self.handed.add((device, seq))
+                self.commands.append(HandOver(device, seq, sessions, is_held=False, is_again=False))
+
+    def _hold(self, notification: Notification, session: str, identities: tuple[Identity, ...]) -> None:
+        seq = notification.seq
+        lapses: dict[Identity, int] = {}
+        for identity in identities:
+            lapses[identity] = min(notification.published_at + self._ttl(session, identity), 2**63 - 1)
+            if notification.expires_at is not None:
+                lapses[identity] = min(lapses[identity], notification.expires_at)
+        live_only = tuple(identity for identity in identities if self._max(session, identity) == 0)
+        held = {i: lapse for i, lapse in lapses.items() if i not in live_only and lapse > self.now}
+        if held:
+            for identity in held:
+                self._make_room(session, identity)
+            self.pending[session, seq] = held
+            self.latest[session, seq] = max(held.values())
+        elif live_only:
+            self._end(session, seq, Ending(Outcome.DROPPED, live_only, self.now))
+        else:
+            last = max(lapses.values())
+            latest = tuple(identity for identity in identities if lapses[identity] == last)
+            self._end(session, seq, Ending(Outcome.EXPIRED, latest, last))
+
+    def _make_room(self, session: str, identity: Identity) -> None:
+        while True:
+            holding = sorted(seq for (s, seq), held in self.pending.items() if s == session and identity in held)
+            if len(holding) < self._max(session, identity):
+                return
+            self._strip(session, holding[0], (identity,), Outcome.DISPLACED, self.now)
+
+    # Rules 6 and 10
+
+    def _change_presence(self, fact: PresenceChanged) -> None:
+        if fact.change is PresenceChange.JOINED:
+            assert fact.session is not None
+            assert fact.receipt is not None
+            self._join(fact.session, fact.device, fact.receipt)
+        elif fact.change is PresenceChange.LEFT:
+            assert fact.session is not None
+            self._go_away(fact.session, fact.device)
+            self.members.pop((fact.session, fact.device), None)
+        elif fact.change is PresenceChange.DISCONNECTED:
+            for session in sorted({session for session, device in self.present if device == fact.device}):
+                self._go_away(session, fact.device)
+
+    def _join(self, session: str, device: str, mode: Mode) -> None:
+        self.members[session, device] = mode
+        self.present.add((session, device))
+        subscriptions = tuple(found for (s, _), found in self.subscriptions.items() if s == session)
+        self.commands.append(TellAll(device, session, subscriptions))
+        for seq in sorted(seq for s, seq in self.pending if s == session):
+            if (session, device, seq) in self.settled or (session, device, seq) in self.flights:
+                continue
+            held = tuple(self.pending[session, seq])
+            if (device, seq) in self.received:
+                self._settle(session, device, seq, Ending(Outcome.DELIVERED, held, self.now))
+                if mode is Mode.TAKE:
+                    self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
+                continue
+            is_on_its_way = any(d == device and n == seq for _, d, n in self.flights)
+            is_again = (device, seq) in self.handed and not is_on_its_way
+            self.flights[session, device, seq] = held
+            self.handed.add((device, seq))
+            to = ((session, held),)
+            self.commands.append(
+                HandOver(device, seq, to, is_held=True, is_again=is_again, is_copy=not is_on_its_way),
+            )
+
+    def _go_away(self, session: str, device: str) -> None:
+        self.present.discard((session, device))
+        for s, d, seq in sorted(self.flights):
+            if (s, d) == (session, device):
+                del self.flights[s, d, seq]
+                if (session, seq) not in self.pending:
+                    waiting = self.endings[session, seq]
+                    if (device, seq) in self.received:
+                        waiting = Ending(Outcome.DELIVERED, *waiting[1:])
+                    self._settle(session, device, seq, waiting)
+
+    # Rule 7
+
+    def _confirm(self, fact: Receipt) -> None:
+        session, device, seq = fact.session, fact.device, fact.notification.seq
+        if fact.notification.node != self.node or (session, device, seq) not in self.flights:
+            return
+        if fact.outcome not in {Outcome.DELIVERED, Outcome.WITHHELD}:
+            return
+        subscriptions = self.flights.pop((session, device, seq))
+        self._settle(session, device, seq, Ending(fact.outcome, subscriptions, self.now))
+        if fact.outcome is Outcome.DELIVERED:
+            self.received.add((device, seq))
+            if self.members[session, device] is Mode.TAKE and (session, seq) in self.pending:
+                held = tuple(self.pending[session, seq])
+                self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
+
+    # Rule 9
+
+    def _end(self, session: str, seq: int, ending: Ending) -> None:
+        self.pending.pop((session, seq), None)
+        self.endings[session, seq] = ending
+        for device in sorted(device for s, device in self.members if s == session):
+            if (session, device, seq) in self.settled or (session, device, seq) in self.flights:
+                continue
+            if (device, seq) in self.received:
+                self._settle(session, device, seq, ending._replace(outcome=Outcome.DELIVERED))
+            else:
+                self._settle(session, device, seq, ending)
+        is_in_flight = any((s, n) == (session, seq) for s, _, n in self.flights)
+        was_settled = any((s, n) == (session, seq) for s, _, n in self.settled)
+        if not is_in_flight and not was_settled:
+            self._settle(session, None, seq, ending)
+
+    def _settle(self, session: str, device: str | None, seq: int, how: Ending) -> None:
+        assert (session, device, seq) not in self.settled, "outcomes are final"
+        self.settled.add((session, device, seq))
+        lapses_at = self.latest.get((session, seq))
+        self.commands.append(Settle(session, device, seq, how.subscriptions, how.outcome, how.at, lapses_at))
+
+    # Rule 11
+
+    def _change_interest(self, fact: InterestChanged) -> None:
+        session = fact.subscription.session
+        identity = (fact.subscription.subject_filter, fact.subscription.name)
+        if fact.change is InterestChange.REMOVED:
+            self.subscriptions.pop((session, identity), None)
+            for s, seq in sorted(self.pending):
+                if s == session:
+                    self._strip(session, seq, (identity,), Outcome.DROPPED, self.now)
+        else:
+            self.subscriptions[session, identity] = fact.subscription
+        for device in self._present_in(session):
+            if device != fact.device:
+                self.commands.append(Tell(device, session, fact.change, fact.subscription))
+
+    # Rule 12
+
+    def _delete(self, session: str) -> None:
+        for s, seq in sorted(self.pending):
+            if s == session:
+                self._end(session, seq, Ending(Outcome.DROPPED, tuple(self.pending[session, seq]), self.now))
+        for device in self._present_in(session):
+            self._go_away(session, device)
+        self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
+        self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}
+
+    # Rule 13
+
+    def _is_owed(self, seq: int) -> bool:
+        return any(n == seq for _, n in self.pending) or any(n == seq for _, _, n in self.flights)
+
+    def _forget(self) -> None:
+        for seq in sorted(self.stored):
+            if not self._is_owed(seq):
+                self.stored.discard(seq)
+                self.handed = {pair for pair in self.handed if pair[1] != seq}
+                self.received = {pair for pair in self.received if pair[1] != seq}
+                self.commands.append(Forget(seq))
+
+    # Rule 14
+
+    def _ttl(self, session: str, identity: Identity) -> int:
+        ttl_us = self.subscriptions[session, identity].ttl_us
+        return self.retention.ttl_us if ttl_us is None else ttl_us
+
+    def _max(self, session: str, identity: Identity) -> int:
+        max_held = self.subscriptions[session, identity].max_held
+        return self.retention.max_held if max_held is None else max_held
+
+    def _present_in(self, session: str) -> list[str]:
+        return sorted(device for s, device in self.present if s == session)
