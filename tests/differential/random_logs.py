@@ -83,7 +83,9 @@ def _notification(random: Random, now: int, number: dict[str, object]) -> Notifi
 
 
 def _interest(random: Random, now: int, number: dict[str, object]) -> InterestChanged:
-    change = random.choice((InterestChange.ADDED, InterestChange.ADDED, InterestChange.MODIFIED, InterestChange.REMOVED))
+    change = random.choice(
+        (InterestChange.ADDED, InterestChange.ADDED, InterestChange.MODIFIED, InterestChange.REMOVED)
+    )
     subscription = Subscription(
         session=random.choice(SESSIONS),
         subject_filter=random.choice(SUBJECT_FILTERS),
@@ -99,7 +101,9 @@ def _interest(random: Random, now: int, number: dict[str, object]) -> InterestCh
 
 def _presence(random: Random, now: int, number: dict[str, object], joined: set[tuple[str, str]]) -> PresenceChanged:
     device, session = random.choice(DEVICES), random.choice(SESSIONS)
-    change = random.choice((PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED))
+    change = random.choice(
+        (PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED)
+    )
     mode = None
     if change is PresenceChange.JOINED:
         mode = random.choice((Mode.TAKE, Mode.KEEP))

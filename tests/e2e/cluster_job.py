@@ -21,13 +21,13 @@ from whimbrel.pipeline.single import SingleProcess
 def main(master: str) -> None:
     """Run both ways."""
     random = Random(1)
-    facts = [fact for log in range(6) for fact in random_log(random, f"node{log}", facts=80, has_receipts=False)]
+    facts = [fact for log in range(2) for fact in random_log(random, f"node{log}", facts=300, has_receipts=False)]
     wanted = SingleProcess(retention=RETENTION).run(facts)
-    spark = local_session(master=master, memory="1g", partitions=4)
+    spark = local_session(master=master, memory="1g", partitions=2)
     log = _tables(spark, facts)
-    publications = log.publications.repartition(4)
+    publications = log.publications.repartition(2)
     found_matches = _matches(matches(publications, log.interests, log.sessions))
-    found = _deliveries(deliveries(log, retention=RETENTION, assume_receipts=True, groups=8))
+    found = _deliveries(deliveries(log, retention=RETENTION, assume_receipts=True, groups=2))
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     result = {
         "executors": executors,

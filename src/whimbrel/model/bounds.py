@@ -16,6 +16,7 @@ __all__ = [
     "INT32_MIN",
     "INT64_MAX",
     "INT64_MIN",
+    "flag",
     "instant",
     "name",
     "real",
@@ -62,6 +63,13 @@ def whole(what: str, value: object, low: int, high: int) -> int:
     """Return *value* if it is an integer from *low* to *high*; a boolean is none."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidValueError(what, value, f"an integer from {low} to {high}")
+    return value
+
+
+def flag(what: str, value: object) -> bool:
+    """Return *value* if it is a boolean; 1 is none."""
+    if not isinstance(value, bool):
+        raise InvalidValueError(what, value, "true or false")
     return value
 
 

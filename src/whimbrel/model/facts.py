@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT64_MAX, instant, name, text, whole
+from whimbrel.model.bounds import INT64_MAX, instant, name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
@@ -151,10 +151,13 @@ class Receipt:
         _number(self.node, self.seq, "handed_at", self.handed_at)
         name("session", self.session)
         name("device", self.device)
-        if self.body_hash is not None and len(self.body_hash) != _HASH_BYTES:
+        if self.body_hash is not None and (type(self.body_hash) is not bytes or len(self.body_hash) != _HASH_BYTES):
             raise InvalidValueError("body_hash", self.body_hash, f"{_HASH_BYTES} bytes of SHA-256")
-        if self.via is not None and self.via not in {"live", "held", "retained"}:
+        if self.via is not None and self.via not in ("live", "held", "retained"):
             raise InvalidValueError("via", self.via, "live, held or retained")
+        for what, part in (("battery", self.battery), ("network_connection", self.network_connection)):
+            if part is not None:
+                real(what, part, 0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, FrozenAttributes, checked
-from whimbrel.model.bounds import INT64_MAX, instant, name, whole
+from whimbrel.model.bounds import INT64_MAX, flag, instant, name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.place import Area, Place
 
@@ -85,6 +85,8 @@ class Notification:
         if type(self.body) is not bytes or len(self.body) > MAX_BODY_BYTES:
             raise InvalidValueError("body", type(self.body).__name__, f"at most {MAX_BODY_BYTES} bytes")
         whole("qos", self.qos, 0, MAX_QOS)
+        flag("retain", self.retain)
+        flag("deliver_insecure", self.deliver_insecure)
         instant("published_at", self.published_at)
         for what, moment in (("expires_at", self.expires_at), ("deadline_at", self.deadline_at)):
             if moment is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from whimbrel.model.bounds import INT32_MAX, INT64_MAX, name, text, whole
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, flag, name, text, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import MAX_SUBJECT_BYTES
 from whimbrel.model.place import Area
@@ -68,6 +68,7 @@ class Subscription:
             whole("max_held", self.max_held, 0, INT32_MAX)
         if self.policy is not None:
             name("policy", self.policy)
+        flag("accept_insecure", self.accept_insecure)
 
     @property
     def identity(self) -> SubscriptionIdentity:

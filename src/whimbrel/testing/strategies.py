@@ -1,10 +1,12 @@
-"""Hypothesis strategies for filters and attributes (needs hypothesis, which Whimbrel itself does not).
+"""Hypothesis strategies for filters, attributes and facts (needs hypothesis, which Whimbrel itself does not).
 
 The trees pass the static check; the attributes miss some names, mistype others and love edges, because that is where
 three-valued logic, promotion and wrap-around show.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -34,8 +36,25 @@ from whimbrel.language.ast import (
 )
 from whimbrel.language.check import INTEGER_OPS, StaticError, check
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Attributes, Int64, Scalar
+from whimbrel.model.device import DeviceState, Display
+from whimbrel.model.facts import (
+    Fact,
+    InterestChanged,
+    Mode,
+    Outcome,
+    PresenceChange,
+    PresenceChanged,
+    Receipt,
+    Reported,
+    SessionChange,
+    SessionChanged,
+)
+from whimbrel.model.keys import KeyHash, KeyHashes, Scheme
+from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.place import Area, Place
+from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 
-__all__ = ["attributes", "filters", "names", "scalars", "trees"]
+__all__ = ["attributes", "facts", "filters", "names", "scalars", "trees"]
 
 NAMES = ("a", "b", "c", "d", "user-name", "two words", "true", "1st", "ünïcode")
 
@@ -143,4 +162,112 @@ def _strings() -> st.SearchStrategy[Value]:
         st.one_of(st.builds(Name, names()), st.builds(Literal, _STRING)),
         lambda inner: st.builds(Text, st.sampled_from(TextFunction), inner),
         max_leaves=2,
+    )
+
+
+# -- facts -----------------------------------------------------------------------------------------------------------
+
+_TIMES = st.one_of(st.sampled_from([INT64_MIN, -1, 0, INT64_MAX]), st.integers(INT64_MIN, INT64_MAX))
+_NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
+_WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+_SUBJECTS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=8)
+_SEQS = st.one_of(st.integers(0, 99), st.integers(0, INT64_MAX))
+_PLACES = st.builds(Place, st.floats(-90, 90), st.floats(-180, 180))
+_AREAS = st.builds(Area, _PLACES, st.floats(0, 20_000_000))
+_DISPLAYS = st.builds(Display, st.integers(0, INT32_MAX), st.integers(0, INT32_MAX))
+_DIGESTS = st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32)
+_KEYS = st.frozensets(st.builds(KeyHash, st.sampled_from(Scheme), _DIGESTS), max_size=3).map(KeyHashes)
+_FRACTIONS = st.none() | st.floats(0, 1)
+_COUNTS = st.none() | st.integers(0, INT64_MAX)
+_ATTRIBUTES = st.dictionaries(names(), scalars().filter(lambda value: value == value), max_size=4)  # noqa: PLR0124 # NaN
+
+
+def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
+    """Return facts of every table, edges first; of one *node* or of any. None holds a NaN, so equal ones are equal."""
+    identity = {"node": _NODES if node is None else st.just(node), "seq": _SEQS}
+    changed = {**identity, "changed_at": _TIMES, "device": st.none() | _WORDS}
+    return st.one_of(
+        st.builds(
+            Notification,
+            **identity,
+            published_at=_TIMES,
+            subject=st.none() | _SUBJECTS,
+            publisher=st.none() | _WORDS,
+            attributes=_ATTRIBUTES,
+            body=st.binary(max_size=40),
+            qos=st.integers(0, 2),
+            retain=st.booleans(),
+            place=_PLACES,
+            radius_m=st.none() | st.floats(0, 1_000),
+            expires_at=st.none() | _TIMES,
+            deadline_at=st.none() | _TIMES,
+            keys=_KEYS,
+            deliver_insecure=st.booleans(),
+        ),
+        st.builds(Notification, **identity, published_at=_TIMES, attributes=_ATTRIBUTES, body=st.binary(max_size=40)),
+        st.builds(InterestChanged, **changed, change=st.sampled_from(InterestChange), subscription=_subscriptions()),
+        st.builds(
+            PresenceChanged,
+            **{**changed, "device": _WORDS},
+            change=st.sampled_from([PresenceChange.CONNECTED, PresenceChange.DISCONNECTED]),
+        ),
+        st.builds(
+            PresenceChanged,
+            **{**changed, "device": _WORDS},
+            change=st.just(PresenceChange.JOINED),
+            session=_WORDS,
+            receipt=st.sampled_from(Mode),
+        ),
+        st.builds(
+            SessionChanged, **changed, session=_WORDS, change=st.sampled_from(SessionChange), access=st.none() | _WORDS
+        ),
+        st.builds(Reported, **identity, state=_states()),
+        _receipts(identity),
+    )
+
+
+def _subscriptions() -> st.SearchStrategy[Subscription]:
+    return st.builds(
+        Subscription,
+        session=_WORDS,
+        subject_filter=st.none() | _WORDS,
+        name=st.just("") | _WORDS,
+        filter_text=st.none() | _WORDS,
+        ttl_us=_COUNTS,
+        max_held=st.none() | st.integers(0, INT32_MAX),
+        policy=st.none() | _WORDS,
+        near=st.none() | _AREAS,
+        keys=_KEYS,
+        accept_insecure=st.booleans(),
+    )
+
+
+def _states() -> st.SearchStrategy[DeviceState]:
+    return st.builds(
+        DeviceState,
+        device=_WORDS,
+        reported_at=_TIMES,
+        battery=_FRACTIONS,
+        display=st.none() | _DISPLAYS,
+        received=_COUNTS,
+        sent=_COUNTS,
+        place=st.none() | _PLACES,
+    )
+
+
+def _receipts(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Receipt]:
+    return st.builds(
+        Receipt,
+        **identity,
+        handed_at=_TIMES,
+        session=_WORDS,
+        device=_WORDS,
+        notification=st.builds(NotificationId, _NODES, _SEQS),
+        subscriptions=st.lists(st.builds(SubscriptionIdentity, st.none() | _WORDS, _WORDS), max_size=3).map(tuple),
+        outcome=st.sampled_from(Outcome),
+        body_hash=st.none() | st.binary(min_size=32, max_size=32),
+        via=st.sampled_from([None, "live", "held", "retained"]),
+        battery=_FRACTIONS,
+        network_connection=_FRACTIONS,
+        display=st.none() | _DISPLAYS,
     )

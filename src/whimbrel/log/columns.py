@@ -1,0 +1,142 @@
+"""Columns: many rows as one Arrow table of the log's schemas, and back.
+
+Rule: what does not fit its column is ``InvalidValueError`` naming the column, whoever wrote the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.attributes import (
+    INT32_MAX,
+    INT32_MIN,
+    Attributes,
+    AttributeType,
+    Int64,
+    Scalar,
+    checked,
+    type_of,
+)
+from whimbrel.model.bounds import whole
+from whimbrel.model.facts import Fact
+from whimbrel.model.rows import COLUMNS, UNBOUNDED, fact_of
+from whimbrel.model.tables import ATTRIBUTES_TYPE, TABLES, TIME_TYPE
+
+__all__ = ["from_arrow", "rows_from_arrow", "to_arrow"]
+
+Arrow: TypeAlias = Any
+"""A ``pyarrow.Table`` or ``RecordBatch``; pyarrow ships no types."""
+
+_NOT_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+
+_PLACES: dict[int | None, int] = {1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
+"""Which of int, real, text, opaque holds a value of a type."""
+
+
+def to_arrow(table_name: str, rows: Sequence[Mapping[str, object]]) -> Arrow:
+    """Return *rows* of a table as a ``pyarrow.Table`` of its schema; a missing value is null."""
+    schema = TABLES[table_name].schema
+    arrays = []
+    for field in schema:
+        try:
+            values = [row.get(field.name) for row in rows]
+            if not field.nullable and None in values:
+                raise InvalidValueError(field.name, None, "a value in every row")
+            is_map = field.type == ATTRIBUTES_TYPE
+            arrays.append(_attributes_array(values) if is_map else pa.array(values, field.type))
+        except _NOT_ARROW as error:
+            raise InvalidValueError(field.name, str(error), f"values of {field.type}") from None
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def from_arrow(table_name: str, data: Arrow) -> Iterator[Fact]:
+    """Yield the facts of *data*, a ``pyarrow.Table`` or ``RecordBatch``."""
+    for row in rows_from_arrow(table_name, data):
+        yield fact_of(table_name, row)
+
+
+def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]:
+    """Yield the rows of *data* as ``model.rows`` has them; columns that the table does not have are left alone."""
+    if table_name not in COLUMNS:
+        raise InvalidValueError("table", table_name, ", ".join(COLUMNS))
+    names = COLUMNS[table_name]
+    columns = [_values(data, TABLES[table_name].schema.field(name)) for name in names]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _values(data: Arrow, field: Arrow) -> list[Any]:
+    if field.name not in data.schema.names:
+        raise InvalidValueError(field.name, "no such column", f"a column of {field.type}")
+    column = data.column(field.name)
+    try:
+        if column.type != field.type:
+            column = column.cast(field.type)
+        if field.type == TIME_TYPE:
+            column = column.cast(pa.int64())  # Python's own times end in the year 9999
+        values: list[Any] = _attributes_values(column) if field.type == ATTRIBUTES_TYPE else column.to_pylist()
+    except _NOT_ARROW as error:
+        raise InvalidValueError(field.name, str(error), f"values of {field.type}") from None
+    if not field.nullable and column.null_count:
+        raise InvalidValueError(field.name, None, "a value in every row")
+    return values
+
+
+def _attributes_values(column: Arrow) -> list[Attributes | None]:
+    """Return the attributes of each row; read flat, as ``_attributes_array`` writes them."""
+    found: list[Attributes | None] = []
+    for chunk in getattr(column, "chunks", [column]):
+        offsets = chunk.offsets.to_pylist()
+        begin, length = offsets[0], offsets[-1] - offsets[0]
+        names = chunk.keys.slice(begin, length).to_pylist()
+        items = chunk.items.slice(begin, length)
+        kinds, *fields = (items.field(index).to_pylist() for index in range(5))
+        for is_valid, first, last in zip(chunk.is_valid().to_pylist(), offsets, offsets[1:], strict=False):
+            entries = range(first - begin, last - begin)
+            values = {names[at]: _scalar(names[at], kinds[at], [field[at] for field in fields]) for at in entries}
+            if len(values) != len(entries):
+                raise InvalidValueError("attributes", [names[at] for at in entries], "each name once")
+            found.append(checked(values, limits=UNBOUNDED) if is_valid else None)
+    return found
+
+
+def _scalar(name: str, kind: int | None, values: list[Any]) -> Scalar:
+    place = _PLACES.get(kind)
+    value: Scalar | None = None if place is None else values[place]
+    if value is None:
+        raise InvalidValueError(f"attribute {name}", f"type {kind} and {values}", "a type from 1 to 5 and its value")
+    if kind == AttributeType.INT32:
+        return whole(f"attribute {name}", value, INT32_MIN, INT32_MAX)
+    return Int64(value) if kind == AttributeType.INT64 else value
+
+
+def _attributes_array(maps: Sequence[Any]) -> Arrow:
+    """Return *maps* as one array; built flat, because a dictionary per value costs ten times as much."""
+    offsets, names, kinds = [0], [], []
+    fields: dict[AttributeType, list[object]] = {kind: [] for kind in AttributeType if kind is not AttributeType.INT64}
+    integers, reals = fields[AttributeType.INT32], fields[AttributeType.REAL64]
+    texts, opaques = fields[AttributeType.STRING], fields[AttributeType.OPAQUE]
+    for each in maps:
+        attributes: Attributes = each
+        for name, value in attributes.items():
+            kind = type_of(value)
+            names.append(name)
+            kinds.append(int(kind))
+            for values in fields.values():
+                values.append(None)
+            fields[AttributeType.INT32 if kind is AttributeType.INT64 else kind][-1] = value
+        offsets.append(len(names))
+    arrays = [
+        pa.array(kinds, pa.int8()),
+        pa.array(integers, pa.int64()),
+        pa.array(reals, pa.float64()),
+        pa.array(texts, pa.string()),
+        pa.array(opaques, pa.binary()),
+    ]
+    kind = ATTRIBUTES_TYPE.item_type
+    items = pa.StructArray.from_arrays(arrays, fields=[kind.field(index) for index in range(kind.num_fields)])
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), items, ATTRIBUTES_TYPE)

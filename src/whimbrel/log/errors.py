@@ -1,0 +1,68 @@
+"""What can go wrong with a log on disk, one class per reaction of whoever runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whimbrel.errors import WhimbrelError
+
+__all__ = ["CorruptLogError", "LogError", "LogLockedError", "LogWriteError", "NewerLogError", "NotALogError"]
+
+
+class LogError(WhimbrelError):
+    """Something about a log on disk."""
+
+
+class NotALogError(LogError):
+    """The directory holds no log. Reaction: name another, or make one."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class NewerLogError(LogError):
+    """A newer Whimbrel wrote this. Reaction: use that one; nothing was changed."""
+
+    def __init__(self, path: Path, found: object, known: int) -> None:
+        super().__init__(path, found, known)
+        self.path, self.found, self.known = path, found, known
+
+    def __str__(self) -> str:
+        return f"{self.path}: written by a newer Whimbrel (format {self.found}); this one reads up to {self.known}"
+
+
+class CorruptLogError(LogError):
+    """Bytes that were durable are not what was written. Reaction: restore the file; nothing was cut."""
+
+    def __init__(self, path: Path, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path, self.offset, self.reason = path, offset, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: damaged at byte {self.offset}: {self.reason}"
+
+
+class LogWriteError(LogError):
+    """The disk did not take it. Reaction: tell nobody it was accepted; make room, or reopen where it says so."""
+
+    def __init__(self, path: Path, reason: str, advice: str = "") -> None:
+        super().__init__(path, reason, advice)
+        self.path, self.reason, self.advice = path, reason, advice
+
+    def __str__(self) -> str:
+        return f"{self.path}: could not be written: {self.reason}" + (f"; {self.advice}" if self.advice else "")
+
+
+class LogLockedError(LogError):
+    """Another process is at it. Reaction: stop that one, or wait."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(path, what)
+        self.path, self.what = path, what
+
+    def __str__(self) -> str:
+        return f"{self.path}: another process is {self.what}"

@@ -1,0 +1,123 @@
+"""Export: closed segments become Parquet, for Spark and for whoever else reads it.
+
+Rule: only what is proven durable is exported (``segments``), so that no crash takes back what others have seen.
+Rule: order: parts written beside, synced; renamed; then ``exported.json``. A crash in between is made good by the
+next export, which writes the same rows again under names that cover the old ones (``layout.parts``).
+Rule: a node's export, compaction and retention exclude one another by a lock; the writer is never in their way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log import layout
+from whimbrel.log.errors import CorruptLogError, LogWriteError
+from whimbrel.log.files import locked
+from whimbrel.log.parts import PartWriter, publish, remove_leftovers
+from whimbrel.log.reader import proven_seq, read_rows
+from whimbrel.model.rows import COLUMNS
+
+__all__ = ["EXPORT_LOCK", "Exported", "export", "export_lock"]
+
+EXPORT_LOCK = ".export"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What one export did."""
+
+    node: str
+    rows: int
+    parts: tuple[Path, ...]
+    last_seq: int
+    """The last seq that is in Parquet now."""
+
+
+def export_lock(directory: Path, node: str) -> Path:
+    """Return the folder whose lock whoever changes *node*'s parts must hold."""
+    return layout.segments_folder(directory, node) / EXPORT_LOCK
+
+
+def export(directory: Path, node: str, *, closed_only: bool = True) -> Exported:
+    """Write what is not in Parquet yet: the closed segments or, where not *closed_only*, all that is durable."""
+    layout.check_format(directory)
+    rows, paths = 0, []
+    with locked(export_lock(directory, node), "exporting this log"):
+        remove_leftovers(directory, node)
+        exported = layout.exported_seq(directory, node)
+        for first, last in _ranges(directory, node, exported, closed_only=closed_only):
+            written = _export_range(directory, node, first, last)
+            layout.set_exported_seq(directory, node, last)
+            exported = last
+            rows += sum(writer.rows for writer in written)
+            paths += [writer.path for writer in written]
+    return Exported(node=node, rows=rows, parts=tuple(paths), last_seq=exported)
+
+
+def _ranges(directory: Path, node: str, exported: int, *, closed_only: bool) -> list[tuple[int, int]]:
+    """Return the ranges of seqs to export, one per segment."""
+    found = [first for first, _ in layout.segments(directory, node)]
+    if not found:
+        return []
+    if not closed_only:
+        found.append(proven_seq(directory, node) + 1)
+    # What a crashed export published already must lie within one new range, or it would be seen beside it.
+    published = max(
+        (part.last for table in COLUMNS for part in layout.all_parts(directory, table) if part.node == node), default=0
+    )
+    ends = sorted({max(first - 1, published) for first in found[1:]} | {max(published, exported)})
+    ranges, begin = [], max(exported + 1, found[0])
+    for end in ends:
+        if end >= begin:
+            ranges.append((begin, end))
+            begin = end + 1
+    return ranges
+
+
+def _export_range(directory: Path, node: str, first: int, last: int) -> list[PartWriter]:
+    open_parts: dict[str, PartWriter] = {}
+    finished: list[PartWriter] = []
+    today: date | None = None
+    expected = first
+    try:
+        for table, row in read_rows(directory, node, first=first, last=last):
+            day = _day(directory, node, table, row)
+            if day != today:  # times never run backwards, so the day before is complete
+                finished += _finished(open_parts)
+                today = day
+            if table not in open_parts:
+                path = layout.part_path(directory, table, day=day, node=node, first=first, last=last)
+                open_parts[table] = PartWriter(path, table)
+            open_parts[table].add(row)
+            expected += 1
+        if expected != last + 1:
+            raise CorruptLogError(layout.segments_folder(directory, node), 0, f"no record has seq {expected}")
+        finished += _finished(open_parts)
+        publish(finished)
+    except InvalidValueError as error:
+        path = layout.segments_folder(directory, node)
+        raise CorruptLogError(path, 0, f"seq {first} to {last}: {error}") from None
+    except OSError as error:
+        raise LogWriteError(directory, error.strerror or str(error), "nothing half-written is visible") from error
+    finally:
+        for writer in (*open_parts.values(), *finished):
+            writer.abandon()  # of what was published nothing is left to abandon
+    return finished
+
+
+def _finished(open_parts: dict[str, PartWriter]) -> list[PartWriter]:
+    done = []
+    for table in list(open_parts):
+        open_parts[table].finish()
+        done.append(open_parts.pop(table))
+    return done
+
+
+def _day(directory: Path, node: str, table: str, row: dict[str, object]) -> date:
+    time_us = row.get(COLUMNS[table][2])
+    if type(time_us) is not int:
+        raise CorruptLogError(layout.segments_folder(directory, node), 0, f"row {row.get('seq')} has no time")
+    return layout.date_of(time_us)

@@ -1,0 +1,143 @@
+"""Importing: JSON lines from elsewhere become a node's log.
+
+Rule: the log gives the seqs, in the order of the lines; a line that brings its own must be right about it. Times must
+not run backwards.
+Rule: a bad line ends the import, and what came before it is durable; or it becomes a dead letter and the import goes
+on. Nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, MalformedLineError
+from whimbrel.log import layout
+from whimbrel.log.lines import row_from_json
+from whimbrel.log.writer import LogWriter
+from whimbrel.model.attributes import Limits
+from whimbrel.model.clock import Clock
+from whimbrel.model.facts import Fact
+from whimbrel.model.json_body import read_json
+from whimbrel.model.rows import fact_of
+
+__all__ = ["DeadLetters", "Imported", "import_lines"]
+
+_GROUP = 1_000
+_LINE_LIMITS = Limits(max_bytes=512 << 20)
+_CONTENT_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class Imported:
+    """What one import did, so far."""
+
+    lines: int = 0
+    dead_letters: int = 0
+    facts: Counter[str] = field(default_factory=Counter)
+    """Facts per table."""
+    first_seq: int | None = None
+    last_seq: int | None = None
+
+
+class DeadLetters:
+    """Bad lines on their way to the table ``dead_letters``; a part is named by the times its letters were found."""
+
+    def __init__(self, directory: Path, node: str, clock: Clock) -> None:
+        self._directory, self._node, self._clock = directory, node, clock
+        self._rows: list[tuple[int, dict[str, object]]] = []
+        self._last_at = 0
+
+    def add(self, source: str, line: int, reason: str, content: bytes) -> None:
+        """Take one."""
+        self._last_at = max(self._last_at + 1, self._clock.now())  # each its own time: it is its name, too
+        row = {"found_at": self._last_at, "source": source, "position": line, "reason": reason}
+        self._rows.append((self._last_at, row | {"content": content[:_CONTENT_BYTES]}))
+
+    def flush(self) -> None:
+        """Write what was taken, one part for each day."""
+        from whimbrel.log.parts import PartWriter, publish  # Arrow: only where there are letters
+
+        for day, of_day in groupby(self._rows, key=lambda each: layout.date_of(each[0])):
+            rows = list(of_day)
+            first, last = rows[0][0], rows[-1][0]
+            path = layout.part_path(
+                self._directory, layout.DEAD_LETTERS, day=day, node=self._node, first=first, last=last
+            )
+            writer = PartWriter(path, layout.DEAD_LETTERS)
+            try:
+                for _, row in rows:
+                    writer.add(row)
+                writer.finish()
+                publish([writer])
+            finally:
+                writer.abandon()
+        self._rows.clear()
+
+
+def import_lines(
+    log: LogWriter,
+    lines: Iterable[bytes],
+    *,
+    source: str,
+    done: Imported,
+    letters: DeadLetters | None = None,
+) -> None:
+    """Append the facts of *lines* to *log*, counting in *done*; *source* is what errors call the lines."""
+    try:
+        for number, line in enumerate(lines, start=1):
+            done.lines = number
+            if not line.strip():
+                continue
+            try:
+                table, fact = _fact(log, line)
+                log.append(fact)
+            except InvalidInputError as error:
+                if letters is None:
+                    raise MalformedLineError(source, number, _column(error, line), _reason(error)) from None
+                letters.add(source, number, _reason(error), line.rstrip(b"\r\n"))
+                done.dead_letters += 1
+                if done.dead_letters % _GROUP == 0:
+                    letters.flush()
+                continue
+            done.facts[table] += 1
+            if log.pending >= _GROUP:
+                _sync(log, done)
+    finally:
+        # Also where a bad line or a full disk ends it: what came before is kept, and counted.
+        _sync(log, done)
+        if letters is not None:
+            letters.flush()
+
+
+def _sync(log: LogWriter, done: Imported) -> None:
+    before = log.durable_seq
+    last = log.sync()
+    if last > before:
+        done.first_seq = before + 1 if done.first_seq is None else done.first_seq
+        done.last_seq = last
+
+
+def _fact(log: LogWriter, line: bytes) -> tuple[str, Fact]:
+    table, row = row_from_json(read_json(line.rstrip(b"\r\n"), limits=_LINE_LIMITS))
+    for column, given in (("node", log.node), ("seq", log.next_seq)):
+        if row.setdefault(column, given) != given:
+            raise InvalidValueError(column, row[column], f"{given}, which the log gives, or none")
+    return table, fact_of(table, row)
+
+
+def _reason(error: InvalidInputError) -> str:
+    return error.reason if isinstance(error, MalformedBodyError) else str(error)
+
+
+def _column(error: InvalidInputError, line: bytes) -> int:
+    """Return where in *line* to look: where JSON breaks, else where the column that is wrong is named, else 1."""
+    if isinstance(error, MalformedBodyError):
+        return error.column or 1
+    if isinstance(error, InvalidValueError):
+        text = line.decode(errors="replace")
+        return max(text.find(f'"{error.what}"'), 0) + 1
+    return 1

@@ -1,0 +1,208 @@
+"""Layout: what lies where in the directory of a log.
+
+::
+
+    DIR/whimbrel-log.json                              {"format": 1}
+    DIR/segments/NODE/FIRST.seg                        what the node NODE appended, FIRST the seq of its first record
+    DIR/segments/NODE/exported.json                    {"seq": the last that is in Parquet}
+    DIR/TABLE/date=YYYY-MM-DD/node=NODE/part-FIRST-LAST.parquet
+
+Rule: seqs in names have twenty digits, so names sort as seqs do.
+Rule: a part holds all rows of its table, date and node with seqs FIRST to LAST. A part whose range lies within
+another's of the same table, date and node is superseded: ``parts`` leaves it out, so nobody sees a row twice while
+small parts are merged or an export that crashed is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.errors import CorruptLogError, NewerLogError, NotALogError
+from whimbrel.log.files import make_folder, put
+from whimbrel.model.notification import NotificationId
+
+__all__ = [
+    "DEAD_LETTERS",
+    "FORMAT",
+    "Part",
+    "all_parts",
+    "check_format",
+    "create",
+    "date_of",
+    "exported_seq",
+    "nodes",
+    "part_path",
+    "parts",
+    "segment_path",
+    "segments",
+    "segments_folder",
+    "set_exported_seq",
+    "tables_present",
+]
+
+FORMAT = 1
+FORMAT_FILE = "whimbrel-log.json"
+SEGMENTS = "segments"
+EXPORTED_FILE = "exported.json"
+DEAD_LETTERS = "dead_letters"
+
+FIRST_TIME, LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999: a fact's time must have a date, because it is filed under it."""
+_US_PER_DAY = 86_400_000_000
+_EPOCH = date(1970, 1, 1)
+
+_SEGMENT = re.compile(r"([0-9]{20})\.seg")
+_PART = re.compile(r"part-([0-9]{20})-([0-9]{20})\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One exported file, and what its name says of it."""
+
+    path: Path
+    date: date
+    node: str
+    first: int
+    last: int
+
+
+# -- the log itself --------------------------------------------------------------------------------------------------
+
+
+def create(directory: Path) -> None:
+    """Make *directory* a log, if it is not one yet; a folder with other things in it is refused."""
+    path = directory / FORMAT_FILE
+    if not path.exists():
+        make_folder(directory)
+        if any(not each.name.startswith(".") for each in directory.iterdir()):
+            raise NotALogError(directory, f"not empty, and no log: {FORMAT_FILE} is missing")
+        put(path, json.dumps({"format": FORMAT}).encode() + b"\n")
+    check_format(directory)
+
+
+def check_format(directory: Path) -> None:
+    """Raise unless *directory* is a log that we can read."""
+    path = directory / FORMAT_FILE
+    if not path.is_file():
+        raise NotALogError(directory, f"no log: {FORMAT_FILE} is missing")
+    found = _number_in(path, "format")
+    if found > FORMAT:
+        raise NewerLogError(directory, found, FORMAT)
+
+
+def nodes(directory: Path) -> list[str]:
+    """Return the nodes of which the log holds anything, sorted."""
+    found = {path.name for path in _folders(directory / SEGMENTS)}
+    for table in tables_present(directory):
+        found.update(path.name[5:] for path in (directory / table).glob("date=*/node=*"))
+    return sorted(filter(_is_node, found))
+
+
+# -- segments --------------------------------------------------------------------------------------------------------
+
+
+def segments_folder(directory: Path, node: str) -> Path:
+    """Return the folder of *node*'s segments."""
+    return directory / SEGMENTS / node
+
+
+def segment_path(directory: Path, node: str, first: int) -> Path:
+    """Return the segment of *node* that begins with seq *first*."""
+    return segments_folder(directory, node) / f"{first:020}.seg"
+
+
+def segments(directory: Path, node: str) -> list[tuple[int, Path]]:
+    """Return first seq and path of *node*'s segments, in order; the last is the one that grows."""
+    folder = segments_folder(directory, node)
+    names = [(_SEGMENT.fullmatch(path.name), path) for path in folder.glob("*.seg")]
+    return sorted((int(found[1]), path) for found, path in names if found)
+
+
+def exported_seq(directory: Path, node: str) -> int:
+    """Return the last seq of *node* that is in Parquet; 0 if none is."""
+    path = segments_folder(directory, node) / EXPORTED_FILE
+    return _number_in(path, "seq") if path.exists() else 0
+
+
+def set_exported_seq(directory: Path, node: str, seq: int) -> None:
+    """Say that all up to *seq* is in Parquet."""
+    put(segments_folder(directory, node) / EXPORTED_FILE, json.dumps({"seq": seq}).encode() + b"\n")
+
+
+# -- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+def date_of(time_us: int) -> date:
+    """Return the day, in UTC, under which a fact of *time_us* is filed."""
+    if not FIRST_TIME <= time_us <= LAST_TIME:
+        raise InvalidValueError("time", time_us, "a time in the years 1 to 9999")
+    return _EPOCH + timedelta(days=time_us // _US_PER_DAY)
+
+
+def part_path(  # noqa: PLR0917 # a path has as many parts
+    directory: Path, table: str, day: date, node: str, first: int, last: int
+) -> Path:
+    """Return the file for the rows of *table*, *day* and *node* with seqs from *first* to *last*."""
+    return directory / table / f"date={day.isoformat()}" / f"node={node}" / f"part-{first:020}-{last:020}.parquet"
+
+
+def tables_present(directory: Path) -> list[str]:
+    """Return the tables of which there are parts, sorted."""
+    return sorted(path.name for path in _folders(directory) if any(path.glob("date=*/node=*/part-*.parquet")))
+
+
+def parts(directory: Path, table: str) -> list[Part]:
+    """Return the parts of *table* that hold each row once, ordered by date, node and seq."""
+    kept: list[Part] = []
+    for part in all_parts(directory, table):
+        before = kept[-1] if kept else None
+        is_same_place = before is not None and (before.date, before.node) == (part.date, part.node)
+        if before is None or not is_same_place or part.last > before.last:
+            kept.append(part)
+    return kept
+
+
+def all_parts(directory: Path, table: str) -> list[Part]:
+    """Return every part of *table*, superseded ones after what supersedes them."""
+    return sorted(_every_part(directory / table), key=lambda part: (part.date, part.node, part.first, -part.last))
+
+
+def _every_part(folder: Path) -> Iterator[Part]:
+    for path in folder.glob("date=*/node=*/part-*.parquet"):
+        found = _PART.fullmatch(path.name)
+        node, day = path.parent.name[5:], path.parent.parent.name[5:]
+        if found and _is_node(node):
+            try:
+                yield Part(path=path, date=date.fromisoformat(day), node=node, first=int(found[1]), last=int(found[2]))
+            except ValueError:
+                continue  # a folder that only looks like a date is not ours
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    if path.is_dir():
+        yield from (each for each in path.iterdir() if each.is_dir() and each.name[0] not in "._")
+
+
+def _is_node(name: str) -> bool:
+    try:
+        NotificationId(name, 0)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def _number_in(path: Path, name: str) -> int:
+    try:
+        found: object = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise CorruptLogError(path, 0, f'found no JSON, allowed is {{"{name}": number}}') from None
+    number = found.get(name) if isinstance(found, dict) else None
+    if type(number) is not int or number < 0:
+        raise CorruptLogError(path, 0, f'found no number "{name}"')
+    return number

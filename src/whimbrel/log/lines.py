@@ -1,0 +1,174 @@
+"""Lines: one fact as one line of JSON, the form in which others give us theirs and scripts read ours.
+
+``{"table": "publications", "published_at": "2004-05-17T09:30:00Z", "subject": "ward/3", "attributes": {…}}``
+
+Rule: columns are those of the table. A time is ISO 8601 or integer microseconds; attributes are an object
+(``attributes``, types as ``model.codecs`` gives them) or keep their types (``attributes_typed``); a body is text
+(``body``) or ``body_base64``; keys are texts ``scheme:hex``; a place is ``{latitude, longitude}`` or "lat,lon", an
+area the same with ``radius_m``; a hash is hexadecimal.
+Rule: what ``json_of`` writes, ``row_from_json`` reads back equal.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+
+from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes, Int64, Scalar
+from whimbrel.model.clock import format_time, parse_time
+from whimbrel.model.codecs import from_tree, from_typed, to_typed
+from whimbrel.model.keys import KeyHash
+from whimbrel.model.place import Area, Place
+from whimbrel.model.rows import COLUMNS
+
+__all__ = ["TIME_COLUMNS", "json_of", "row_from_json"]
+
+TIME_COLUMNS = frozenset({"published_at", "changed_at", "reported_at", "handed_at", "expires_at", "deadline_at"})
+
+_Reader = Callable[[str, object], object]
+
+
+def row_from_json(tree: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    """Return table and row of one line; what the values may be beyond their form, ``fact_of`` says."""
+    table = tree.get("table")
+    if not isinstance(table, str) or table not in COLUMNS:
+        raise InvalidValueError("table", table, ", ".join(COLUMNS))
+    row: dict[str, object] = {}
+    for name, value in tree.items():
+        if name == "table":
+            continue
+        column, read = _FORMS.get(name, (name, None))
+        if column not in COLUMNS[table]:
+            raise InvalidValueError("column", name, f"the columns of {table}: {', '.join(COLUMNS[table])}")
+        if column in row:
+            raise InvalidValueError(name, "a second form of it", "one form of a column")
+        row[column] = value if value is None or read is None else read(name, value)
+    return table, row
+
+
+def json_of(table: str, row: Mapping[str, object]) -> dict[str, object]:
+    """Return *row* with values that JSON has."""
+    shown: dict[str, object] = {"table": table}
+    for column, value in row.items():
+        name, plain = _plain(column, value)
+        shown[name] = plain
+    return shown
+
+
+# -- from JSON -------------------------------------------------------------------------------------------------------
+
+
+def _time(column: str, value: object) -> object:
+    try:
+        return parse_time(value) if isinstance(value, str) else value
+    except InvalidValueError as error:
+        raise InvalidValueError(column, error.found, error.allowed) from None
+
+
+def _attributes(column: str, value: object) -> object:
+    if not isinstance(value, dict):
+        raise InvalidValueError(column, value, "an object")
+    try:
+        return from_typed(value) if column == "attributes_typed" else from_tree(value)
+    except InvalidInputError as error:
+        raise InvalidValueError(column, str(error), "what attributes can be") from None
+
+
+def _text_body(column: str, value: object) -> object:
+    try:
+        return _text(column, value).encode()
+    except UnicodeEncodeError:
+        raise InvalidValueError(column, value, "Unicode without lone surrogates") from None
+
+
+def _base64_body(column: str, value: object) -> object:
+    try:
+        return base64.b64decode(_text(column, value), validate=True)
+    except ValueError:  # binascii.Error is one
+        raise InvalidValueError(column, value, "base64") from None
+
+
+def _digest(column: str, value: object) -> object:
+    try:
+        return bytes.fromhex(_text(column, value))
+    except ValueError:
+        raise InvalidValueError(column, value, "hexadecimal") from None
+
+
+def _text(column: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValueError(column, value, "text")
+    return value
+
+
+def _keys(column: str, value: object) -> object:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise InvalidValueError(column, value, "a list of scheme:hex")
+    hashes = [KeyHash.parse(each) for each in value]
+    return [{"scheme": each.scheme.value, "digest": each.digest} for each in hashes]
+
+
+def _place(_column: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    place = Place.parse(value)
+    return {"latitude": place.latitude, "longitude": place.longitude}
+
+
+def _near(_column: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    area = Area.parse(value)
+    return {"latitude": area.centre.latitude, "longitude": area.centre.longitude, "radius_m": area.radius_m}
+
+
+_FORMS: dict[str, tuple[str, _Reader]] = {
+    **{column: (column, _time) for column in TIME_COLUMNS},
+    "attributes": ("attributes", _attributes),
+    "attributes_typed": ("attributes", _attributes),
+    "body": ("body", _text_body),
+    "body_base64": ("body", _base64_body),
+    "body_hash": ("body_hash", _digest),
+    "keys": ("keys", _keys),
+    "place": ("place", _place),
+    "near": ("near", _near),
+}
+
+
+# -- to JSON ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(column: str, value: object) -> tuple[str, object]:
+    if column in TIME_COLUMNS and isinstance(value, int):
+        return column, _time_text(value)
+    if column == "attributes" and isinstance(value, Mapping):
+        attributes: Attributes = value
+        if all(map(_is_plain, attributes.values())):
+            return column, dict(attributes)
+        return "attributes_typed", to_typed(attributes)
+    if column == "body" and isinstance(value, bytes):
+        try:
+            return column, value.decode()
+        except UnicodeDecodeError:
+            return "body_base64", base64.b64encode(value).decode()
+    if column == "keys" and isinstance(value, list):
+        return column, [f"{each['scheme']}:{each['digest'].hex()}" for each in value]
+    return column, value.hex() if isinstance(value, bytes) else value
+
+
+def _is_plain(value: Scalar) -> bool:
+    """Tell whether *value* has the same type again when JSON spelled it."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str) or (
+        isinstance(value, int) and isinstance(value, Int64) == (not INT32_MIN <= value <= INT32_MAX)
+    )
+
+
+def _time_text(time_us: int) -> str | int:
+    try:
+        return format_time(time_us)
+    except InvalidValueError:
+        return time_us  # expires_at may be further than years have names

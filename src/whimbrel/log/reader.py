@@ -1,0 +1,143 @@
+"""Readers: the facts of a node's segments, in order, also while the node writes.
+
+Rule: a torn tail ends the reading; the next ``records`` goes on from there. Damage raises ``CorruptLogError``.
+Rule: reading begins at the oldest segment that is still there; older facts are in Parquet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log import layout
+from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.records import row_from
+from whimbrel.log.segments import HEADER_BYTES, Header, Record, Scan, is_proven_later, is_torn_creation, read_header
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.facts import Fact
+from whimbrel.model.rows import fact_of
+
+__all__ = ["LogReader", "named_header", "proven_seq", "read", "read_rows"]
+
+
+def read(directory: Path, node: str, *, first: int = 0, last: int | None = None) -> Iterator[Fact]:
+    """Yield *node*'s facts with seqs from *first* to *last*, to what is whole now."""
+    return LogReader(directory, node, first=first, last=last).facts()
+
+
+def read_rows(
+    directory: Path, node: str, *, first: int = 0, last: int | None = None
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield table and row of each record, without building facts: faster, and less is checked."""
+    return LogReader(directory, node, first=first, last=last).rows()
+
+
+def proven_seq(directory: Path, node: str) -> int:
+    """Return the last seq that no crash can take back: what comes after may still be cut."""
+    found = layout.segments(directory, node)
+    if not found:
+        return 0
+    first, path = found[-1]
+    if is_torn_creation(path):
+        return first - 1
+    with path.open("rb") as stream:
+        scan = Scan(stream, named_header(stream, path, node, first))
+        deque(scan, maxlen=0)
+    return scan.proven
+
+
+class LogReader:
+    """Reads on from where it was; ``records``, ``rows`` and ``facts`` each end at what is whole now."""
+
+    def __init__(self, directory: Path, node: str, *, first: int = 0, last: int | None = None) -> None:
+        layout.check_format(directory)
+        self._directory, self.node = directory, node
+        self._wanted, self._last = first, INT64_MAX if last is None else last
+        self._path: Path | None = None
+        self._begin = self._offset = self._seq = 0
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the facts that are new since the last time."""
+        for offset, seq, number, payload in self.records():
+            try:
+                fact = fact_of(*row_from(self.node, seq, number, payload))
+            except InvalidValueError as error:
+                raise self._corrupt(offset, str(error)) from None
+            yield fact
+
+    def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
+        """Yield table and row of the records that are new since the last time."""
+        for offset, seq, number, payload in self.records():
+            try:
+                row = row_from(self.node, seq, number, payload)
+            except InvalidValueError as error:
+                raise self._corrupt(offset, str(error)) from None
+            yield row
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records that are new since the last time."""
+        while self._wanted <= self._last and (self._path is not None or self._find()):
+            has_more = yield from self._segment()
+            if not has_more:
+                return
+
+    def _find(self) -> bool:
+        """Go to the segment that holds the next seq, or the oldest; tell whether there is one."""
+        found = layout.segments(self._directory, self.node)
+        if found:
+            self._go_to(*max((each for each in found if each[0] <= self._wanted), default=found[0]))
+        return bool(found)
+
+    def _go_to(self, first: int, path: Path) -> None:
+        self._path, self._begin, self._offset, self._seq = path, first, HEADER_BYTES, first
+
+    def _segment(self) -> Generator[Record, None, bool]:
+        """Yield what is new in this segment; return whether to go on, in the segment that follows."""
+        assert self._path is not None
+        if is_torn_creation(self._path) and self._follower() is None:
+            return False
+        stuck_at = -1
+        with self._path.open("rb") as stream:
+            header = named_header(stream, self._path, self.node, self._begin)
+            while True:
+                scan = Scan(stream, header, offset=self._offset, seq=self._seq)
+                for record in scan:
+                    if record.seq > self._last:
+                        return False
+                    self._offset, self._seq = scan.end, scan.next_seq
+                    if record.seq >= self._wanted:
+                        self._wanted = scan.next_seq
+                        yield record
+                        if record.seq == self._last:
+                            return False
+                self._offset = scan.end
+                follower = self._follower()
+                if follower is None:
+                    if scan.trouble is None or not is_proven_later(stream, header, scan.end, scan.next_seq):
+                        return False
+                elif scan.trouble is None and follower[0] == scan.next_seq:
+                    self._go_to(*follower)
+                    return True
+                # The node may have written on while we read, so look again; the same once more is damage.
+                if stuck_at == scan.end:
+                    after = "" if follower is None else f", and the next segment begins with {follower[0]}"
+                    raise self._corrupt(scan.end, scan.trouble or f"it ends with seq {scan.next_seq - 1}{after}")
+                stuck_at = scan.end
+
+    def _follower(self) -> tuple[int, Path] | None:
+        later = (each for each in layout.segments(self._directory, self.node) if each[0] > self._begin)
+        return min(later, default=None)
+
+    def _corrupt(self, offset: int, reason: str) -> CorruptLogError:
+        return CorruptLogError(self._path or self._directory, offset, reason)
+
+
+def named_header(stream: BinaryIO, path: Path, node: str, first: int) -> Header:
+    """Return the header of a segment whose name says *node* and *first*."""
+    header = read_header(stream, path)
+    if (header.node, header.first) != (node, first):
+        raise CorruptLogError(path, 0, f"its header says {header.node}:{header.first}")
+    return header

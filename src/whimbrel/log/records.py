@@ -1,0 +1,188 @@
+"""Records: one fact as bytes, and back.
+
+A record's body is its seq (int64), its table's number (uint8) and its payload: the row's values as a CBOR list in the
+order of ``model.rows.COLUMNS``, without node and seq. Attributes are one flat list of name, type, value, name, ….
+Before the body stand its length and its CRC-32 (uint32 each). All numbers are big-endian.
+
+Rule: numbers of tables are never used again for another table; columns are only ever added at the end, so a payload
+with fewer values is an older one. One with more, or an unknown table, is from a newer Whimbrel and is refused.
+Rule: the CRC begins from the segment's salt, a random number. So a body that a publisher made up, and old blocks of
+another file, never pass for a record.
+Rule: table 0 is a *mark*: no fact, only the seq up to which everything was durable when it was written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+from zlib import crc32
+
+import cbor2
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.attributes import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    Attributes,
+    AttributeType,
+    FrozenAttributes,
+    Int64,
+    Scalar,
+)
+from whimbrel.model.facts import Fact
+from whimbrel.model.rows import COLUMNS, values_of
+
+__all__ = [
+    "BODY",
+    "HEAD",
+    "MARK",
+    "MARK_BYTES",
+    "MAX_BODY_BYTES",
+    "TABLE_NUMBERS",
+    "body_of",
+    "framed",
+    "mark",
+    "row_from",
+    "time_from",
+]
+
+HEAD = struct.Struct(">II")
+"""Length and CRC-32 of the body."""
+BODY = struct.Struct(">qB")
+"""Seq and number of the table; the payload follows."""
+MARK = 0
+MARK_BYTES = HEAD.size + BODY.size
+MAX_BODY_BYTES = 272 << 20
+"""A little more than the largest MQTT packet."""
+
+TABLE_NUMBERS = {"publications": 1, "interests": 2, "presence": 3, "sessions": 4, "reports": 5, "receipts": 6}
+_TABLES = {number: (name, COLUMNS[name]) for name, number in TABLE_NUMBERS.items()}
+_PUBLICATIONS = TABLE_NUMBERS["publications"]
+_ATTRIBUTES = COLUMNS["publications"].index("attributes") - 2
+
+_KINDS: dict[type, int] = {
+    int: AttributeType.INT32.value,
+    Int64: AttributeType.INT64.value,
+    float: AttributeType.REAL64.value,
+    str: AttributeType.STRING.value,
+    bytes: AttributeType.OPAQUE.value,
+}
+_CLASSES: dict[object, Any] = {1: int, 2: int, 3: float, 4: str, 5: bytes}
+_MAX_DEPTH = 4  # the list, a column's list, an item's map, and one to spare
+
+
+class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
+    """We write no CBOR tags; whoever does would have dates, patterns and references built at our cost."""
+
+    def __getitem__(self, tag: int) -> Callable[[object, bool], NoReturn]:
+        def refuse(_value: object, _immutable: bool) -> NoReturn:  # noqa: FBT001 # cbor2 calls it so
+            raise InvalidValueError("payload", f"tag {tag}", "CBOR without tags")
+
+        return refuse
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 1  # not empty: an empty mapping could be taken for none
+
+
+_NO_TAGS = _NoTags()
+
+
+def body_of(fact: Fact) -> tuple[bytes, int]:
+    """Return the body of *fact*'s record, and the fact's time."""
+    table, values = values_of(fact)
+    row: list[object] = list(values[2:])
+    if table == "publications":
+        row[_ATTRIBUTES] = _flat(values[_ATTRIBUTES + 2])  # type: ignore[arg-type]  # they are attributes
+    try:
+        body = BODY.pack(fact.seq, TABLE_NUMBERS[table]) + cbor2.dumps(row)
+    except (cbor2.CBOREncodeError, ValueError) as error:  # a lone surrogate
+        raise InvalidValueError(f"a row of {table}", str(error), "what CBOR can hold") from error
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidValueError(f"a row of {table}", f"{len(body)} bytes", f"at most {MAX_BODY_BYTES} bytes")
+    return body, values[2]  # type: ignore[return-value]  # the third column of every table is its time
+
+
+def framed(body: bytes, salt: int) -> bytes:
+    """Return *body* with its length and checksum before it."""
+    return HEAD.pack(len(body), crc32(body, salt)) + body
+
+
+def mark(seq: int, salt: int) -> bytes:
+    """Return the frame that says all up to *seq* was durable when it was written."""
+    return framed(BODY.pack(seq, MARK), salt)
+
+
+def row_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, dict[str, object]]:
+    """Return table and row of a record, or raise ``InvalidValueError``; the row's values are as CBOR had them."""
+    known = _TABLES.get(number)
+    if known is None:
+        raise InvalidValueError("table number", number, "1 to 6; more are from a newer Whimbrel")
+    table, columns = known
+    values = _values(payload)
+    if len(values) + 2 > len(columns):
+        allowed = f"at most {len(columns) - 2}; more are from a newer Whimbrel"
+        raise InvalidValueError(f"number of values in {table}", len(values), allowed)
+    if number == _PUBLICATIONS and len(values) > _ATTRIBUTES:
+        values[_ATTRIBUTES] = _attributes(values[_ATTRIBUTES])
+    return table, dict(zip(columns, (node, seq, *values), strict=False))
+
+
+def time_from(payload: bytes) -> int:
+    """Return the time of a record: its payload's first value."""
+    values = _values(payload)
+    if not values or type(values[0]) is not int:
+        raise InvalidValueError("time of a record", values[:1], "microseconds")
+    return values[0]
+
+
+def _values(payload: bytes) -> list[object]:
+    try:
+        values: object = cbor2.loads(
+            payload,
+            semantic_decoders=_NO_TAGS,
+            max_depth=_MAX_DEPTH,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+        )
+    except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+        raise InvalidValueError("payload", str(error), "a CBOR list of a row's values") from None
+    if type(values) is not list:
+        raise InvalidValueError("payload", type(values).__name__, "a CBOR list of a row's values")
+    return values
+
+
+def _flat(attributes: Attributes) -> list[object]:
+    flat: list[object] = []
+    for name, value in attributes.items():
+        flat += (name, _KINDS[type(value)], value)
+    return flat
+
+
+def _attributes(flat: Any) -> Attributes:  # noqa: ANN401 # what CBOR had; found out here
+    """Return what ``_flat`` flattened; the same as ``checked`` would make of it, at the price of reading it."""
+    if type(flat) is not list or len(flat) % 3:
+        raise InvalidValueError("attributes", flat, "a list of name, type, value, …")
+    found: dict[str, Scalar] = {}
+    each = iter(flat)
+    for name, kind, value in zip(each, each, each, strict=True):
+        if type(name) is not str or not name or name[0] == "\0":
+            raise InvalidValueError("attribute name", name, "text of at least one character, the first not U+0000")
+        if type(kind) is not int or type(value) is not _CLASSES.get(kind):
+            raise InvalidValueError(f"attribute {name}", value, f"a value of its type, which is {kind!r}")
+        if kind == 1:
+            if not INT32_MIN <= value <= INT32_MAX:
+                raise InvalidValueError(f"attribute {name}", value, "32 bits")
+        elif kind == 2:
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise InvalidValueError(f"attribute {name}", value, "64 bits")
+            value = Int64(value)  # noqa: PLW2901 # the loop over untyped values is where they get their type
+        found[name] = value
+    if len(found) * 3 != len(flat):
+        raise InvalidValueError("attributes", flat[::3], "each name once")
+    return FrozenAttributes(found)

@@ -1,0 +1,86 @@
+"""Stats: how much of each table a log holds, and from when to when.
+
+What is exported is counted from the feet of the Parquet files, the rest by reading segments, so it is quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log import layout
+from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.parts import statistics
+from whimbrel.log.reader import LogReader
+from whimbrel.log.records import BODY, HEAD, TABLE_NUMBERS, time_from
+from whimbrel.model.rows import COLUMNS
+
+__all__ = ["TableStats", "stats"]
+
+_NAMES = {number: name for name, number in TABLE_NUMBERS.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class TableStats:
+    """One table of one node."""
+
+    table: str
+    node: str
+    rows: int = 0
+    first_seq: int | None = None
+    last_seq: int | None = None
+    first_at: int | None = None
+    last_at: int | None = None
+    parquet_bytes: int = 0
+    segment_bytes: int = 0
+    """What is not exported yet."""
+
+    def cover(self, seqs: tuple[int, int] | None, times: tuple[int, int] | None) -> None:
+        """Widen the ranges."""
+        if seqs is not None:
+            self.first_seq = seqs[0] if self.first_seq is None else min(self.first_seq, seqs[0])
+            self.last_seq = seqs[1] if self.last_seq is None else max(self.last_seq, seqs[1])
+        if times is not None:
+            self.first_at = times[0] if self.first_at is None else min(self.first_at, times[0])
+            self.last_at = times[1] if self.last_at is None else max(self.last_at, times[1])
+
+
+def stats(directory: Path) -> list[TableStats]:
+    """Return the stats of every table and node that has any row."""
+    layout.check_format(directory)
+    found: list[TableStats] = []
+    for node in layout.nodes(directory):
+        exported = layout.exported_seq(directory, node)
+        tables = {name: TableStats(table=name, node=node) for name in (*COLUMNS, layout.DEAD_LETTERS)}
+        for each in tables.values():
+            _count_parts(directory, each, exported)
+        _count_segments(directory, node, exported, tables)
+        found += [each for each in tables.values() if each.rows]
+    return found
+
+
+def _count_parts(directory: Path, each: TableStats, exported: int) -> None:
+    is_log = each.table in COLUMNS
+    time_column = COLUMNS[each.table][2] if is_log else "found_at"
+    for part in layout.parts(directory, each.table):
+        if part.node == each.node and (not is_log or part.last <= exported):
+            rows, ranges = statistics(part, ("seq", time_column) if is_log else (time_column,))
+            each.rows += rows
+            each.parquet_bytes += part.path.stat().st_size
+            each.cover(ranges.get("seq"), ranges.get(time_column))
+
+
+def _count_segments(directory: Path, node: str, exported: int, tables: dict[str, TableStats]) -> None:
+    for offset, seq, number, payload in LogReader(directory, node, first=exported + 1).records():
+        name = _NAMES.get(number)
+        try:
+            at = time_from(payload)
+        except InvalidValueError as error:
+            raise CorruptLogError(layout.segments_folder(directory, node), offset, str(error)) from None
+        if name is None:
+            raise CorruptLogError(layout.segments_folder(directory, node), offset, f"found the table number {number}")
+        each = tables[name]
+        each.rows += 1
+        each.segment_bytes += HEAD.size + BODY.size + len(payload)
+        each.cover((seq, seq), (at, at))

@@ -1,0 +1,124 @@
+"""Rows: the columns are the tables', and a bad value names its column."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.facts import Outcome, Receipt
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.rows import COLUMNS, fact_of, row_of
+from whimbrel.model.tables import TABLES
+
+LEAST = {
+    "publications": {"node": "n", "seq": 1, "published_at": 2},
+    "interests": {"node": "n", "seq": 1, "changed_at": 2, "change": "added", "session": "s"},
+    "presence": {"node": "n", "seq": 1, "changed_at": 2, "device": "d", "change": "connected"},
+    "sessions": {"node": "n", "seq": 1, "changed_at": 2, "change": "created", "session": "s"},
+    "reports": {"node": "n", "seq": 1, "reported_at": 2, "device": "d"},
+    "receipts": {
+        "node": "n",
+        "seq": 1,
+        "handed_at": 2,
+        "session": "s",
+        "device": "d",
+        "notification_node": "n",
+        "notification_seq": 0,
+    },
+}
+
+
+def test_the_columns_are_those_of_the_tables() -> None:
+    """They are spelled twice, because a node that only writes needs no Arrow."""
+    assert {name: tuple(table.schema.names) for name, table in TABLES.items() if table.is_log} == COLUMNS
+
+
+def test_rows_need_no_arrow() -> None:
+    """Writing a log must stay light."""
+    code = (
+        "import sys, whimbrel.log.writer, whimbrel.log.reader, whimbrel.log.importing; print('pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_row_may_leave_out_what_has_a_default(table: str) -> None:
+    """Lines that people write by hand say only what matters."""
+    name, row = row_of(fact_of(table, LEAST[table]))
+    assert name == table
+    assert tuple(row) == COLUMNS[table]
+    assert row.items() >= LEAST[table].items()
+
+
+@pytest.mark.parametrize(("table", "column"), [(table, column) for table in COLUMNS for column in LEAST[table]])
+def test_a_missing_column_is_named(table: str, column: str) -> None:
+    """Whoever made the row must know what to add."""
+    row = {name: value for name, value in LEAST[table].items() if name != column}
+    with pytest.raises(InvalidValueError, match=f"^{column}: found 'nothing'"):
+        fact_of(table, row)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("publications", "attributes", [1]),
+        ("publications", "attributes", {"a": None}),
+        ("publications", "body", "text"),
+        ("publications", "retain", 1),
+        ("publications", "keys", [{"scheme": "none", "digest": bytes(20)}]),
+        ("publications", "keys", [None]),
+        ("publications", "place", {"latitude": 1}),
+        ("publications", "place", "1,2"),
+        ("interests", "change", "bought"),
+        ("interests", "change", ["added"]),
+        ("interests", "near", {"latitude": 1, "longitude": 2}),
+        ("presence", "receipt", "give"),
+        ("reports", "display", 7),
+        ("receipts", "body_hash", "0" * 32),
+        ("receipts", "via", ["live"]),
+        ("receipts", "battery", "full"),
+        ("receipts", "outcome", None),
+        ("receipts", "notification_seq", -1),
+        ("receipts", "notification_node", "no node"),
+        ("receipts", "subscriptions", [{"subject_filter": 1, "name": ""}]),
+        ("receipts", "subscriptions", "all"),
+    ],
+)
+def test_a_bad_value_names_its_column(table: str, column: str, value: object) -> None:
+    """No value of any type gets past as something else, or as a traceback."""
+    with pytest.raises(InvalidValueError) as refused:
+        fact_of(table, {**LEAST[table], column: value})
+    assert refused.value.what.removeprefix("attribute ") in {column, "a"}
+
+
+def test_an_unknown_table_is_refused() -> None:
+    """The message lists those that are known."""
+    with pytest.raises(InvalidValueError, match="publications, interests"):
+        fact_of("matches", {})
+
+
+def test_values_are_plain() -> None:
+    """What goes into Arrow, CBOR and JSON has no class of ours in it."""
+    receipt = Receipt(
+        node="n",
+        seq=3,
+        handed_at=4,
+        session="s",
+        device="d",
+        battery=1,
+        notification=NotificationId("m", 2),
+        outcome=Outcome.TAKEN_ELSEWHERE,
+    )
+    _, row = row_of(receipt)
+    assert (row["notification_node"], row["notification_seq"], row["outcome"]) == ("m", 2, "taken elsewhere")
+    assert type(row["battery"]) is float
+
+
+def test_attributes_beyond_todays_limits_are_still_read() -> None:
+    """A node may have had other limits when it accepted them."""
+    many = {f"a{index}": index for index in range(2_000)}
+    assert row_of(fact_of("publications", {**LEAST["publications"], "attributes": many}))[1]["attributes"] == many
