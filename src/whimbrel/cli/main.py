@@ -11,7 +11,9 @@ import typer
 from whimbrel import __version__
 from whimbrel.cli.demo import demo
 from whimbrel.cli.filter import app as filter_app
+from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
+from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.errors import FilterError, WhimbrelError
 
 __all__ = ["app", "main"]
@@ -26,6 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(filter_app, name="filter")
+app.add_typer(log_app, name="log")
+app.add_typer(pipeline_app, name="pipeline")
 app.command("demo")(demo)
 app.command("match")(match)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +21,7 @@ from whimbrel.pipeline.deliveries import LogTables, deliveries
 from whimbrel.pipeline.matches import matches
 from whimbrel.pipeline.popularity import popularity
 from whimbrel.pipeline.replicas import replicas
+from whimbrel.pipeline.schemas import TIMES
 from whimbrel.pipeline.source import read_table
 
 __all__ = ["TABLES_MADE", "Made", "Plan", "run"]
@@ -69,12 +70,14 @@ def run(
         raise InvalidValueError("table", ", ".join(unknown), ", ".join(TABLES_MADE))
     source = _Log(spark, log)
     made: dict[str, dict[str, object]] = {}
+    paths: dict[str, Path] = {}
     for name in TABLES_MADE:
         if name in tables:
             if on_progress is not None:
                 on_progress(name)
             begun = time.monotonic()
-            path = _write(_table(name, source, plan or Plan()), out / name)
+            path = _write(_table(name, source, plan or Plan(), paths), out / name)
+            paths[name] = path
             rows = spark.read.parquet(str(path)).count()
             made[name] = asdict(Made(name, str(path), rows, round(time.monotonic() - begun, 3)))
     return made
@@ -84,7 +87,7 @@ class _Log:
     """The tables of a log without what cannot be read, and what cannot."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
-        self._spark, self._path = spark, path
+        self.spark, self._path = spark, path
         self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
 
     def table(self, name: str) -> DataFrame:
@@ -97,7 +100,7 @@ class _Log:
 
     def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
         if name not in self._split:
-            self._split[name] = split(name, read_table(self._spark, self._path, name))
+            self._split[name] = split(name, read_table(self.spark, self._path, name))
         return self._split[name]
 
     @property
@@ -107,23 +110,25 @@ class _Log:
         return LogTables(*(self.table(name) for name in names))
 
 
-def _table(name: str, log: _Log, plan: Plan) -> DataFrame:
+def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
+    """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
         return matches(log.table("publications"), log.table("interests"), log.table("sessions"))
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":
-        found = [log.dead(each) for each in ("publications", "interests", "presence", "sessions", "receipts")]
+        found = [log.dead(each) for each in TIMES]
         everything = found[0]
         for other in found[1:]:
             everything = everything.unionByName(other)
         return everything
-    popular = popularity(
-        log.table("publications"), log.table("interests"), log.table("sessions"), window_us=plan.window_us
-    )
     if name == "popularity":
-        return popular
-    return replicas(popular, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes)
+        return popularity(
+            log.table("publications"), log.table("interests"), log.table("sessions"), window_us=plan.window_us
+        )
+    popular = made.get("popularity")
+    table = _table("popularity", log, plan, {}) if popular is None else log.spark.read.parquet(str(popular))
+    return replicas(table, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes)
 
 
 def _write(table: DataFrame, path: Path) -> Path:

@@ -1,0 +1,179 @@
+"""``dead_letters``: rows of the log that break its contract, each with its reason; nothing is dropped silently.
+
+Rule: what one ``Column`` can say is said by Spark itself; only filter texts go to Python, batch by batch.
+Rule: a row has one reason, the first that was found; the good rows are exactly those without one.
+
+Good rows, nearly all of them, pass a filter of bare conditions; reasons are put together only for the others. Judged
+by one expression that makes the reasons too, publications took nearly twice as long.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.errors import InvalidInputError
+from whimbrel.language.filters import parse
+from whimbrel.match.topics import check_topic_filter
+from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
+from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
+from whimbrel.model.subscription import InterestChange
+from whimbrel.pipeline.schemas import SCHEMAS, log_table
+
+__all__ = ["split"]
+
+_CONTENT_CHARACTERS = 4_096
+
+
+def split(table: str, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the *rows* of the log's *table* that keep the contract, and the others as ``dead_letters``.
+
+    in:  a table of the log, as found
+    out: the same table; the table ``dead_letters``
+    """
+    log_table(table)
+    rules = list(_rules(table))
+    is_bad = functools.reduce(operator.or_, (rule.is_broken for rule in rules))
+    bad = rows.where(is_bad)
+    reason = F.coalesce(*(F.when(rule.is_broken, rule.reason) for rule in rules))
+    dead = bad.select(
+        F.current_timestamp().alias("found_at"),
+        F.lit(f"log table {table}").alias("source"),
+        F.col("seq").alias("position"),
+        reason.alias("reason"),
+        F.substring(F.to_json(F.struct(*rows.columns)), 1, _CONTENT_CHARACTERS).cast("binary").alias("content"),
+    )
+    return rows.where(~is_bad), dead
+
+
+class _Rule(NamedTuple):
+    """Whether a row breaks it, never NULL, and what to tell if it does."""
+
+    is_broken: Column
+    reason: Column
+
+
+def _rules(table: str) -> Iterator[_Rule]:
+    for column in SCHEMAS[table]:
+        if not column.nullable:
+            reason = F.lit(f"{column.name}: found null, allowed is a value")
+            yield _Rule(F.col(column.name).isNull(), reason)
+    yield _unless(F.col("seq") >= 0, "seq", "a number from 0 on")
+    yield from _OWN_RULES[table]()
+
+
+def _unless(is_fine: Column, name: str, allowed: str) -> _Rule:
+    """Return the rule that *is_fine* is not false; undefined is fine."""
+    found = F.coalesce(F.col(name).cast("string"), F.lit("null"))
+    reason = F.concat(F.lit(f"{name}: found "), found, F.lit(f", allowed is {allowed}"))
+    return _Rule(~F.coalesce(is_fine, F.lit(True)), reason)
+
+
+def _one_of(name: str, words: Sequence[str]) -> _Rule:
+    return _unless(F.col(name).isin(*words), name, ", ".join(words))
+
+
+def _publications() -> Iterator[_Rule]:
+    yield _unless(F.col("qos").between(0, 2), "qos", "0 to 2")
+    wildcard = F.contains("subject", F.lit("+")) | F.contains("subject", F.lit("#"))
+    yield _unless((F.col("subject") != "") & ~wildcard, "subject", "a subject without the wildcards + and #")
+    yield _unless(~(F.col("radius_m").isNotNull() & F.col("place").isNull()), "radius_m", "none without a place")
+    yield _unless(F.col("radius_m") >= 0, "radius_m", "a number from 0 on")
+    yield _on_earth()
+    yield _unless(~F.map_contains_key("attributes", ""), "attributes", "names of at least one character")
+    is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
+    bad = F.get(F.filter(F.map_entries("attributes"), lambda entry: ~_is_attribute(entry["value"])), F.lit(0))
+    kind = F.coalesce(bad["value"]["type"].cast("string"), F.lit("null"))
+    found = F.concat(F.lit("attribute "), bad["key"], F.lit(": found type "), kind)
+    allowed = F.lit(", allowed is 1 to 5 with a value in the field of that type")
+    yield _Rule(F.coalesce(is_bad, F.lit(False)), F.concat(found, allowed))
+
+
+def _is_attribute(entry: Column) -> Column:
+    kind, integer = entry["type"], entry["int"]
+    is_fine = (
+        ((kind == int(AttributeType.INT32)) & integer.between(INT32_MIN, INT32_MAX))
+        | ((kind == int(AttributeType.INT64)) & integer.isNotNull())
+        | ((kind == int(AttributeType.REAL64)) & entry["real"].isNotNull())
+        | ((kind == int(AttributeType.STRING)) & entry["text"].isNotNull())
+        | ((kind == int(AttributeType.OPAQUE)) & entry["opaque"].isNotNull())
+    )
+    return F.coalesce(is_fine, F.lit(False))
+
+
+def _interests() -> Iterator[_Rule]:
+    yield _one_of("change", [change.value for change in InterestChange])
+    yield _unless(F.col("session") != "", "session", "a string of at least one character")
+    yield _unless(F.col("ttl_us") >= 0, "ttl_us", "a number from 0 on")
+    yield _unless(F.col("max_held") >= 0, "max_held", "a number from 0 on")
+    yield _judged(check_topic_filter, "subject_filter")
+    yield _judged(parse, "filter_text")
+
+
+def _presence() -> Iterator[_Rule]:
+    change = F.col("change")
+    yield _one_of("change", [each.value for each in PresenceChange])
+    is_of_session = change.isin(PresenceChange.JOINED.value, PresenceChange.LEFT.value)
+    fits = is_of_session == F.col("session").isNotNull()
+    yield _unless(fits, "session", "a session where a device joins or leaves, else none")
+    joins = (change == PresenceChange.JOINED.value) == F.col("receipt").isNotNull()
+    yield _unless(joins, "receipt", "take or keep where a device joins, else none")
+    yield _one_of("receipt", [mode.value for mode in Mode])
+
+
+def _sessions() -> Iterator[_Rule]:
+    yield _one_of("change", [change.value for change in SessionChange])
+
+
+def _reports() -> Iterator[_Rule]:
+    yield _unless(F.col("battery").between(0, 1), "battery", "0 to 1")
+    yield _unless(F.col("received") >= 0, "received", "a number from 0 on")
+    yield _unless(F.col("sent") >= 0, "sent", "a number from 0 on")
+    yield _on_earth()
+
+
+def _receipts() -> Iterator[_Rule]:
+    yield _one_of("outcome", [outcome.value for outcome in Outcome])
+    yield _one_of("via", ["live", "held", "retained"])
+    yield _unless(F.length("body_hash") == 32, "body_hash", "32 bytes of SHA-256")
+
+
+def _on_earth() -> _Rule:
+    place = F.col("place")
+    is_fine = place["latitude"].between(-90, 90) & place["longitude"].between(-180, 180)
+    is_fine = F.when(place.isNotNull(), F.coalesce(is_fine, F.lit(False)))
+    return _unless(is_fine, "place", "latitude -90 to 90 and longitude -180 to 180")
+
+
+_OWN_RULES: dict[str, Callable[[], Iterator[_Rule]]] = {
+    "publications": _publications,
+    "interests": _interests,
+    "presence": _presence,
+    "sessions": _sessions,
+    "reports": _reports,
+    "receipts": _receipts,
+}
+
+
+def _judged(check: Callable[[str], object], name: str) -> _Rule:
+    """Return the rule that *check* takes the column *name*; of a batch each distinct text is looked at once."""
+
+    def reason(text: str) -> str | None:
+        try:
+            check(text)
+        except InvalidInputError as error:
+            return f"{name}: {error}"
+        return None
+
+    def reasons(texts: pa.Array) -> pa.Array:
+        encoded = texts.dictionary_encode()
+        return pa.array(map(reason, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+
+    found = cast("Column", F.arrow_udf(reasons, "string")(F.col(name)))  # type: ignore[attr-defined]  # pyspark's stubs of F lack it
+    return _Rule(found.isNotNull(), found)

@@ -1,0 +1,62 @@
+"""Replay: which notifications of the past a filter would have selected; history through the same language.
+
+Rule: a pure transform. Days are pruned before, by ``source.read_table``; here rows are chosen.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.language.backends.spark import to_column
+from whimbrel.language.filters import parse
+from whimbrel.match.topics import check_topic_filter
+
+__all__ = ["replay", "subject_column"]
+
+
+def replay(
+    publications: DataFrame,
+    *,
+    filter_text: str | None = None,
+    since: int | None = None,
+    until: int | None = None,
+    subject: str | None = None,
+) -> DataFrame:
+    """Return the *publications* that *filter_text* selects, published from *since* on and before *until*.
+
+    *subject* is a subject filter; + and # stand for levels, as in a subscription.
+
+    in and out: the table ``publications``
+    """
+    found = publications
+    if since is not None:
+        found = found.where(F.col("published_at") >= F.timestamp_micros(F.lit(since)))
+    if until is not None:
+        found = found.where(F.col("published_at") < F.timestamp_micros(F.lit(until)))
+    if subject is not None:
+        found = found.where(subject_column(subject, F.col("subject")))
+    if filter_text is not None:
+        found = found.where(to_column(parse(filter_text), F.col("attributes")))
+    return found
+
+
+def subject_column(subject_filter: str, subject: Column) -> Column:
+    """Return whether *subject_filter* admits *subject*, by the rules of ``match.topics``."""
+    levels = check_topic_filter(subject_filter).split("/")
+    plain = next((place for place, level in enumerate(levels) if level in {"+", "#"}), len(levels))
+    if plain == len(levels):
+        return subject == F.lit(subject_filter)
+    # The literal beginning is a prefix that Parquet's statistics can be asked about; the pattern decides.
+    pattern = "/".join("[^/]*" if level == "+" else _quoted(level) for level in levels if level != "#")
+    if levels[-1] == "#":
+        pattern = pattern + "(/.*)?" if len(levels) > 1 else ".*"
+    begins = "(?!\\$)" if plain == 0 else ""
+    prefix = "/".join(levels[:plain])
+    return subject.startswith(F.lit(prefix)) & F.rlike(subject, F.lit(f"(?s)\\A{begins}{pattern}\\z"))
+
+
+def _quoted(level: str) -> str:
+    return re.sub(r"[^\w]", lambda found: f"\\x{{{ord(found[0]):x}}}", level)

@@ -1,0 +1,167 @@
+"""Spark sessions: the only one we make, with the settings that Whimbrel's jobs want and the reason for each.
+
+Rule: whoever brings a session of their own is not overruled: an active session is returned as it is.
+Rule: a missing pyspark or Java is one sentence that says what to install.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from whimbrel.errors import MissingDependencyError, WhimbrelError
+
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException, PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+except ImportError:
+    raise MissingDependencyError("the pipeline", "pyspark", "run: pip install 'whimbrel[spark]'") from None
+
+import whimbrel
+
+__all__ = ["SparkJobError", "clear_errors", "is_local", "local_session", "ship_package"]
+
+_GIB = 1 << 30
+_BATCH_ROWS = 20_000
+"""Rows of an Arrow batch: a few MB with attributes and bodies, and enough for the matcher to work in batches."""
+
+
+_OURS = re.compile(r"^(?:whimbrel\.[\w.]+Error): (.+)$", re.MULTILINE)
+
+
+class SparkJobError(WhimbrelError):
+    """Spark could not finish a job. Reaction: mend what the reason names and run it again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"Spark could not finish: {self.reason}"
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn a failure of Spark, pages of two languages' stacks, into one sentence; ours, if a worker raised it."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        ours = _OURS.findall(text)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        raise SparkJobError(ours[-1] if ours else lines[0] if lines else type(error).__name__) from error
+
+
+def local_session(
+    *,
+    master: str | None = None,
+    app: str = "whimbrel",
+    memory: str | None = None,
+    partitions: int | None = None,
+    has_ui: bool = False,
+) -> SparkSession:
+    """Return the active session, or a quiet one on *master*: by default this machine with all of its cores.
+
+    *memory* is the driver's (``4g``), by default half of the machine's; *partitions* are those of a shuffle.
+    """
+    found = SparkSession.getActiveSession()
+    if found is not None:
+        return found
+    master = master or "local[*]"
+    cache = _numba_cache(master)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 of the PATH
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("NUMBA_CACHE_DIR", cache)  # local workers inherit it by way of Java
+    conf = SparkConf().setAll(list(_settings(master, app=app, memory=memory, has_ui=has_ui).items()))
+    conf.set("spark.executorEnv.NUMBA_CACHE_DIR", cache)
+    if partitions is not None or is_local(master):
+        # Spark's 200 are for clusters: here each would be a task of milliseconds that takes ten to start.
+        conf.set("spark.sql.shuffle.partitions", str(partitions or 2 * (os.cpu_count() or 1)))
+    try:
+        # Java greets on its standard error before any setting for logs is read; what fails comes as an exception.
+        gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]  # pyspark's own
+    except (PySparkRuntimeError, OSError):
+        raise MissingDependencyError("Spark", "Java 17 or newer", "set JAVA_HOME if it is not on the PATH") from None
+    spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    ship_package(spark)
+    return spark
+
+
+def ship_package(spark: SparkSession) -> None:
+    """Give the workers of a cluster our package as it is here; local workers import it where we do."""
+    if is_local(spark.sparkContext.master or "local"):
+        return
+    root = Path(whimbrel.__file__).parent
+    archive = Path(tempfile.mkdtemp(prefix="whimbrel-")) / "whimbrel.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                packed.write(path, Path("whimbrel") / path.relative_to(root))
+    spark.sparkContext.addPyFile(str(archive))
+
+
+def is_local(master: str) -> bool:
+    """Tell whether *master* is this process's own machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def _settings(master: str, *, app: str, memory: str | None, has_ui: bool) -> dict[str, str]:
+    settings = {
+        "spark.master": master,
+        "spark.app.name": app,
+        "spark.driver.memory": memory or _half_of_memory(),
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": str(has_ui).lower(),
+        "spark.ui.showConsoleProgress": "false",  # the command line shows its own
+        # The same day everywhere.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Recording where in Python each column was made takes longer than making it.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # Times in our tables are microseconds; Spark would write Impala's int96.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+    if is_local(master):
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }  # nobody else takes part
+    return settings
+
+
+def _half_of_memory() -> str:
+    """Return half of what the machine has, 1 to 32 GiB: Python's workers need the other half."""
+    try:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system says
+        whole = 4 * _GIB
+    return f"{min(max(whole // 2, _GIB), 32 * _GIB) // (1 << 20)}m"
+
+
+def _numba_cache(master: str) -> str:
+    """Return where compiled kernels are kept, so that each worker need not compile them for seconds.
+
+    Numba's own choice, beside the source, is a zip on a cluster. There a directory of every machine is named.
+    """
+    if is_local(master):
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = home / "whimbrel" / "numba"
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError:  # a service without a home
+            pass
+        else:
+            return str(cache)
+    return f"{tempfile.gettempdir()}/whimbrel-numba-{os.getuid()}"

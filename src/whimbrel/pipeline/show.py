@@ -1,0 +1,124 @@
+"""Show: an output table for people, in a terminal; a bar where it says more than a number.
+
+Rule: no Spark. The tables are Parquet; to look at some rows of them must not take the start of a Java.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.tables import TABLES
+
+__all__ = ["as_json", "drawn", "head"]
+
+ArrowTable: TypeAlias = Any
+"""A ``pyarrow.Table``; pyarrow ships no types."""
+
+_BARS = {"popularity": "publications", "replicas": "replicas"}
+"""The number that is drawn, and by which the table is sorted."""
+_BAR_CELLS = 20
+_CELL_CHARACTERS = 60
+_HIDDEN = {
+    "popularity": {"window_end"},
+    "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"},
+}
+"""What people rarely ask for; ``--json`` has it all."""
+
+
+def head(out: Path, table: str, *, limit: int) -> ArrowTable:
+    """Return the first *limit* rows of *table*, the largest where it is drawn as bars."""
+    if table not in TABLES:
+        raise InvalidValueError("table", table, ", ".join(TABLES))
+    folder = out / table
+    if not folder.is_dir():
+        there = (
+            sorted(path.name for path in out.iterdir() if path.is_dir() and path.name in TABLES) if out.is_dir() else []
+        )
+        raise InvalidValueError(f"table in {out}", table, ", ".join(there) or "none: there are no tables")
+    source = pads.dataset(folder, format="parquet", partitioning="hive")
+    if table in _BARS:
+        rows = source.to_table(columns=TABLES[table].schema.names)
+        return rows.sort_by([(_BARS[table], "descending"), ("subject", "ascending")]).slice(0, limit)
+    return source.head(limit, columns=TABLES[table].schema.names)
+
+
+def drawn(table: str, rows: ArrowTable) -> Group:
+    """Return *rows* as a page: the table and, where one says more, bars."""
+    names = [name for name in rows.schema.names if name not in _HIDDEN.get(table, set())]
+    grid = Table(
+        title=f"{table}: {TABLES[table].description}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for name in names:
+        kind = rows.schema.field(name).type
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        grid.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    bar = _BARS.get(table)
+    if bar is not None:
+        grid.add_column("", no_wrap=True)
+        most = max(rows.column(bar).to_pylist(), default=0)
+    for row in rows.to_pylist():
+        cells = [Text(_cell(row[name])) for name in names]
+        if bar is not None:
+            cells.append(Text("█" * max(1, round(row[bar] / most * _BAR_CELLS)) if most else "", style="cyan"))
+        grid.add_row(*cells)
+    return Group(grid)
+
+
+def as_json(rows: ArrowTable) -> Iterator[str]:
+    """Yield each row as a line of JSON: times in ISO 8601, bytes in hexadecimal, attributes as an object."""
+    for row in rows.to_pylist():
+        yield json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, datetime):  # shorter than JSON's: a page is narrow
+        return value.strftime("%Y-%m-%d %H:%M:%S") + (f".{value.microsecond:06}" if value.microsecond else "")
+    plain = _plain(value)
+    text = "" if plain is None else plain if isinstance(plain, str) else _spelled(plain)
+    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
+
+
+def _spelled(value: object) -> str:
+    match value:
+        case float():
+            return f"{value:.6g}"
+        case dict():
+            return ", ".join(f"{name} {_spelled(each)}" for name, each in value.items())
+        case list():
+            return "; ".join(_spelled(each) for each in value)
+        case _:
+            return str(value)
+
+
+def _plain(value: object) -> object:
+    """Return what JSON can say of *value*."""
+    match value:
+        case datetime():
+            return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case bytes():
+            return value.hex()
+        case list() if value and isinstance(value[0], tuple):  # attributes, as Arrow gives a map
+            return {name: _scalar(entry) for name, entry in value}
+        case list():
+            return [_plain(each) for each in value]
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case _:
+            return value
+
+
+def _scalar(entry: Mapping[str, object]) -> object:
+    fields = (entry[name] for name in ("int", "real", "text", "opaque"))
+    return _plain(next((value for value in fields if value is not None), None))

@@ -1,0 +1,171 @@
+"""The log as a DataFrame: every row once, wherever it is, batch and stream."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.errors import NewerLogError, NotALogError
+from whimbrel.log.export import export
+from whimbrel.log.layout import part_path, parts, set_exported_seq
+from whimbrel.log.writer import LogWriter
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, PresenceChanged
+from whimbrel.model.notification import Notification
+from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.source import read_table, register
+
+DAY_US = 86_400_000_000
+START = 1_767_571_200_000_000  # 2026-01-05
+EVERY_US = 3_600_000_000
+EXPORTED, LAST = 60, 90
+
+
+def a_fact(seq: int) -> Fact:
+    """Return the fact that every test finds under *seq*: of three an interest, a publication and a publication."""
+    at = START + seq * EVERY_US
+    if seq % 3 == 0:
+        wanted = Subscription(session="s", subject_filter=f"t/{seq}", filter_text="a > 1", ttl_us=5)
+        return InterestChanged(node="a", seq=seq, changed_at=at, change=InterestChange.ADDED, subscription=wanted)
+    values: Attributes = {"a": seq, "b": 0.5, "c": "text", "d": b"opaque"}
+    return Notification(node="a", seq=seq, published_at=at, subject=f"t/{seq % 5}", attributes=values, body=b"{}")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a log over four days: 60 facts in Parquet, 30 only in segments, and a part that another replaced."""
+    directory = tmp_path_factory.mktemp("log") / "log"
+    with LogWriter(directory, "a") as writer:
+        for seq in range(1, EXPORTED + 1):
+            writer.append(a_fact(seq))
+    export(directory, "a", closed_only=False)
+    with LogWriter(directory, "a") as writer:
+        for seq in range(EXPORTED + 1, LAST + 1):
+            writer.append(a_fact(seq))
+    first = parts(directory, "publications")[0]
+    small = part_path(directory, "publications", day=first.date, node="a", first=first.first + 1, last=first.last - 1)
+    shutil.copy(first.path, small)
+    return directory
+
+
+def seqs(frame: DataFrame) -> list[int]:
+    """Return the numbers of *frame*, with those that are there twice twice."""
+    return sorted(row["seq"] for row in frame.select("seq").collect())
+
+
+def source(spark: SparkSession, log: Path, table: str, **options: str) -> DataFrame:
+    """Read as anybody would in a session of their own."""
+    register(spark)
+    return spark.read.format("whimbrel").option("table", table).options(**options).load(str(log))
+
+
+PUBLICATIONS = [seq for seq in range(1, LAST + 1) if seq % 3]
+INTERESTS = [seq for seq in range(1, LAST + 1) if seq % 3 == 0]
+
+
+def test_schemas_keep_types_nulls_and_comments() -> None:
+    """DESCRIBE must say what the documents say."""
+    for name, table in TABLES.items():
+        for field, column in zip(table.schema, SCHEMAS[name], strict=True):
+            assert (column.name, column.nullable) == (field.name, field.nullable)
+            assert column.metadata["comment"] == field.metadata[b"description"].decode()
+    assert SCHEMAS["publications"]["attributes"].dataType.simpleString().startswith("map<string,struct<type:tinyint,")
+    assert SCHEMAS["publications"]["published_at"].dataType.simpleString() == "timestamp"
+
+
+@pytest.mark.parametrize(("table", "want"), [("publications", PUBLICATIONS), ("interests", INTERESTS)])
+def test_both_ways_of_reading_give_every_row_once(spark: SparkSession, log: Path, table: str, want: list[int]) -> None:
+    """Parquet, the tail of the segments, and neither twice."""
+    assert seqs(source(spark, log, table)) == want
+    assert seqs(read_table(spark, log, table)) == want
+
+
+def test_the_two_ways_agree_on_every_value(spark: SparkSession, log: Path) -> None:
+    """What Java reads and what Arrow reads are the same rows, attributes of all types included."""
+    ours, native = source(spark, log, "publications"), read_table(spark, log, "publications")
+    assert ours.columns == native.columns == TABLES["publications"].schema.names
+    assert ours.orderBy("seq").collect() == native.orderBy("seq").collect()
+
+
+def test_since_and_until_choose_numbers(spark: SparkSession, log: Path) -> None:
+    """From the one on, below the other, across the border of the export."""
+    assert seqs(source(spark, log, "interests", since="57", until="66")) == [57, 60, 63]
+
+
+def test_days_are_pruned_before_spark_sees_them(spark: SparkSession, log: Path) -> None:
+    """A question about one day must not list a year; the tail is not filed by days and is always read."""
+    frame = read_table(spark, log, "publications", since=START + DAY_US, until=START + DAY_US)
+    assert [path.split("/")[-3] for path in frame.inputFiles()] == ["date=2026-01-06"]
+    assert seqs(frame) == [seq for seq in PUBLICATIONS if 24 <= seq < 48 or seq > EXPORTED]
+
+
+def test_an_absent_table_is_empty(spark: SparkSession, log: Path) -> None:
+    """Most logs have no receipts in the beginning."""
+    assert seqs(read_table(spark, log, "receipts")) == seqs(source(spark, log, "receipts")) == []
+    assert read_table(spark, log, "receipts").columns == TABLES["receipts"].schema.names
+
+
+def test_an_export_that_is_not_complete_is_not_looked_at(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    """Its parts are there before it is said that they count."""
+    copy = tmp_path / "log"
+    shutil.copytree(log, copy)
+    export(copy, "a", closed_only=False)
+    set_exported_seq(copy, "a", EXPORTED)  # as if it had crashed just before
+    assert seqs(read_table(spark, copy, "publications")) == seqs(source(spark, copy, "publications")) == PUBLICATIONS
+
+
+def collected(spark: SparkSession, log: Path, checkpoint: Path) -> list[int]:
+    """Run a stream until it has read all there is; return the numbers of this run."""
+    rows: list[int] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        rows.extend(seqs(batch))
+
+    stream = spark.readStream.format("whimbrel").option("table", "publications").load(str(log))
+    writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination(60)
+    return sorted(rows)
+
+
+def test_a_stream_goes_on_where_it_was(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    """Each row once, over restarts, an export in between, and a node that appears later."""
+    register(spark)
+    copy = tmp_path / "log"
+    shutil.copytree(log, copy)
+    assert collected(spark, copy, tmp_path / "checkpoint") == PUBLICATIONS
+    export(copy, "a", closed_only=False)
+    with LogWriter(copy, "a") as writer:
+        for seq in range(LAST + 1, LAST + 10):
+            writer.append(a_fact(seq))
+    with LogWriter(copy, "b") as writer:
+        gone = PresenceChange.CONNECTED
+        writer.append(PresenceChanged(node="b", seq=1, changed_at=0, device="d", change=gone))
+        writer.append(Notification(node="b", seq=2, published_at=0))
+    assert collected(spark, copy, tmp_path / "checkpoint") == [2, *(s for s in range(LAST + 1, LAST + 10) if s % 3)]
+    assert collected(spark, copy, tmp_path / "checkpoint") == []
+
+
+def test_what_is_no_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """With the reason, not with an empty table."""
+    with pytest.raises(NotALogError):
+        read_table(spark, tmp_path, "publications")
+    (tmp_path / "whimbrel-log.json").write_text('{"format": 99}', encoding="utf-8")
+    with pytest.raises(NewerLogError):
+        read_table(spark, tmp_path, "publications")
+    with pytest.raises(PySparkException, match="newer Whimbrel"):
+        source(spark, tmp_path, "publications").collect()
+
+
+def test_a_table_that_is_none_of_the_log_is_refused(spark: SparkSession, log: Path) -> None:
+    """The message names those that are."""
+    with pytest.raises(InvalidValueError, match="publications, interests"):
+        read_table(spark, log, "matches")
+    with pytest.raises(PySparkException, match="publications, interests"):
+        source(spark, log, "matches")

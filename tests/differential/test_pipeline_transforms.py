@@ -1,0 +1,266 @@
+"""Popularity, replicas, dead letters and replay on Spark, each against what is obvious in Python."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.language.filters import Filter
+from whimbrel.match.topics import matches
+from whimbrel.model.attributes import Int64
+from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
+from whimbrel.pipeline.dead_letters import split
+from whimbrel.pipeline.popularity import popularity
+from whimbrel.pipeline.replay import replay, subject_column
+from whimbrel.pipeline.replicas import replicas
+
+HOUR_US = 3_600_000_000
+SUBJECTS = ["a/b", "a/c", "a/b/c", "$sys/x", "b", "/b"]
+FILTERS = ["a/b", "a/+", "a/#", "#", "+/+", "+", None, "a/b/c", "$sys/#", "not+valid", "x/y"]
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "publications": {
+        "node": "a",
+        "seq": 1,
+        "published_at": 0,
+        "subject": "t",
+        "attributes": [],
+        "body": b"",
+        "qos": 0,
+        "retain": False,
+        "keys": [],
+        "deliver_insecure": True,
+    },
+    "interests": {
+        "node": "a",
+        "seq": 1,
+        "changed_at": 0,
+        "change": "added",
+        "session": "s",
+        "name": "",
+        "keys": [],
+        "accept_insecure": True,
+    },
+    "presence": {"node": "a", "seq": 1, "changed_at": 0, "device": "d", "change": "connected"},
+    "sessions": {"node": "a", "seq": 1, "changed_at": 0, "session": "s", "change": "created"},
+    "reports": {"node": "a", "seq": 1, "reported_at": 0, "device": "d"},
+    "receipts": {
+        "node": "a",
+        "seq": 1,
+        "handed_at": 0,
+        "session": "s",
+        "device": "d",
+        "notification_node": "a",
+        "notification_seq": 1,
+        "subscriptions": [],
+        "outcome": "delivered",
+    },
+}
+
+
+def table(spark: SparkSession, name: str, rows: Sequence[dict[str, Any]]) -> DataFrame:
+    """Return *rows*, completed, as the log's table *name*; nothing checks them, as in a file that others wrote."""
+    full = [DEFAULTS[name] | row for row in rows]
+    fields = [field.with_nullable(True) for field in TABLES[name].schema]
+    arrays = [pa.array([row.get(field.name) for row in full], field.type) for field in fields]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=pa.schema(fields)))
+
+
+# -- popularity ------------------------------------------------------------------------------------------------------
+
+
+def a_history(rng: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return publications, interests and sessions of a few hours, facts of one order."""
+    publications, interests, sessions = [], [], []
+    for seq in range(1, 400):
+        at = seq * HOUR_US // 100
+        who = {"session": f"s{rng.randrange(6)}", "subject_filter": rng.choice(FILTERS), "name": rng.choice("xy")}
+        if rng.random() < 0.3:
+            change = rng.choice(["added", "modified", "removed"])
+            interests.append({"seq": seq, "changed_at": at, "change": change} | who)
+        elif rng.random() < 0.02:
+            sessions.append({"seq": seq, "changed_at": at, "change": "deleted", "session": who["session"]})
+        else:
+            publications.append({"seq": seq, "published_at": at, "subject": rng.choice([*SUBJECTS, None])})
+    return publications, interests, sessions
+
+
+def subscribers_of(subject: str, end: int, interests: list[dict[str, Any]], sessions: list[dict[str, Any]]) -> int:
+    """Count by replaying the facts before *end*: obviously right, and slow."""
+    in_force: set[tuple[str, str | None, str]] = set()
+    for fact in sorted((*interests, *sessions), key=lambda fact: int(fact["seq"])):
+        if fact["changed_at"] >= end:
+            break
+        if fact["change"] == "deleted":
+            in_force = {each for each in in_force if each[0] != fact["session"]}
+        elif fact["change"] == "removed":
+            in_force.discard((fact["session"], fact["subject_filter"], fact["name"]))
+        else:
+            in_force.add((fact["session"], fact["subject_filter"], fact["name"]))
+    valid = {each for each in in_force if each[1] != "not+valid"}
+    return len({session for session, wanted, _ in valid if wanted is None or matches(wanted, subject)})
+
+
+def test_popularity_is_what_replaying_the_log_counts(spark: SparkSession) -> None:
+    """Wildcards, names, modifications, removals and deleted sessions, at the end of every window."""
+    publications, interests, sessions = a_history(random.Random(7))
+    frames = (table(spark, "publications", publications), table(spark, "interests", interests))
+    found = popularity(*frames, table(spark, "sessions", sessions), window_us=HOUR_US)
+    assert found.columns == TABLES["popularity"].schema.names
+    times = [F.unix_micros("window_start"), F.unix_micros("window_end")]
+    rows = {tuple(row) for row in found.select(*times, *found.columns[2:]).collect()}
+    want = set()
+    for hour in range(4):
+        begin, end = hour * HOUR_US, (hour + 1) * HOUR_US
+        for subject in SUBJECTS:
+            count = sum(begin <= p["published_at"] < end and p["subject"] == subject for p in publications)
+            if count:
+                wanted = subscribers_of(subject, end, interests, sessions)
+                want.add((begin, end, subject, wanted, count, count / 3_600))
+    assert rows == want
+
+
+def test_replicas_are_planned_from_the_last_window(spark: SparkSession) -> None:
+    """Yesterday's popularity is no reason for copies."""
+    schema = TABLES["popularity"].schema
+    rows = [(0, "a", 100), (0, "b", 1), (1, "a", 16), (1, "b", 4), (1, "c", 1)]
+    columns = {
+        "window_start": pa.array([hour * HOUR_US for hour, _, _ in rows]).cast(TIME_TYPE),
+        "window_end": pa.array([(hour + 1) * HOUR_US for hour, _, _ in rows]).cast(TIME_TYPE),
+        "subject": [subject for _, subject, _ in rows],
+        "subscribers": [count for _, _, count in rows],
+        "publications": [1] * len(rows),
+        "rate_per_s": [1.0] * len(rows),
+    }
+    popular = spark.createDataFrame(pa.table(columns, schema=schema))
+    made = replicas(popular, nodes=100, slots_per_node=1, sample_bytes=10)
+    want = [("a", 16, 0.46, 46, 460), ("b", 4, 0.23, 23, 230), ("c", 1, 0.11, 11, 110)]
+    assert [tuple(row) for row in made.orderBy("subject").collect()] == want
+    with pytest.raises(PySparkException, match="subjects: found 3, allowed is at most 1"):
+        replicas(popular, nodes=2, slots_per_node=1).collect()
+
+
+# -- dead letters ----------------------------------------------------------------------------------------------------
+
+
+def attribute(**fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return one attribute, right or wrong, as a column value."""
+    return [("x", dict.fromkeys(("type", "int", "real", "text", "opaque")) | fields)]
+
+
+BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "publications": [
+        ({"body": None}, "body: found null, allowed is a value"),
+        ({"qos": 3}, "qos: found 3, allowed is 0 to 2"),
+        ({"subject": "a/#"}, "subject: found a/#, allowed is a subject without the wildcards + and #"),
+        ({"radius_m": 5.0}, "radius_m: found 5.0, allowed is none without a place"),
+        ({"place": {"latitude": 91.0, "longitude": 0.0}}, "place: found {91.0, 0.0}, allowed is latitude -90"),
+        ({"attributes": attribute(type=9)}, "attribute x: found type 9, allowed is 1 to 5"),
+        ({"attributes": attribute(type=None)}, "attribute x: found type null, allowed is 1 to 5"),
+        ({"attributes": attribute(type=4, int=1)}, "attribute x: found type 4, allowed is 1 to 5"),
+        ({"attributes": attribute(type=1, int=2**40)}, "attribute x: found type 1, allowed is 1 to 5"),
+    ],
+    "interests": [
+        ({"change": "moved"}, "change: found moved, allowed is added, modified, removed"),
+        ({"session": None}, "session: found null, allowed is a value"),
+        ({"filter_text": "a >"}, "filter_text: error"),
+        ({"subject_filter": "a+"}, "subject_filter: topic filter, level 1: found 'a+', allowed is + and # only"),
+        ({"max_held": -1}, "max_held: found -1, allowed is a number from 0 on"),
+    ],
+    "presence": [
+        ({"change": "joined", "session": "s"}, "receipt: found null, allowed is take or keep"),
+        ({"change": "left"}, "session: found null, allowed is a session where a device joins or leaves"),
+        ({"change": "connected", "session": "s"}, "session: found s, allowed is a session where"),
+        ({"change": "joined", "session": "s", "receipt": "steal"}, "receipt: found steal, allowed is take, keep"),
+    ],
+    "sessions": [({"change": "born"}, "change: found born, allowed is created, access, deleted")],
+    "reports": [({"battery": 1.5}, "battery: found 1.5, allowed is 0 to 1")],
+    "receipts": [
+        ({"outcome": "lost"}, "outcome: found lost, allowed is delivered, withheld"),
+        ({"via": "pigeon"}, "via: found pigeon, allowed is live, held, retained"),
+        ({"body_hash": b"x"}, "body_hash: found x, allowed is 32 bytes"),
+    ],
+}
+GOOD: dict[str, list[dict[str, Any]]] = {
+    "publications": [
+        {"attributes": attributes_to_column_value({"a": 1, "b": Int64(2), "c": 0.5, "d": "t", "e": b"o"})},
+        {"subject": None, "place": {"latitude": -90.0, "longitude": 180.0}, "radius_m": 0.0},
+    ],
+    "interests": [{"filter_text": "a > 1 && begins-with(b, 'x')", "subject_filter": "a/+/#"}, {"change": "removed"}],
+    "presence": [{"change": "joined", "session": "s", "receipt": "take"}, {"change": "left", "session": "s"}],
+    "sessions": [{"change": "deleted"}],
+    "reports": [{"battery": 0.0, "place": None}],
+    "receipts": [{"outcome": "taken elsewhere", "via": None, "body_hash": b"x" * 32}],
+}
+
+
+def test_what_breaks_the_contract_is_kept_aside_with_its_reason(spark: SparkSession) -> None:
+    """All rules of all tables; the good rows come through as they were."""
+    for name, cases in BAD.items():
+        rows = [row | {"seq": seq} for seq, row in enumerate([*GOOD[name], *(row for row, _ in cases)])]
+        good, dead = split(name, table(spark, name, rows))
+        letters = dead.orderBy("position").collect()
+        assert good.columns == TABLES[name].schema.names
+        assert dead.columns == TABLES["dead_letters"].schema.names
+        assert sorted(row["seq"] for row in good.collect()) == list(range(len(GOOD[name])))
+        assert [letter["position"] for letter in letters] == list(range(len(GOOD[name]), len(rows)))
+        for letter, (_, reason) in zip(letters, cases, strict=True):
+            assert letter["reason"].startswith(reason)
+            assert letter["source"] == f"log table {name}"
+            assert letter["content"].startswith(b"{")
+
+
+# -- replay ----------------------------------------------------------------------------------------------------------
+
+
+def test_replay_selects_what_the_filter_would_have(spark: SparkSession) -> None:
+    """By content, time and subject; undefined is not selected."""
+    rows = [
+        {"seq": seq, "published_at": seq, "subject": f"bed/{seq % 3}", "attributes": attributes_to_column_value(event)}
+        for seq, event in enumerate([{"a": seq % 7} if seq % 4 else {} for seq in range(60)])
+    ]
+    history = table(spark, "publications", rows)
+    found = replay(history, filter_text="a > 3", since=10, until=50, subject="bed/+")
+    wanted = Filter("a > 3")
+    want = [seq for seq in range(10, 50) if wanted.verdict({"a": seq % 7} if seq % 4 else {})]
+    assert sorted(row["seq"] for row in found.collect()) == want
+    assert replay(history).count() == 60
+    assert replay(history, subject="bed/1", until=9).count() == 3
+
+
+def test_subjects_are_chosen_as_subscriptions_would(spark: SparkSession) -> None:
+    """The same rules as the reference, corners included."""
+    subjects = [*SUBJECTS, "a", "a/", "a//c", "/", "", "$sys", "a.b", "a/b\n", "ä/b", "a/$x"]
+    filters = [
+        "#",
+        "+",
+        "+/b",
+        "a/#",
+        "a/+",
+        "a/+/c",
+        "+/+",
+        "/+",
+        "/#",
+        "$sys/+",
+        "$sys/#",
+        "a.b",
+        "a/b",
+        "ä/+",
+        "+/#",
+    ]
+    frame = spark.createDataFrame([(subject,) for subject in subjects], "subject string")
+    rows = frame.select("subject", *(subject_column(each, F.col("subject")) for each in filters)).collect()
+    wrong = [
+        (each, row[0])
+        for row in rows
+        for each, verdict in zip(filters, row[1:], strict=True)
+        if verdict is not matches(each, row[0])
+    ]
+    assert wrong == []

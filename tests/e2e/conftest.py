@@ -1,0 +1,34 @@
+"""Spark for what is tried from end to end: the session that the pipeline itself makes, unless a test run has one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from whimbrel.pipeline.sessions import local_session
+
+JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow whatever needs Spark, as the differential tests do."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Yield our own session on two threads, or the one that the differential tests have left running."""
+    if "JAVA_HOME" not in os.environ and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
+        os.environ["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
+    is_ours = SparkSession.getActiveSession() is None
+    session = local_session(master="local[2]", memory="1g", partitions=2)
+    yield session
+    if is_ours:
+        session.stop()

@@ -1,0 +1,94 @@
+"""The replica plan: Campus++'s equation with its bounds, exact where it can be said by hand."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.pipeline.replicas import TooManySubjectsError, plan
+
+popularities = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), st.integers(0, 10**6), max_size=60)
+
+
+@given(subscribers=popularities, nodes=st.integers(1, 200), slots=st.integers(1, 20), target=st.floats(0.1, 1))
+def test_the_plan_keeps_its_bounds(subscribers: dict[str, int], nodes: int, slots: int, target: float) -> None:
+    """A plan that does not fit the devices' memory is none."""
+    capacity = math.floor(nodes * slots * target + 1e-9)
+    assume(len(subscribers) <= capacity)
+    copies = plan(subscribers, nodes=nodes, slots_per_node=slots, target=target)
+    assert copies.keys() == subscribers.keys()
+    assert sum(copies.values()) <= capacity
+    assert all(1 <= count <= nodes for count in copies.values())
+
+
+@given(subscribers=popularities, nodes=st.integers(1, 200), slots=st.integers(1, 20))
+def test_more_subscribers_never_mean_fewer_copies(subscribers: dict[str, int], nodes: int, slots: int) -> None:
+    """Else a subject would do better by losing a reader."""
+    assume(len(subscribers) <= math.floor(nodes * slots * 0.8 + 1e-9))
+    copies = plan(subscribers, nodes=nodes, slots_per_node=slots)
+    ranked = sorted(subscribers, key=lambda name: subscribers[name])
+    assert all(copies[low] <= copies[high] for low, high in pairwise(ranked) if subscribers[low] < subscribers[high])
+
+
+@given(subscribers=popularities, nodes=st.integers(2, 200), slots=st.integers(1, 20))
+def test_memory_is_left_only_where_nobody_could_use_it(subscribers: dict[str, int], nodes: int, slots: int) -> None:
+    """What a bound takes away is given to the others."""
+    capacity = math.floor(nodes * slots * 0.8 + 1e-9)
+    assume(len(subscribers) <= capacity)
+    copies = plan(subscribers, nodes=nodes, slots_per_node=slots)
+    wanted = [name for name in subscribers if subscribers[name]]
+    assert sum(copies.values()) == capacity or all(copies[name] == nodes for name in wanted)
+
+
+def test_copies_follow_the_square_root() -> None:
+    """Equation 1 by hand: 80 · 4/7, 2/7, 1/7 are 45.7, 22.9 and 11.4; the two largest remainders are rounded up."""
+    assert plan({"a": 16, "b": 4, "c": 1}, nodes=100, slots_per_node=1) == {"a": 46, "b": 23, "c": 11}
+
+
+def test_the_surplus_of_a_bound_is_shared_again() -> None:
+    """Of 16 places 'a' would take 14.5 and has 10 nodes; the other six go by the roots of 1 and 1."""
+    assert plan({"a": 400, "b": 1, "c": 1}, nodes=10, slots_per_node=2) == {"a": 10, "b": 3, "c": 3}
+
+
+def test_what_falls_below_one_is_made_up_by_the_others() -> None:
+    """Of 8 places the roots 100 : 1 : 1 would leave a part of one; the source's own copy counts."""
+    assert plan({"a": 10_000, "b": 1, "c": 1}, nodes=10, slots_per_node=1) == {"a": 6, "b": 1, "c": 1}
+
+
+def test_the_papers_scenario_fills_eighty_percent() -> None:
+    """100 nodes of 10 samples and 100 topics: eight copies each if all are equal, else Zipf's 0.8 decides."""
+    flat = plan({f"t{number}": 5 for number in range(100)}, nodes=100, slots_per_node=10)
+    assert set(flat.values()) == {8}
+    zipf = {f"t{rank:02}": round(1_000 / rank**0.8) for rank in range(1, 101)}
+    copies = plan(zipf, nodes=100, slots_per_node=10)
+    roots = sum(math.sqrt(count) for count in zipf.values())
+    assert sum(copies.values()) == 800
+    assert all(abs(copies[name] - 800 * math.sqrt(zipf[name]) / roots) < 1 for name in zipf)
+
+
+def test_what_nobody_wants_keeps_the_copy_of_its_source() -> None:
+    """Its first subscriber must find it somewhere."""
+    assert plan({"a": 0, "b": 9}, nodes=10, slots_per_node=1) == {"a": 1, "b": 7}
+    assert plan({"a": 0, "b": 0}, nodes=10, slots_per_node=1) == {"a": 1, "b": 1}
+    assert plan({}, nodes=10, slots_per_node=1) == {}
+
+
+def test_too_many_subjects_are_refused_with_the_numbers() -> None:
+    """Which subjects to give up is not ours to decide."""
+    with pytest.raises(TooManySubjectsError) as caught:
+        plan({f"t{number}": 1 for number in range(9)}, nodes=5, slots_per_node=2)
+    assert str(caught.value) == "subjects: found 9, allowed is at most 8: 5 nodes of 2 samples, filled to 80%"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 # from a worker of ours
+
+
+@pytest.mark.parametrize(("nodes", "slots", "target"), [(0, 1, 0.8), (1, 0, 0.8), (1, 1, 1.1), (1, 1, float("nan"))])
+def test_impossible_memory_is_refused(nodes: int, slots: int, target: float) -> None:
+    """A slip in the numbers must not become a plan."""
+    with pytest.raises(InvalidValueError):
+        plan({}, nodes=nodes, slots_per_node=slots, target=target)
