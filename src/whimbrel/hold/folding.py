@@ -43,15 +43,22 @@ class Folding:
     def _answered(self, commands: list[Command]) -> Settled:
         settled: list[Settle] = []
         forgotten: list[int] = []
-        for command in commands:  # what is confirmed below hands nothing over
-            if isinstance(command, Settle):
-                settled.append(command)
-            elif isinstance(command, Forget):
-                forgotten.append(command.seq)
-            elif isinstance(command, HandOver) and self._assume_receipts:
-                for session, _ in command.sessions:
-                    more = self.hold.confirmed(self.hold.now, session, command.device, command.seq, Outcome.DELIVERED)
-                    answered = self._answered(more)
-                    settled += answered[0]
-                    forgotten += answered[1]
+        for command in commands:
+            if type(command) is HandOver:
+                if self._assume_receipts:
+                    for session, _ in command.sessions:
+                        # Receipts settle and forget, and hand nothing over: they need no answer.
+                        for answer in self.hold.confirmed(
+                            self.hold.now, session, command.device, command.seq, Outcome.DELIVERED
+                        ):
+                            _note(answer, settled, forgotten)
+            else:
+                _note(command, settled, forgotten)
         return settled, forgotten
+
+
+def _note(command: Command, settled: list[Settle], forgotten: list[int]) -> None:
+    if type(command) is Settle:
+        settled.append(command)
+    elif type(command) is Forget:
+        forgotten.append(command.seq)

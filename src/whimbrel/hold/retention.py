@@ -42,6 +42,10 @@ class Lapses:
         """Note that something of a notification in a session lapses."""
         heapq.heappush(self._heap, (lapse, seq, session))
 
+    def is_due(self, now: int) -> bool:
+        """Tell whether anything lapses at or before *now*."""
+        return bool(self._heap) and self._heap[0][0] <= now
+
     def due(self, now: int) -> Iterator[tuple[int, int, str]]:
         """Yield and forget what lapses at or before *now*, the earliest first."""
         while self._heap and self._heap[0][0] <= now:

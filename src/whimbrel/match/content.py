@@ -242,8 +242,10 @@ class ContentIndex:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Repack everything and write it to *path*, whole or not at all; *extra* arrays travel with it."""
-        self.repack(whole=True)
+        """Write everything to *path* as one segment, whole or not at all; *extra* arrays travel with it."""
+        state = self._state
+        if len(state.segments) != 1 or any(map(len, state.deltas)):
+            self.repack(whole=True)
         segments = self._state.segments
         (segments[0] if segments else pack_filters([])).save(path, extra=extra)
 

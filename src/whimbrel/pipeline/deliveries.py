@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,14 +38,15 @@ from whimbrel.model.facts import (
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.components import Components
-from whimbrel.pipeline.matches import NEEDED, Matching, ship
+from whimbrel.pipeline.matches import Matching, ship
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.versions import PackedVersions
 
-__all__ = ["GROUPS", "LogTables", "deliveries"]
+__all__ = ["LogTables", "deliveries"]
 
-GROUPS = 64
-"""Groups that are folded on their own: enough for the cores of a small cluster, few enough to be packed."""
+_GROUPS_PER_CORE = 4
+"""Groups that are folded on their own: a few for each core, so that none waits long for the last, and no more, because
+a publication travels once to every group that wants it."""
 
 _PUBLISHED, _INTEREST, _PRESENCE, _SESSION, _RECEIPT = range(5)
 
@@ -86,7 +88,7 @@ def deliveries(
     *,
     retention: Retention = DEFAULT_RETENTION,
     assume_receipts: bool | None = None,
-    groups: int = GROUPS,
+    groups: int | None = None,
 ) -> DataFrame:
     """Return one row per notification, session and device whose outcome is known.
 
@@ -95,12 +97,13 @@ def deliveries(
     """
     if assume_receipts is None:
         assume_receipts = log.receipts.isEmpty()
+    if groups is None:
+        groups = _GROUPS_PER_CORE * log.publications.sparkSession.sparkContext.defaultParallelism
     components = _components(log.presence, groups)
     events = _events(log, components, groups)
     ends = {row["node"]: row["last"] for row in _last_times(log)}
     fold = partial(_fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
-    partitions = max(2, min(groups, 2 * log.publications.sparkSession.sparkContext.defaultParallelism))
-    ordered = events.repartition(partitions, "group").sortWithinPartitions("group", "node", "seq")
+    ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(fold, SCHEMAS["deliveries"])
 
 
@@ -136,7 +139,7 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
 
     schema = from_arrow_schema(_EVENT)
     shipped = ship(log.publications, log.interests, log.sessions, groups=numbers)
-    wanted = log.publications.select(*NEEDED, "expires_at", F.unhex(F.sha2("body", 256)).alias("body_hash"))
+    wanted = log.publications.select(*shipped.columns, "expires_at", F.unhex(F.sha2("body", 256)).alias("body_hash"))
     published = wanted.mapInArrow(Matching(shipped, _grouped), schema)
     grouping = partial(_with_group, components=dict(components), groups=groups)
     others = [
@@ -296,13 +299,13 @@ class _Rows:
     """Rows of ``deliveries`` on their way to Arrow."""
 
     def __init__(self) -> None:
-        self._columns: list[list[Any]] = [[] for _ in range(8)]
+        self._rows: list[tuple[Any, ...]] = []
         self._identities: list[int] = []
         self._offsets: list[int] = [0]
         self._known: dict[Identity, int] = {}
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._rows)
 
     def add(self, node: str, settled: Settle, body_hash: bytes | None) -> None:
         """Add what was settled."""
@@ -310,12 +313,10 @@ class _Rows:
         for identity in subscriptions:
             self._identities.append(self._known.setdefault(identity, len(self._known)))
         self._offsets.append(len(self._identities))
-        values = (node, seq, session, device, outcome.value, body_hash, decided_at, lapses_at)
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
+        self._rows.append((node, seq, session, device, outcome.value, body_hash, decided_at, lapses_at))
 
-    def batch(self) -> Any:  # a pyarrow.RecordBatch
-        """Return what there is, and begin anew."""
+    def batch(self) -> Any:
+        """Return what there is as an Arrow batch, and begin anew."""
         schema = TABLES["deliveries"].schema
         known = list(self._known)
         structs = pa.StructArray.from_arrays(
@@ -323,15 +324,16 @@ class _Rows:
             fields=list(schema.field("subscriptions").type.value_type),
         )
         taken = structs.take(pa.array(self._identities, pa.int32()))
-        lists = pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), taken)
-        node, seq, session, device, outcome, body_hash, decided_at, lapses_at = self._columns
-        given = {
-            "notification_node": node, "notification_seq": seq, "session": session, "device": device,
-            "outcome": outcome, "body_hash": body_hash, "decided_at": decided_at, "lapses_at": lapses_at,
-        }  # fmt: skip
-        columns = [lists.cast(f.type) if f.name == "subscriptions" else pa.array(given[f.name], f.type) for f in schema]
-        self.__init__()  # type: ignore[misc]  # empty again
+        given: dict[str, Any] = dict(zip(_SETTLED, zip(*self._rows, strict=True), strict=True))
+        given["subscriptions"] = pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), taken)
+        columns = [
+            given[f.name].cast(f.type) if f.name == "subscriptions" else pa.array(given[f.name], f.type) for f in schema
+        ]
+        self._rows, self._identities, self._offsets, self._known = [], [], [0], {}
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_SETTLED = "notification_node notification_seq session device outcome body_hash decided_at lapses_at".split()
 
 
 def _fold(
@@ -359,8 +361,18 @@ def _fold(
         yield out.batch()
 
 
-def _plain(column: Any) -> list[Any]:  # a pyarrow column
+def _plain(column: Any) -> list[Any]:
+    """Return a column as Python values; Arrow's own way takes its time over nulls and lists."""
+    count = len(column)
+    if column.null_count == count:
+        return [None] * count
     if pa.types.is_timestamp(column.type):
         column = column.cast(TIME_TYPE).cast(pa.int64())
+    if pa.types.is_list(column.type):
+        values, offsets = column.values.to_numpy().tolist(), column.offsets.to_numpy().tolist()
+        return [values[begin:end] for begin, end in pairwise(offsets)]
+    if column.null_count == 0 and pa.types.is_integer(column.type):
+        numbers: list[Any] = column.to_numpy().tolist()
+        return numbers
     found: list[Any] = column.to_pylist()
     return found

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import atexit
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,10 +28,11 @@ from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.sessions import is_local
 from whimbrel.pipeline.versions import PackedVersions, packed, versions
 
-__all__ = ["NEEDED", "Groups", "Matching", "listed_matches", "matches", "ship"]
+__all__ = ["Groups", "Matching", "Shipped", "listed_matches", "matches", "ship"]
 
-NEEDED = ("node", "seq", "published_at", "subject", "attributes", "keys", "deliver_insecure")
-"""The columns of a publication that decide who wants it."""
+_ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
+_SOMETIMES = ("node", "subject", "keys")
+"""Columns that travel to the workers only where they make a difference: the way there is most of the work."""
 
 Groups: TypeAlias = Callable[[str, Any], Any]
 """From a node and its sessions, the number of the group that each belongs to."""
@@ -48,35 +50,42 @@ _LISTED = pa.schema(
 def matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
     """Return one row per publication and subscription in force that wants it."""
     shipped = ship(publications, interests, sessions)
-    return _mapped(publications, Matching(shipped, _exploded), SCHEMAS["matches"])
+    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _exploded), SCHEMAS["matches"])
 
 
 def listed_matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
     """Return one row per publication that somebody wants, with the seqs of the interests that do: compact, and fast."""
     shipped = ship(publications, interests, sessions)
-    return _mapped(publications, Matching(shipped, _listed), from_arrow_schema(_LISTED))
+    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
 
 
-def _mapped(publications: DataFrame, matching: Matching, schema: Any) -> DataFrame:
-    return publications.select(*NEEDED).mapInArrow(matching, schema)
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """Matchers that the workers will find."""
+
+    files: dict[str, str]
+    """By node."""
+    columns: tuple[str, ...]
+    """Of a publication, that decide who wants it."""
 
 
 def ship(
     publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, groups: Groups | None = None
-) -> dict[str, str]:
-    """Pack a matcher for each node of *publications*; return the names of the files the workers will find."""
+) -> Shipped:
+    """Pack a matcher for each node of *publications*."""
     spark = publications.sparkSession
     ranges = publications.groupBy("node").agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect()
     changed = interests.select("node", "seq", "change", *_INTEREST).toArrow()
     deleted = sessions.select("node", "seq", "change", "session").toArrow()
-    shipped: dict[str, str] = {}
+    files: dict[str, str] = {}
+    needed = {"node"} if len(ranges) > 1 else set()
     for node, first, last in ranges:
         table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
         numbers = None if groups is None else groups(node, table.column("session"))
         path = _scratch() / f"{uuid4().hex}.matcher"
-        packed(path, table, groups=numbers)
-        shipped[node] = _sent(spark, path)
-    return shipped
+        needed |= packed(path, table, groups=numbers)
+        files[node] = _sent(spark, path)
+    return Shipped(files, (*_ALWAYS, *(name for name in _SOMETIMES if name in needed)))
 
 
 _INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
@@ -105,26 +114,29 @@ def _sent(spark: SparkSession, path: Path) -> str:
 class Matching:
     """What a worker does with the batches of publications it is given."""
 
-    def __init__(self, shipped: Mapping[str, str], shape: Callable[[Any, PackedVersions, Any, Any], Any]) -> None:
-        self._shipped, self._shape = dict(shipped), shape
+    def __init__(self, shipped: Shipped, shape: Callable[[Any, PackedVersions, Any, Any], Any]) -> None:
+        self._files, self._shape = shipped.files, shape
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield what becomes of each batch."""
         for batch in batches:
-            for node, part in _by_node(batch):
-                sent = self._shipped[node]
+            for node, part in self._by_node(batch):
+                sent = self._files[node]
                 found = PackedVersions.map(sent if sent.startswith("/") else SparkFiles.get(sent))
                 rows, handles = found.match(part)
                 if rows.size:
                     yield from self._shape(part, found, rows, handles)
 
-
-def _by_node(batch: Any) -> Iterator[tuple[str, Any]]:  # a pyarrow.RecordBatch
-    """Split a batch by node; nearly always there is one."""
-    nodes = batch.column("node")
-    for node in pc.unique(nodes).to_pylist():
-        is_node = pc.equal(nodes, node)
-        yield node, batch if is_node.true_count == batch.num_rows else batch.filter(is_node)
+    def _by_node(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """Split a batch by node; nearly always there is one."""
+        if "node" not in batch.schema.names:
+            (node,) = self._files
+            yield node, batch.append_column("node", pa.repeat(node, batch.num_rows))
+            return
+        nodes = batch.column("node")
+        for node in pc.unique(nodes).to_pylist():
+            is_node = pc.equal(nodes, node)
+            yield node, batch if is_node.true_count == batch.num_rows else batch.filter(is_node)
 
 
 _MOST = 200_000

@@ -99,10 +99,11 @@ def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
     return KeyHashes(frozenset(KeyHash(Scheme(each["scheme"]), each["digest"]) for each in value))
 
 
-def packed(path: Path, table: Any, *, groups: Any = None) -> None:
+def packed(path: Path, table: Any, *, groups: Any = None) -> set[str]:
     """Write the matcher of the versions in *table* to *path*, with what the workers need of them beside it.
 
-    *groups* gives each version a number that matches are split by (see ``deliveries``).
+    *groups* gives each version a number that matches are split by (see ``deliveries``). Return the columns of a
+    publication, beside those that are always needed, that make a difference.
     """
     columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
     interests = (
@@ -119,6 +120,7 @@ def packed(path: Path, table: Any, *, groups: Any = None) -> None:
         "groups": np.zeros(table.num_rows, np.int32) if groups is None else np.asarray(groups, np.int32),
     }
     matcher.save(path, extra=extra)
+    return ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,15 @@ class PackedVersions:
     def match(self, batch: Any) -> tuple[Any, Any]:
         """Return rows of *batch* and versions in force that want them, rows ascending.
 
-        *batch* is an Arrow batch of publications of one node: seq, subject, attributes, keys, deliver_insecure.
+        *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject and keys
+        where these make a difference.
         """
         count = batch.num_rows
         subjects = batch.column("subject").to_pylist() if self.matcher.needs_subjects else None
         allowed = batch.column("deliver_insecure")
         flags = None if allowed.true_count == count else allowed.to_numpy(zero_copy_only=False)
         keys = None
-        if flags is not None or self.matcher.needs_keys:
+        if self.matcher.needs_keys:
             keys = [keys_of(value) for value in batch.column("keys").to_pylist()]
         rows, handles = self.matcher.match_batch(
             subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags
