@@ -1,0 +1,151 @@
+"""``whimbrel pipeline run`` from end to end: a made-up log becomes tables, equal to the fold in one process."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from typer.testing import CliRunner
+
+from whimbrel.cli.main import app
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.columns import from_arrow
+from whimbrel.log.errors import NewerLogError
+from whimbrel.log.layout import create, parts
+from whimbrel.model.facts import Fact
+from whimbrel.pipeline import jobs
+from whimbrel.pipeline.generate import Recipe, generate
+from whimbrel.pipeline.schemas import TIMES
+from whimbrel.pipeline.single import SingleProcess
+
+EVENTS = 12_000
+
+
+@pytest.fixture(scope="module")
+def ward(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the log of a ward with two nodes."""
+    path = tmp_path_factory.mktemp("run") / "log"
+    generate(spark, Recipe(world="ward", events=EVENTS, seed=11, nodes=("a", "b"), hours=30), path)
+    return path
+
+
+def _facts(log: Path) -> Iterator[Fact]:
+    """Yield all facts of a log, each node's in order."""
+    tables = [
+        sorted(
+            (fact for part in parts(log, name) for fact in from_arrow(name, pq.ParquetFile(part.path).read())),
+            key=lambda fact: (fact.node, fact.seq),
+        )
+        for name in TIMES
+    ]
+    yield from heapq.merge(*tables, key=lambda fact: (fact.node, fact.seq))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -> None:
+    """Every table is written, and matches and deliveries are those of one process."""
+    done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(ward), "--out", str(tmp_path / "out"), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["tables"]
+    assert set(told) == set(jobs.TABLES_MADE)
+    wanted = SingleProcess().run(_facts(ward))
+    matches = {
+        (row["notification_node"], row["notification_seq"], row["interest_seq"])
+        for row in _rows(tmp_path / "out" / "matches")
+    }
+    assert matches == {(each.node, each.seq, each.interest_seq) for each in wanted.matches}
+    assert told["matches"]["rows"] == len(wanted.matches) > 1_000
+    found = {
+        (
+            row["notification_node"],
+            row["notification_seq"],
+            row["session"],
+            row["device"],
+            frozenset((each["subject_filter"], each["name"]) for each in row["subscriptions"]),
+            row["outcome"],
+            row["body_hash"],
+        )
+        for row in _rows(tmp_path / "out" / "deliveries")
+    }
+    assert found == {
+        (d.node, d.seq, d.session, d.device, d.subscriptions, d.outcome.value, d.body_hash) for d in wanted.deliveries
+    }
+    assert told["deliveries"]["rows"] == len(wanted.deliveries) > 1_000
+    assert told["popularity"]["rows"] > 0
+    assert told["replicas"]["rows"] > 0
+    assert told["dead_letters"]["rows"] == 0
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("_")]
+    assert not spark.read.parquet(str(tmp_path / "out" / "popularity")).isEmpty()
+
+
+def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing half-written is ever visible, and nothing is left behind."""
+    path = tmp_path / "out" / "matches"
+    jobs._write(spark.range(3), path)
+
+    def broken(table: DataFrame) -> DataFrame:
+        return table.select(F.raise_error(F.lit("the disk is full")).cast("bigint").alias("id"))
+
+    with pytest.raises(Exception, match="disk is full"):
+        jobs._write(broken(spark.range(5)), path)
+    assert sorted(row["id"] for row in _rows(path)) == [0, 1, 2]
+    assert [each.name for each in path.parent.iterdir()] == ["matches"]
+    jobs._write(spark.range(5), path)
+    assert len(_rows(path)) == 5
+    assert [each.name for each in path.parent.iterdir()] == ["matches"]
+
+
+def test_an_empty_log_has_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Nobody came: that is no error."""
+    create(tmp_path / "log")
+    made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
+    assert {name: told["rows"] for name, told in made.items()} == dict.fromkeys(jobs.TABLES_MADE, 0)
+
+
+def test_a_log_from_a_newer_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """What it means is not for us to guess."""
+    create(tmp_path / "log")
+    (tmp_path / "log" / "whimbrel-log.json").write_text('{"format": 99}')
+    with pytest.raises(NewerLogError, match="99"):
+        jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_tables_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    """A clear message names what was found and what is allowed."""
+    create(tmp_path / "log")
+    with pytest.raises(InvalidValueError, match=r"gossip.*matches, deliveries"):
+        jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["gossip"])
+
+
+def test_segments_that_are_not_exported_count(spark: SparkSession, tmp_path: Path) -> None:
+    """What a node wrote a moment ago is in the tables, Parquet or not."""
+    lines = [
+        {"table": "interests", "changed_at": 1, "change": "added", "session": "s", "filter_text": "v > 1"},
+        {"table": "presence", "changed_at": 2, "change": "joined", "session": "s", "device": "d", "receipt": "take"},
+        {"table": "publications", "published_at": 3, "attributes": {"v": 2}, "subject": "t"},
+        {"table": "publications", "published_at": 4, "attributes": {"v": 1}, "subject": "t"},
+    ]
+    _imported(tmp_path / "log", lines)
+    made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["matches", "deliveries"])
+    assert {name: told["rows"] for name, told in made.items()} == {"matches": 1, "deliveries": 1}
+    (delivery,) = _rows(tmp_path / "out" / "deliveries")
+    assert (delivery["device"], delivery["outcome"], delivery["notification_seq"]) == ("d", "delivered", 3)
+
+
+def _imported(log: Path, lines: list[dict[str, object]]) -> None:
+    path = log.with_suffix(".jsonl")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = CliRunner().invoke(app, ["log", "import", str(log), str(path), "--node", "n"])
+    assert done.exit_code == 0, done.output
