@@ -188,7 +188,7 @@ class Cel:
         """Return a function for which an error, such as a missing attribute, is no match."""
         program = self._environment.program(self._environment.compile(text))
 
-        def matches(event: Any) -> bool:  # noqa: ANN401  # the peer's own type of values
+        def matches(event: Any) -> bool:  # the peer's own type of values
             try:
                 return bool(program.evaluate(event))
             except CELEvalError:
