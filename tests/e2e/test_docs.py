@@ -2,7 +2,9 @@
 
 Conventions of the pages: in a ``console`` block a line ``$ whimbrel …`` is run and what follows is its output, a line
 ``...`` stands for any lines, and ``$ echo $?`` shows the exit code; a block that opens with a file's name (as in
-``jsonl ward.jsonl``) is that file, in the folder where the later commands of the page run.
+``jsonl ward.jsonl``) is that file, in the folder where the later commands of the page run. Durations (``9.8 s``) and
+rates (``410 a second``) are shown as they were once and may be any. A page whose commands need Spark is tried in a
+process of its own: first its commands, then its Python sessions, in the same folder.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ from whimbrel.cli.main import main
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
+JAVA_HOME_FILE = ROOT / ".java" / "home"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 _FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<title>.*)$", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
+_SPARK = re.compile(r"^\$ whimbrel pipeline (?:generate|run|replay) ", re.MULTILINE)
+_VARYING = re.compile(r" +[\d,]+\.\d s\b| [\d,]+ a second\b")
 _DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -70,6 +75,13 @@ def _pages_with(language: str, word: str) -> list[Path]:
     return [page for page in PAGES if any(b.language == language and word in b.text for b in _blocks(page))]
 
 
+def _without_spark(pages: list[Path]) -> list[Path]:
+    return [page for page in pages if page not in SPARK_PAGES]
+
+
+SPARK_PAGES = [page for page in PAGES if any(b.language == "console" and _SPARK.search(b.text) for b in _blocks(page))]
+
+
 # -- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -99,28 +111,36 @@ def _steps(block: Block) -> Iterator[tuple[str, str]]:
 
 
 def _is_like(found: str, expected: str) -> bool:
-    """Tell whether *found* is *expected*, where a line ``...`` stands for any lines."""
+    """Tell whether *found* is *expected*, where a line ``...`` stands for any lines and times do not count.
+
+    Nor do spaces at the end of a line: tables are padded, and what nobody sees nobody copies.
+    """
+    found, expected = (_VARYING.sub(" …", re.sub(r"[ ]+$", "", text, flags=re.MULTILINE)) for text in (found, expected))
     pattern = "".join("(?:.*\n)*?" if line == "...\n" else re.escape(line) for line in expected.splitlines(True))
     return re.fullmatch(pattern, found) is not None
 
 
-@pytest.mark.parametrize("page", _pages_with("console", "$ whimbrel "), ids=_name)
-def test_every_command_prints_what_its_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader who types what is written must see what is written."""
+def _try_commands(page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = 0
     for block in _blocks(page):
         if block.title:
-            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+            (directory / block.title).write_text(block.text, encoding="utf-8")
         if block.language != "console" or "$ whimbrel " not in block.text:
             continue
         for command, expected in _steps(block):
             words = shlex.split(command)
             if words[0] == "whimbrel":
-                found, code = _whimbrel(words[1:], tmp_path, monkeypatch)
+                found, code = _whimbrel(words[1:], directory, monkeypatch)
             else:
                 assert command == "echo $?", f"{block}: only whimbrel and echo $? are run, found {command}"
                 found = f"{code}\n"
             assert _is_like(found, expected), f"{block}: $ {command}\nprints\n{found}\nnot\n{expected}"
+
+
+@pytest.mark.parametrize("page", _without_spark(_pages_with("console", "$ whimbrel ")), ids=_name)
+def test_every_command_prints_what_its_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who types what is written must see what is written."""
+    _try_commands(page, tmp_path, monkeypatch)
 
 
 def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
@@ -137,14 +157,14 @@ def test_an_ellipsis_stands_for_lines_and_for_nothing_else() -> None:
     assert _is_like("a\nb\nc\n", "a\n...\nc\n")
     assert not _is_like("a\nb\nd\n", "a\n...\nc\n")
     assert not _is_like("a\nb\n", "a\n")
+    assert _is_like("a  12 rows     13.2 s  \n", "a  12 rows  3.0 s\n")
+    assert not _is_like("a  12 rows  3.0 s\n", "a  13 rows  3.0 s\n")
 
 
 # -- Python ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", _pages_with("python", ">>> "), ids=_name)
-def test_every_session_answers_what_its_page_says(page: Path) -> None:
-    """All sessions of a page are one, as a reader would type them."""
+def _try_sessions(page: Path) -> None:
     text = _read(page)
     kept = ["\n"] * (text.count("\n") + 1)
     for block in _blocks(page):
@@ -155,6 +175,12 @@ def test_every_session_answers_what_its_page_says(page: Path) -> None:
     report = io.StringIO()
     doctest.DocTestRunner(optionflags=_DOCTEST_FLAGS).run(session, out=report.write)
     assert not report.getvalue(), report.getvalue()
+
+
+@pytest.mark.parametrize("page", _without_spark(_pages_with("python", ">>> ")), ids=_name)
+def test_every_session_answers_what_its_page_says(page: Path) -> None:
+    """All sessions of a page are one, as a reader would type them."""
+    _try_sessions(page)
 
 
 def test_the_readme_shows_python_that_is_tried() -> None:
@@ -169,6 +195,32 @@ def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Pat
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == _read(example.with_suffix(".out"))
+
+
+# -- Spark -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SPARK_PAGES, ids=_name)
+def test_every_page_with_spark_shows_what_is_seen(page: Path, tmp_path: Path) -> None:
+    """Java is started in the page's folder, as a reader starts it: Spark never follows a later change of folder."""
+    environment = dict(os.environ)
+    if "JAVA_HOME" not in environment and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
+        environment["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
+    command = [sys.executable, __file__, str(page)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _try_with_spark(page: Path) -> None:
+    """Try *page* in this process and folder; all of its commands share one session, and their outputs do not tell."""
+    from whimbrel.pipeline.sessions import local_session
+
+    spark = local_session(master="local[2]", memory="1g", partitions=2)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _try_commands(page, Path.cwd(), monkeypatch)
+    _try_sessions(page)
+    spark.stop()
 
 
 # -- generated pages -------------------------------------------------------------------------------------------------
@@ -252,3 +304,7 @@ def test_what_a_paper_page_calls_built_is_there(page: Path) -> None:
         for name in certain:
             places = (ROOT, ROOT / "src" / "whimbrel")
             assert any(list(place.glob(name.rstrip("/"))) for place in places), f"{_name(page)}: {name} is not there"
+
+
+if __name__ == "__main__":
+    _try_with_spark(Path(sys.argv[1]))

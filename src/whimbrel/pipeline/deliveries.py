@@ -81,6 +81,13 @@ class LogTables:
     presence: DataFrame
     sessions: DataFrame
     receipts: DataFrame
+    numbers: DataFrame | None = None
+    """At least node, seq and published_at of every publication, where these can be had at less cost."""
+
+    @property
+    def numbered(self) -> DataFrame:
+        """The publications, for whoever looks only at their numbers and times."""
+        return self.publications if self.numbers is None else self.numbers
 
 
 def deliveries(
@@ -118,7 +125,7 @@ def _components(presence: DataFrame, groups: int) -> dict[str, Components]:
 
 def _last_times(log: LogTables) -> list[Any]:
     """Return for each node the time of its last fact, in microseconds."""
-    times = [(log.publications, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
+    times = [(log.numbered, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
     times += [(log.sessions, "changed_at"), (log.receipts, "handed_at")]
     each = [table.groupBy("node").agg(F.max(F.unix_micros(name)).alias("last")) for table, name in times]
     everything = each[0]
@@ -138,7 +145,7 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
         return [known.group(session) for session in sessions.to_pylist()]
 
     schema = from_arrow_schema(_EVENT)
-    shipped = ship(log.publications, log.interests, log.sessions, groups=numbers)
+    shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
     wanted = log.publications.select(*shipped.columns, "expires_at", F.unhex(F.sha2("body", 256)).alias("body_hash"))
     published = wanted.mapInArrow(Matching(shipped, _grouped), schema)
     grouping = partial(_with_group, components=dict(components), groups=groups)

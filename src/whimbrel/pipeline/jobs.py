@@ -106,14 +106,26 @@ class _Log:
     @property
     def tables(self) -> LogTables:
         """The tables that decide who gets what."""
-        names = ("publications", "interests", "presence", "sessions", "receipts")
-        return LogTables(*(self.table(name) for name in names))
+        return LogTables(
+            publications=self.table("publications"),
+            interests=self.table("interests"),
+            presence=self.table("presence"),
+            sessions=self.table("sessions"),
+            receipts=self.table("receipts"),
+            numbers=self.numbers,
+        )
+
+    @property
+    def numbers(self) -> DataFrame:
+        """Numbers and times of all publications: to say which are good, Spark must look at their attributes."""
+        return read_table(self.spark, self._path, "publications").select("node", "seq", "published_at").dropna()
 
 
 def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
     """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
-        return matches(log.table("publications"), log.table("interests"), log.table("sessions"))
+        tables = (log.table(each) for each in ("publications", "interests", "sessions"))
+        return matches(*tables, numbers=log.numbers)
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":

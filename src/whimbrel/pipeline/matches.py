@@ -47,9 +47,14 @@ _LISTED = pa.schema(
 )
 
 
-def matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
-    """Return one row per publication and subscription in force that wants it."""
-    shipped = ship(publications, interests, sessions)
+def matches(
+    publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, numbers: DataFrame | None = None
+) -> DataFrame:
+    """Return one row per publication and subscription in force that wants it.
+
+    *numbers* has at least the node and seq of every publication, where these can be had at less cost.
+    """
+    shipped = ship(publications if numbers is None else numbers, interests, sessions)
     return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _exploded), SCHEMAS["matches"])
 
 
@@ -72,7 +77,7 @@ class Shipped:
 def ship(
     publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, groups: Groups | None = None
 ) -> Shipped:
-    """Pack a matcher for each node of *publications*."""
+    """Pack a matcher for each node of *publications*, of which only the numbers are looked at."""
     spark = publications.sparkSession
     ranges = publications.groupBy("node").agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect()
     changed = interests.select("node", "seq", "change", *_INTEREST).toArrow()
