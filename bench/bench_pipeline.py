@@ -41,6 +41,8 @@ class _Sizes:
     linear: tuple[int, ...]
     plain: tuple[int, int]
     """Subscriptions and events of the cross join."""
+    ward: int
+    """Facts of the made-up ward that both engines fold."""
     repetitions: int
     masters: tuple[str, ...]
 
@@ -51,11 +53,19 @@ _FULL = _Sizes(
     delivered=200_000,
     linear=(1_000_000, 10_000_000),
     plain=(5_000, 5_000),
+    ward=300_000,
     repetitions=2,
     masters=("local[1]", "local[2]"),
 )
 _QUICK = _Sizes(
-    subscriptions=300, events=2_000, delivered=500, linear=(), plain=(50, 40), repetitions=1, masters=("local[2]",)
+    subscriptions=300,
+    events=2_000,
+    delivered=500,
+    linear=(),
+    plain=(50, 40),
+    ward=3_000,
+    repetitions=1,
+    masters=("local[2]",),
 )
 
 
@@ -82,6 +92,7 @@ def run(*, quick: bool) -> Report:
         if sizes.linear:
             _measure_linear(report, folder, sizes)
         _measure_plain(report, folder, sizes, quick=quick)
+        _measure_same(report, folder, sizes, quick=quick)
     report.notes += [
         "U is U10, B is B3 of bench/workloads.py; two devices in each of a tenth as many sessions as subscriptions.",
         "identity: the same columns of the same rows through mapInArrow and back to Parquet, unchanged.",
@@ -344,3 +355,62 @@ def _crossing(log: str) -> tuple[float, int, float, int]:
     ours_s = _timed(lambda: counts.append(matches(publications, interests, sessions).count()))
     spark.stop()
     return plain_s, counts[0], ours_s, counts[1]
+
+
+# -- one meaning -------------------------------------------------------------------------------------------------------
+
+
+def _measure_same(report: Report, folder: Path, sizes: _Sizes, *, quick: bool) -> None:
+    """Fold a made-up ward in one process and through Spark: the engines must agree on every row."""
+    spark_s, single_s, rows, differences = _alone(_folding, str(folder / "ward"), sizes.ward, quick=quick)
+    title = f"deliveries of a made-up ward, {sizes.ward:,} facts"
+    timings = (
+        Timing(engine="whimbrel on Spark, local[2]", items=sizes.ward, seconds=(spark_s,)),
+        Timing(engine="the same folded in one process", items=sizes.ward, seconds=(single_s,)),
+    )
+    report.comparisons.append(Comparison(title=title, item="fact", timings=timings))
+    report.checks.append(Check(f"{title}: {rows:,} rows, {differences} differ", rows > 0 and differences == 0))
+
+
+def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
+    import pyarrow.parquet as pq
+
+    from whimbrel.log.columns import from_arrow
+    from whimbrel.log.layout import parts
+    from whimbrel.pipeline import jobs
+    from whimbrel.pipeline.generate import Recipe, generate
+    from whimbrel.pipeline.schemas import TIMES
+    from whimbrel.pipeline.single import SingleProcess
+
+    spark = _session("local[2]")
+    path = Path(log)
+    generate(spark, Recipe(world="ward", events=facts, seed=_SEED, hours=72), path)
+    with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as scratch:
+        spark_s = _timed(lambda: jobs.run(spark, log=path, out=Path(scratch), tables=["deliveries"]))
+        rows = pq.read_table(f"{scratch}/deliveries").to_pylist()
+    spark.stop()
+    begun = time.perf_counter()
+    read = (
+        fact
+        for name in TIMES
+        for part in parts(path, name)
+        for fact in from_arrow(name, pq.ParquetFile(part.path).read())
+    )
+    single = SingleProcess().run(sorted(read, key=lambda fact: (fact.node, fact.seq)))
+    single_s = time.perf_counter() - begun
+    wanted = {
+        (d.node, d.seq, d.session, d.device, d.subscriptions, d.outcome.value, d.body_hash) for d in single.deliveries
+    }
+    found = {
+        (
+            row["notification_node"],
+            row["notification_seq"],
+            row["session"],
+            row["device"],
+            frozenset((each["subject_filter"], each["name"]) for each in row["subscriptions"]),
+            row["outcome"],
+            row["body_hash"],
+        )
+        for row in rows
+    }
+    return spark_s, single_s, len(rows), len(found ^ wanted) + abs(len(rows) - len(single.deliveries))

@@ -56,6 +56,8 @@ class _Node:
         self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts)
         self.interests: dict[tuple[str, Identity], int] = {}
         """The seq of the interest in force."""
+        self.owners: dict[str, tuple[str, Identity]] = {}
+        """Whose each id of the matcher is; ids of those that are gone do no harm."""
         self.hashes: dict[int, bytes] = {}
 
 
@@ -110,12 +112,12 @@ class SingleProcess:
         )
         node.matcher.add(_id(*key), interest)
         node.interests[key] = fact.seq
+        node.owners[_id(*key)] = key
 
     def _matched(self, node: _Node, notification: Notification) -> Iterator[tuple[str, tuple[Identity, ...]]]:
-        by_id = {_id(*key): key for key in node.interests}
         found: dict[str, list[Identity]] = {}
         for handle in node.matcher.match(notification):
-            session, identity = by_id[node.matcher.id_of(handle)]
+            session, identity = node.owners[node.matcher.id_of(handle)]
             found.setdefault(session, []).append(identity)
             interest_seq = node.interests[(session, identity)]
             self.matches.append(Match(node.node, notification.seq, session, identity, interest_seq))
