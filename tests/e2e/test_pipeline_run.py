@@ -20,7 +20,7 @@ from whimbrel.log.columns import from_arrow
 from whimbrel.log.errors import NewerLogError
 from whimbrel.log.layout import create, parts
 from whimbrel.model.facts import Fact
-from whimbrel.pipeline import jobs
+from whimbrel.pipeline import TABLES_MADE, jobs
 from whimbrel.pipeline.generate import Recipe, generate
 from whimbrel.pipeline.schemas import TIMES
 from whimbrel.pipeline.single import SingleProcess
@@ -58,7 +58,7 @@ def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -
     done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(ward), "--out", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)["tables"]
-    assert set(told) == set(jobs.TABLES_MADE)
+    assert set(told) == set(TABLES_MADE)
     wanted = SingleProcess().run(_facts(ward))
     matches = {
         (row["notification_node"], row["notification_seq"], row["interest_seq"])
@@ -110,7 +110,7 @@ def test_an_empty_log_has_empty_tables(spark: SparkSession, tmp_path: Path) -> N
     """Nobody came: that is no error."""
     create(tmp_path / "log")
     made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
-    assert {name: told["rows"] for name, told in made.items()} == dict.fromkeys(jobs.TABLES_MADE, 0)
+    assert {name: told["rows"] for name, told in made.items()} == dict.fromkeys(TABLES_MADE, 0)
 
 
 def test_a_log_from_a_newer_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:

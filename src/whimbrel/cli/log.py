@@ -121,7 +121,7 @@ def show(
         is_empty = False
         typer.echo(json.dumps(json_of(name, row), ensure_ascii=False) if as_json else _line(name, row))
     if is_empty and not as_json:
-        typer.echo("nothing to show: the segments hold no such fact")
+        typer.echo("nothing to show: the segments hold no such fact; what is in Parquet: whimbrel pipeline replay")
 
 
 @app.command()

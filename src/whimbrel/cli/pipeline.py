@@ -18,6 +18,7 @@ from rich.text import Text
 
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 from whimbrel.model.clock import parse_time
+from whimbrel.pipeline import TABLES_MADE
 
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from pyspark.sql import SparkSession
@@ -108,6 +109,10 @@ def run(
         str | None,
         typer.Option("--tables", metavar="A,B", help="Which tables, e.g. matches,popularity; all by default."),
     ] = None,
+    window: Annotated[str, typer.Option("--window", metavar="TIME", help="Windows of popularity: 15m, 1h, 1d.")] = "1h",
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")] = 100,
+    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")] = 10,
+    sample_bytes: Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")] = 100,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -118,20 +123,26 @@ def run(
 
     Example: whimbrel pipeline run --log ward-log --out ward-tables --tables matches,popularity
     """
-    wanted = _tables(tables)
+    from whimbrel.log.layout import check_format
+
+    wanted, window_us = _tables(tables), _duration("--window", window)
+    check_format(log)  # a slip in a path need not wait for Spark
     with _session(master) as spark:
-        from whimbrel.pipeline.jobs import TABLES_MADE
+        from whimbrel.pipeline.jobs import Plan
         from whimbrel.pipeline.jobs import run as run_jobs
 
+        plan = Plan(window_us=window_us, nodes=nodes, slots_per_node=slots, sample_bytes=sample_bytes)
         begun = time.perf_counter()
         with _watched(spark, "Starting") as doing:
-            made = run_jobs(spark, log=log, out=out, tables=wanted or TABLES_MADE, on_progress=doing)
+            made = run_jobs(spark, log=log, out=out, tables=wanted, plan=plan, on_progress=doing)
         took_s = time.perf_counter() - begun
     if as_json:
         typer.echo(json.dumps({"out": str(out), "seconds": round(took_s, 3), "tables": made}))
         return
     for table, told in made.items():
         typer.echo(f"{table:<14}{told['rows']:>14,} rows {told['seconds']:>9.1f} s")
+    if "replicas" in made:
+        typer.echo(f"replicas are planned for {nodes} nodes of {slots} slots; --nodes and --slots say otherwise")
     typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
 
 
@@ -188,6 +199,9 @@ def replay(
         from whimbrel.language.filters import parse
 
         parse(wanted)  # a slip in the filter need not wait for Spark
+    from whimbrel.log.layout import check_format
+
+    check_format(log)
     with _session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
@@ -208,23 +222,27 @@ def replay(
             typer.echo(line)
         return
     Console(markup=False, highlight=False, emoji=False).print(drawn("publications", rows))
-    typer.echo(f"{count:,} notifications match" + (f"; the first {limit:,} are shown" if count > limit else ""))
+    typer.echo(f"{count:,} notifications match" + (f"; shown: the first {limit:,}" if count > limit else ""))
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
 
 
-def _tables(text: str | None) -> list[str] | None:
-    from whimbrel.model.tables import TABLES  # Arrow takes a moment to load
-
+def _tables(text: str | None) -> list[str]:
     if text is None:
-        return None
-    made = [name for name, table in TABLES.items() if not table.is_log]
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
+        return list(TABLES_MADE)
+    wanted = [name.strip() for name in text.split(",")]
     for name in wanted:
-        if name not in made:
-            raise InvalidValueError("--tables", name, ", ".join(made))
+        if name not in TABLES_MADE:
+            raise InvalidValueError("--tables", name, ", ".join(TABLES_MADE))
     return wanted
+
+
+def _duration(option: str, text: str) -> int:
+    found = _AGO.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise InvalidValueError(option, text, "a number and s, m, h or d, such as 15m")
+    return int(found[1]) * _UNITS_US[found[2]]
 
 
 def _instant(option: str, text: str) -> int:

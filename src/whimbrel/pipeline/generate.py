@@ -103,6 +103,7 @@ def generate(spark: SparkSession, recipe: Recipe, out: Path, *, partitions: int 
     """Write the log of *recipe* to *out*, which must not hold one yet; return how many rows each table has."""
     if nodes(out):
         raise InvalidValueError("directory for a new log", str(out), "one that holds no log yet")
+    out = out.absolute()  # workers have a working directory of their own
     days = _days(recipe)
     create(out)
     counts: dict[str, int] = {}

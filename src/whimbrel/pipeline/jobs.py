@@ -16,18 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.dead_letters import split
 from whimbrel.pipeline.deliveries import LogTables, deliveries
 from whimbrel.pipeline.matches import matches
 from whimbrel.pipeline.popularity import popularity
-from whimbrel.pipeline.replicas import replicas
+from whimbrel.pipeline.replicas import SAMPLE_BYTES, replicas
 from whimbrel.pipeline.schemas import TIMES
 from whimbrel.pipeline.source import read_table
 
-__all__ = ["TABLES_MADE", "Made", "Plan", "run"]
-
-TABLES_MADE = ("matches", "deliveries", "popularity", "replicas", "dead_letters")
-"""The tables this pipeline makes, in order: the later may read the earlier."""
+__all__ = ["Made", "Plan", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ class Plan:
     """Devices that carry samples, for ``replicas``;"""
     slots_per_node: int = 10
     """samples that each can hold,"""
-    sample_bytes: int = 1_024
+    sample_bytes: int = SAMPLE_BYTES
     """and the size of one."""
 
 
@@ -68,6 +66,9 @@ def run(
     unknown = [name for name in tables if name not in TABLES_MADE]
     if unknown:
         raise InvalidValueError("table", ", ".join(unknown), ", ".join(TABLES_MADE))
+    log, out = log.absolute(), out.absolute()  # Java has a working directory of its own
+    if log == out or log in out.parents:
+        raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
     source = _Log(spark, log)
     made: dict[str, dict[str, object]] = {}
     paths: dict[str, Path] = {}

@@ -60,6 +60,7 @@ def read_table(
     *since* and *until* are times in microseconds that leave out whole days of Parquet: a cheap first cut and no filter,
     so rows of the first and the last day, and of the tail, may lie outside.
     """
+    directory = directory.absolute()  # Java has a working directory of its own
     check_format(directory)
     log_table(table)
     days = (date_of(since) if since is not None else date.min, date_of(until) if until is not None else date.max)
@@ -113,7 +114,7 @@ class _Asked:
 def _asked(options: Mapping[str, str]) -> _Asked:
     if "path" not in options:
         raise InvalidValueError("path", None, "the directory of a log, as in load('/var/lib/whimbrel')")
-    directory = Path(options["path"].removeprefix("file://").removeprefix("file:"))
+    directory = Path(options["path"].removeprefix("file://").removeprefix("file:")).absolute()
     check_format(directory)
     return _Asked(
         directory=directory,
