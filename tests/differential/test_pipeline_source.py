@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.log.compaction import compact
 from whimbrel.log.errors import NewerLogError, NotALogError
 from whimbrel.log.export import export
 from whimbrel.log.layout import part_path, parts, set_exported_seq
@@ -20,7 +21,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.source import read_table, register
+from whimbrel.pipeline.source import read_table, register, snapshot
 
 DAY_US = 86_400_000_000
 START = 1_767_571_200_000_000  # 2026-01-05
@@ -169,3 +170,29 @@ def test_a_table_that_is_none_of_the_log_is_refused(spark: SparkSession, log: Pa
         read_table(spark, log, "matches")
     with pytest.raises(PySparkException, match="publications, interests"):
         source(spark, log, "matches")
+
+
+def test_a_table_is_read_as_it_was_while_the_log_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """An export, a merge of parts and new facts after planning: no row lost, twice, or from the future."""
+    directory = tmp_path / "log"
+
+    def write(first: int, last: int) -> None:
+        with LogWriter(directory, "a") as writer:
+            for seq in range(first, last + 1):
+                writer.append(a_fact(seq))
+
+    write(1, 10)
+    export(directory, "a", closed_only=False)
+    write(11, 20)
+    at = snapshot(directory)
+    planned = read_table(spark, directory, "publications")
+    write(21, 30)
+    export(directory, "a", closed_only=False)
+    write(31, 40)
+    want = [seq for seq in range(1, 21) if seq % 3]
+    assert seqs(planned) == want
+    assert seqs(read_table(spark, directory, "publications", at=at)) == want
+    compact(directory)
+    assert seqs(read_table(spark, directory, "publications", at=at)) == want
+    assert seqs(read_table(spark, directory, "publications")) == [seq for seq in range(1, 41) if seq % 3]
+    assert seqs(source(spark, directory, "interests")) == [seq for seq in range(1, 41) if seq % 3 == 0]

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.log.layout import check_format
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.dead_letters import split
 from whimbrel.pipeline.deliveries import LogTables, deliveries
@@ -23,7 +24,7 @@ from whimbrel.pipeline.matches import matches
 from whimbrel.pipeline.popularity import popularity
 from whimbrel.pipeline.replicas import SAMPLE_BYTES, replicas
 from whimbrel.pipeline.schemas import TIMES
-from whimbrel.pipeline.source import read_table
+from whimbrel.pipeline.source import read_table, snapshot
 
 __all__ = ["Made", "Plan", "run"]
 
@@ -89,6 +90,8 @@ class _Log:
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.spark, self._path = spark, path
+        check_format(path)
+        self._at = snapshot(path)  # one moment for all tables: the node goes on writing
         self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
 
     def table(self, name: str) -> DataFrame:
@@ -101,7 +104,7 @@ class _Log:
 
     def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
         if name not in self._split:
-            self._split[name] = split(name, read_table(self.spark, self._path, name))
+            self._split[name] = split(name, read_table(self.spark, self._path, name, at=self._at))
         return self._split[name]
 
     @property
@@ -119,7 +122,8 @@ class _Log:
     @property
     def numbers(self) -> DataFrame:
         """Numbers and times of all publications: to say which are good, Spark must look at their attributes."""
-        return read_table(self.spark, self._path, "publications").select("node", "seq", "published_at").dropna()
+        everything = read_table(self.spark, self._path, "publications", at=self._at)
+        return everything.select("node", "seq", "published_at").dropna()
 
 
 def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
@@ -147,15 +151,18 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
 def _write(table: DataFrame, path: Path) -> Path:
     """Write *table* to *path*, whole or not at all; what was there before is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"_{path.name}-{uuid4().hex}")
+    fresh, old = (path.with_name(f"_{path.name}-{uuid4().hex}") for _ in range(2))
     try:
         table.write.parquet(str(fresh))
-        old = path.with_name(f"_{path.name}-{uuid4().hex}") if path.exists() else None
-        if old is not None:
+        if path.exists():
             path.rename(old)
-        fresh.rename(path)
-        if old is not None:
-            shutil.rmtree(old)
+        try:
+            fresh.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return path

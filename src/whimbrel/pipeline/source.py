@@ -18,6 +18,7 @@ native reader for the parts, and this source only for the tail that is not expor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -36,9 +38,9 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import Part, check_format, date_of, exported_seq, nodes, parts, segments
 from whimbrel.log.reader import proven_seq
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
 
-__all__ = ["WhimbrelSource", "last_date", "read_table", "register"]
+__all__ = ["Snapshot", "WhimbrelSource", "last_date", "read_table", "register", "snapshot"]
 
 Batches: TypeAlias = Iterator[Any]
 """``pyarrow.RecordBatch``es; pyarrow ships no types."""
@@ -52,10 +54,37 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(WhimbrelSource)
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What there is of a log at one moment: every table read at it ends at the same number of each node."""
+
+    settled: dict[str, int]
+    """By node, up to which number Parquet is the truth."""
+    last: dict[str, int]
+    """By node, the last number there is."""
+
+
+def snapshot(directory: Path) -> Snapshot:
+    """Return what there is now; facts that come later, and exports that move them, change nothing that reads it."""
+    settled: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for node in nodes(directory):
+        settled[node] = _settled_seq(directory, node)
+        exported = (part.last for table in TIMES for part in parts(directory, table) if part.node == node)
+        last[node] = proven_seq(directory, node) if segments(directory, node) else max(exported, default=-1)
+    return Snapshot(settled, last)
+
+
 def read_table(
-    spark: SparkSession, directory: Path, table: str, *, since: int | None = None, until: int | None = None
+    spark: SparkSession,
+    directory: Path,
+    table: str,
+    *,
+    since: int | None = None,
+    until: int | None = None,
+    at: Snapshot | None = None,
 ) -> DataFrame:
-    """Return the *table* of the log in *directory*; what is not there is empty.
+    """Return the *table* of the log in *directory* as it was *at* a moment (now); what is not there is empty.
 
     *since* and *until* are times in microseconds that leave out whole days of Parquet: a cheap first cut and no filter,
     so rows of the first and the last day, and of the tail, may lie outside.
@@ -63,15 +92,26 @@ def read_table(
     directory = directory.absolute()  # Java has a working directory of its own
     check_format(directory)
     log_table(table)
+    at = snapshot(directory) if at is None else at
     days = (date_of(since) if since is not None else date.min, date_of(until) if until is not None else date.max)
-    paths = [str(part.path) for part in _whole_parts(directory, table) if days[0] <= part.date <= days[1]]
+    chosen = [part for node in at.last for part in _parts_up_to(directory, table, node, _top(at, node))]
+    chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
+    paths = [str(part.path) for part in chosen]
     frame = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
-    if any(_tail_of(directory, node) for node in nodes(directory)):
+    for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
+        frame = frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node)))
+    tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}
+    if tails:
         register(spark)
-        source = spark.read.format("whimbrel").option("table", table).option("tail", "true")
+        source = spark.read.format("whimbrel").option("table", table).option("tails", json.dumps(tails))
         frame = frame.unionByName(source.load(str(directory)))
     return frame
+
+
+def _top(at: Snapshot, node: str) -> int:
+    """Return the last number of *node* that is to be read from Parquet."""
+    return min(at.settled[node], at.last[node])
 
 
 def last_date(directory: Path, table: str) -> date | None:
@@ -108,7 +148,8 @@ class _Asked:
     table: str
     first: int
     last: int
-    is_tail_only: bool
+    tails: Snapshot | None
+    """If given, nothing but the tails that it has."""
 
 
 def _asked(options: Mapping[str, str]) -> _Asked:
@@ -121,8 +162,16 @@ def _asked(options: Mapping[str, str]) -> _Asked:
         table=log_table(options.get("table", "publications")).name,
         first=_seq(options, "since", 0),
         last=_seq(options, "until", INT64_MAX) - 1,
-        is_tail_only=options.get("tail", "false") == "true",
+        tails=_tails(options.get("tails")),
     )
+
+
+def _tails(text: str | None) -> Snapshot | None:
+    """Return what ``read_table`` asks for: by node, what is settled and the last number."""
+    if text is None:
+        return None
+    found = json.loads(text)
+    return Snapshot({node: pair[0] for node, pair in found.items()}, {node: pair[1] for node, pair in found.items()})
 
 
 def _seq(options: Mapping[str, str], name: str, default: int) -> int:
@@ -148,7 +197,8 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         asked = self._asked
-        spans = [span for node in nodes(asked.directory) for span in _spans(asked, node, asked.first, asked.last)]
+        at = asked.tails or snapshot(asked.directory)
+        spans = [span for node in at.last for span in _spans(asked, at, node, asked.first, asked.last)]
         # Spark makes of no partition one whose value is None; of an empty one, an empty read.
         return list(spans) or [_Span("", 0, -1)]
 
@@ -168,15 +218,16 @@ class _StreamReader(DataSourceStreamReader):
         """Return the last number of each node; Spark before 4.2 passes nothing."""
         del limit
         asked, known = self._asked, start or {}
-        latest = {node: min(_last_seq(asked, node), asked.last) for node in nodes(asked.directory)}
+        latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory).last.items()}
         return {node: max(latest.get(node, -1), known.get(node, asked.first - 1)) for node in latest | known}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        asked = self._asked
+        asked, at = self._asked, snapshot(self._asked.directory)
         return [
             span
             for node, last in sorted(end.items())
-            for span in _spans(asked, node, start.get(node, asked.first - 1) + 1, last)
+            if node in at.last
+            for span in _spans(asked, at, node, start.get(node, asked.first - 1) + 1, last)
         ]
 
     def read(self, partition: InputPartition) -> Batches:
@@ -193,35 +244,22 @@ def _settled_seq(directory: Path, node: str) -> int:
     return max(exported_seq(directory, node), live[0][0] - 1) if live else INT64_MAX
 
 
-def _whole_parts(directory: Path, table: str) -> list[Part]:
-    """Return the parts whose export is complete, each row once."""
-    settled = {node: _settled_seq(directory, node) for node in nodes(directory)}  # before listing: exports go on
-    return [part for part in parts(directory, table) if part.last <= settled.get(part.node, -1)]
+def _parts_up_to(directory: Path, table: str, node: str, settled: int) -> list[Part]:
+    """Return the parts of *node* that hold numbers up to *settled*; what an export is still making begins after it."""
+    return [part for part in parts(directory, table) if part.node == node and part.first <= settled]
 
 
-def _tail_of(directory: Path, node: str) -> tuple[int, int] | None:
-    """Return the first and the last number of *node* that are only in segments."""
-    if not segments(directory, node):
-        return None
-    first, last = _settled_seq(directory, node) + 1, proven_seq(directory, node)
-    return (first, last) if first <= last else None
-
-
-def _last_seq(asked: _Asked, node: str) -> int:
-    own = (part.last for part in _whole_parts(asked.directory, asked.table) if part.node == node)
-    tail = _tail_of(asked.directory, node)
-    return max(*own, -1, -1) if tail is None else tail[1]
-
-
-def _spans(asked: _Asked, node: str, first: int, last: int) -> Iterator[_Span]:
+def _spans(asked: _Asked, at: Snapshot, node: str, first: int, last: int) -> Iterator[_Span]:
     """Yield what to read of *node* for the numbers *first* to *last*."""
-    tail = _tail_of(asked.directory, node)
-    if not asked.is_tail_only:
-        for part in _whole_parts(asked.directory, asked.table):
-            if part.node == node and part.first <= last and first <= part.last:
-                yield _Span(node, max(first, part.first), min(last, part.last), part.path)
-    if tail is not None and tail[0] <= last and first <= tail[1]:
-        yield _Span(node, max(first, tail[0]), min(last, tail[1]))
+    settled = at.settled[node]
+    if asked.tails is None:
+        for part in _parts_up_to(asked.directory, asked.table, node, settled):
+            begin, end = max(first, part.first), min(last, part.last, settled)
+            if begin <= end:
+                yield _Span(node, begin, end, part.path)
+    begin, end = max(first, settled + 1), min(last, at.last[node])
+    if begin <= end:
+        yield _Span(node, begin, end)
 
 
 def _read(asked: _Asked, span: _Span, schema: StructType) -> Batches:
@@ -233,9 +271,10 @@ def _read(asked: _Asked, span: _Span, schema: StructType) -> Batches:
         return
     # What was a tail when the read was planned may be Parquet by now, and its segments gone.
     settled = _settled_seq(asked.directory, span.node)
-    for part in _whole_parts(asked.directory, asked.table):
-        if part.node == span.node and part.first <= span.last and span.first <= part.last:
-            yield from _part_batches(part.path, span, target)
+    exported = _Span(span.node, span.first, min(span.last, settled))
+    for part in _parts_up_to(asked.directory, asked.table, span.node, settled):
+        if part.first <= exported.last and exported.first <= part.last:
+            yield from _part_batches(part.path, exported, target)
     first = max(span.first, settled + 1)
     if first <= span.last:
         yield from _tail_batches(asked, span.node, first, span.last, target)
