@@ -1,0 +1,102 @@
+"""The codec: packets to bytes, and a stream of bytes to packets.
+
+Rule: ``Decoder.receive`` never raises for what a peer sends: the packets before a break are returned, the break stands
+in ``failure``, and what comes after it is ignored.
+Rule: how the stream is cut makes no difference, and no byte is copied more than a few times, however small the pieces.
+Rule: what is refused for its size is refused when its length is known, before it is kept.
+
+``decoding`` and ``encoding`` have the packets; this module has the stream.
+"""
+
+from __future__ import annotations
+
+from whimbrel.mqtt.codes import PacketType, ReasonCode
+from whimbrel.mqtt.decoding import decode, publish_at
+from whimbrel.mqtt.encoding import encode, publish_parts
+from whimbrel.mqtt.errors import PacketTooLargeError, ProtocolError
+from whimbrel.mqtt.packets import V5, Connect, Packet
+from whimbrel.mqtt.primitives import MAX_VARINT, partial_varint_at
+
+__all__ = ["MAX_PACKET_BYTES", "Decoder", "decode", "encode", "publish_parts"]
+
+MAX_PACKET_BYTES = MAX_VARINT + 5
+"""The largest packet there can be: a byte, four bytes of length, and what they can say."""
+
+
+class Decoder:
+    """The packets of one stream.
+
+    With a *version* it reads what follows a CONNECT. Without, it is a server's: the first packet must be a CONNECT,
+    and says the version.
+
+    >>> Decoder(version=5).receive(bytes.fromhex("c000 d0"))
+    [Pingreq()]
+    """
+
+    __slots__ = ("_held", "_max_packet_bytes", "_needed", "failure", "version")
+
+    def __init__(self, *, max_packet_bytes: int = MAX_PACKET_BYTES, version: int | None = None) -> None:
+        self.version = version
+        self.failure: ProtocolError | None = None
+        self._max_packet_bytes = max_packet_bytes
+        self._held = bytearray()
+        """The beginning of a packet that is not there yet."""
+        self._needed = 0
+        """How many bytes must be there before it is worth looking again."""
+
+    def receive(self, data: bytes) -> list[Packet]:
+        """Return the packets that *data* completes."""
+        if self.failure is not None:
+            return []
+        held = self._held
+        if held:
+            if len(held) + len(data) < self._needed:
+                held += data
+                return []
+            data = b"".join((held, data))
+            held.clear()
+        packets: list[Packet] = []
+        try:
+            at = self._read(data, packets)
+        except ProtocolError as error:
+            self.failure = error.with_traceback(None)  # a traceback would keep the bytes alive as long as we are
+            return packets
+        if at < len(data):
+            held += data[at:]
+        return packets
+
+    def _read(self, data: bytes, packets: list[Packet]) -> int:
+        """Append the whole packets of *data*; return where the first that is not whole begins."""
+        at, end, version, most = 0, len(data), self.version, self._max_packet_bytes
+        while at < end:
+            first = data[at]
+            if version is None and first >> 4 != PacketType.CONNECT:
+                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT")
+            start = at + 2
+            if start > end:
+                self._needed = 2
+                return at
+            length = data[at + 1]
+            if length > 127:
+                found = partial_varint_at(data, at + 1)
+                if found is None:
+                    self._needed = end - at + 1
+                    return at
+                length, start = found
+            stop = start + length
+            if stop - at > most:
+                raise PacketTooLargeError(stop - at, most)
+            if stop > end:
+                self._needed = stop - at
+                return at
+            if version is None:
+                packet = decode(first, data[start:stop], V5)
+                assert isinstance(packet, Connect), "the first byte said so"
+                self.version = version = packet.version
+                packets.append(packet)
+            elif first & 0xF0 == 0x30:
+                packets.append(publish_at(data, first, start, stop, version))
+            else:
+                packets.append(decode(first, data[start:stop], version))
+            at = stop
+        return at

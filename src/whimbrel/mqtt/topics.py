@@ -1,0 +1,65 @@
+"""Topics as text: what a topic name and a topic filter may look like (MQTT 5.0, 4.7 and 4.8.2; 4.7 of 3.1.1).
+
+Rule: which filter admits which topic is not decided here, only whether a text is one.
+"""
+
+from __future__ import annotations
+
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+
+__all__ = ["SHARE_PREFIX", "check_topic_filter", "check_topic_name", "split_share"]
+
+SHARE_PREFIX = "$share/"
+_MAX_BYTES = 65_535
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise ``ProtocolError`` (0x90) if nothing can be published under *topic*."""
+    _check_text(topic, "topic name", ReasonCode.TOPIC_NAME_INVALID)
+    if "+" in topic or "#" in topic:
+        raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"topic name {topic[:80]!r} has a wildcard")
+
+
+def check_topic_filter(topic_filter: str) -> None:
+    """Raise ``ProtocolError`` (0x8F) if nobody can subscribe to *topic_filter*.
+
+    A shared one is checked as it stands; ``split_share`` looks at its parts.
+    """
+    _check_text(topic_filter, "topic filter", ReasonCode.TOPIC_FILTER_INVALID)
+    if "+" not in topic_filter and "#" not in topic_filter:
+        return
+    *before, last = topic_filter.split("/")
+    if any("#" in level or ("+" in level and level != "+") for level in before):
+        raise _bad_filter(topic_filter, "+ stands only as a whole level, # only as the last")
+    if len(last) > 1 and ("+" in last or "#" in last):
+        raise _bad_filter(topic_filter, "+ and # stand only as whole levels")
+
+
+def split_share(topic_filter: str) -> tuple[str | None, str]:
+    """Return the share name, None if it is not a shared subscription, and the filter that topics are held against."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return None, topic_filter
+    share, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    if not share or not rest:
+        raise _bad_filter(topic_filter, "a shared one is $share/{name}/{filter}")
+    if "+" in share or "#" in share:
+        raise _bad_filter(topic_filter, "a share name has no wildcards")
+    return share, rest
+
+
+def _check_text(text: str, what: str, code: ReasonCode) -> None:
+    if not text:
+        raise ProtocolError(code, f"{what} without a character")
+    if "\0" in text:
+        raise ProtocolError(code, f"{what} {text[:80]!r} has U+0000")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ProtocolError(code, f"{what} {text[:80]!r} has a lone surrogate") from None
+    if size > _MAX_BYTES:
+        raise ProtocolError(code, f"{what} of {size} bytes; at most {_MAX_BYTES} are allowed")
+
+
+def _bad_filter(topic_filter: str, why: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"topic filter {topic_filter[:80]!r}: {why}")
