@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from compacted import as_it_came
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ordered import NODE, a_history, histories, in_order
@@ -67,19 +68,25 @@ class Written:
 
 
 def written(directory: Path, facts: list[Fact], rng: random.Random, *, segment_bytes: int = 1 << 20) -> Written:
-    """Write *facts* with syncs at random places, and die."""
-    log, told = LogWriter(directory, NODE, segment_bytes=segment_bytes), []
+    """Write *facts*, some as compact records, with syncs at random places, some not waited for, and die."""
+    log, told, made = LogWriter(directory, NODE, segment_bytes=segment_bytes), [], []
     log.open()
     for fact in facts:
-        log.append(fact)
-        if rng.random() < 0.3:
+        compact = as_it_came(fact) if rng.random() < 0.5 else None
+        known, body = compact or (fact, body_of(fact)[0])
+        made.append((known, body))
+        log.append_body(body, body_of(fact)[1])
+        if rng.random() < 0.2:
+            log.sync(wait=False)
+        elif rng.random() < 0.3:
             seq = log.sync()
             found = layout.segments(directory, NODE)
             told.append(((len(found), found[-1][1].stat().st_size), seq))
     die(log)
     files = [(path.name, path.read_bytes()) for _, path in layout.segments(directory, NODE)]
-    assert list(read(directory, NODE)) == facts[: told[-1][1] if told else 0]
-    return Written([body_of(fact)[0] for fact in facts], files, told)
+    assert list(read(directory, NODE)) == [fact for fact, _ in made[: log.written_seq]]
+    assert proven_seq(directory, NODE) <= log.durable_seq
+    return Written([body for _, body in made], files, told)
 
 
 def bodies(directory: Path) -> list[bytes]:
@@ -180,6 +187,31 @@ def test_a_group_whose_pages_came_in_any_order_is_cut(tmp_path: Path) -> None:
     path.write_bytes(data)
     recovery = LogWriter(tmp_path, NODE).open()
     assert (recovery.last_seq, recovery.cut_from) == (10, path)
+
+
+@FRESH
+@given(seed=st.integers(0, 999), lost=st.lists(st.tuples(st.integers(0), st.integers(1, 200)), min_size=1, max_size=3))
+def test_a_power_failure_takes_back_only_what_nobody_waited_for(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, lost: list[tuple[int, int]]
+) -> None:
+    """Any pages of it may be missing, marks among them; what was durable is there, and the rest is a beginning."""
+    directory, rng, facts = tmp_path_factory.mktemp("log"), random.Random(seed), a_history(30, seed=seed)
+    log, durable_bytes = LogWriter(directory, NODE, segment_bytes=900), 0
+    log.open()
+    for fact in facts:
+        log.append(fact)
+        if rng.random() < 0.5:
+            log.sync(wait=rng.random() < 0.2)
+    durable, durable_bytes, path = log.durable_seq, log._durable.size, log._path
+    die(log)
+    data = bytearray(path.read_bytes())
+    for at, size in lost:
+        begin = durable_bytes + at % (len(data) - durable_bytes + 1)
+        data[begin : begin + size] = bytes(len(data[begin : begin + size]))
+    path.write_bytes(data)
+    assert LogWriter(directory, NODE).open().last_seq >= durable
+    found = list(read(directory, NODE))
+    assert found == facts[: len(found)]
 
 
 def flips(data: bytes, begin: int, end: int, rng: random.Random) -> Iterator[tuple[int, bytes]]:
@@ -309,7 +341,7 @@ def failing(at: int) -> Iterator[Disk]:
 
 
 def run(directory: Path, facts: list[Fact], told: list[int]) -> str:
-    """Write *facts* three at a time, noting what was acknowledged; return what the disk said."""
+    """Write *facts* three at a time, a few unwaited, noting what was durable; return what the disk said."""
     log = LogWriter(directory, NODE, segment_bytes=400)
     try:
         log.open()
@@ -317,6 +349,8 @@ def run(directory: Path, facts: list[Fact], told: list[int]) -> str:
             log.append(fact)
             if number % 3 == 0:
                 told.append(log.sync())
+            elif number % 5 == 0:
+                log.sync(wait=False)
         log.close()
     except LogWriteError as error:
         return str(error)
@@ -381,6 +415,38 @@ def test_after_a_failed_fsync_nothing_is_written_until_it_is_reopened(tmp_path: 
     log.append(facts[0])
     log.close()
     assert list(read(tmp_path, NODE)) == facts[:1]
+
+
+def test_a_failed_fsync_takes_back_what_nobody_waited_for(tmp_path: Path) -> None:
+    """Its pages may be dropped too, and nothing would tell; so the file ends where what is durable ends."""
+    facts, log = a_history(6), LogWriter(tmp_path, NODE)
+    log.open()
+    log.append(facts[0])
+    log.sync()
+    log.append(facts[1])
+    assert log.sync(wait=False) == 2
+    log.append(facts[2])
+    with failing(2), pytest.raises(LogWriteError, match="seq 2 to 3 not accepted, all before is durable"):
+        log.sync()
+    assert (log.durable_seq, log.written_seq, log.discard(), log.next_seq) == (1, 1, 2, 2)
+    log.close()
+    assert log.open().last_seq == 1
+
+
+def test_a_failed_write_takes_back_nothing_that_was_written(tmp_path: Path) -> None:
+    """A full disk is no reason to lose what the disk has room for already."""
+    facts, log = a_history(6), LogWriter(tmp_path, NODE)
+    log.open()
+    log.append(facts[0])
+    log.sync(wait=False)
+    log.append(facts[1])
+    with failing(1), pytest.raises(LogWriteError, match="seq 2 to 2 not accepted, all before is written, to 0 durable"):
+        log.sync()
+    assert log.discard() == 1
+    log.append(facts[1])
+    assert log.sync() == 2
+    die(log)
+    assert list(read(tmp_path, NODE)) == facts[:2]
 
 
 def test_in_order_is_in_order() -> None:

@@ -48,7 +48,7 @@ def test_a_record_gives_its_fact_back(fact: Fact) -> None:
     back = fact_of(*row_from(fact.node, seq, number, body[BODY.size :]))
     assert back == fact
     assert kinds(back) == kinds(fact)
-    assert time_from(body[BODY.size :]) == at
+    assert time_from(number, body[BODY.size :]) == at
 
 
 @given(found=st.lists(facts(), max_size=5))
@@ -96,4 +96,4 @@ def test_any_payload_is_a_row_or_our_error(number: int, payload: bytes) -> None:
     with suppress(InvalidValueError):
         fact_of(*row_from("n", 1, number, payload))
     with suppress(InvalidValueError):
-        time_from(payload)
+        time_from(number, payload)

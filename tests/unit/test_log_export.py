@@ -97,6 +97,22 @@ def test_a_log_without_a_writer_that_closed_it_gives_what_is_proven(tmp_path: Pa
     assert exported(tmp_path) == facts
 
 
+def test_parts_from_before_a_column_came_are_read_and_merged(tmp_path: Path) -> None:
+    """A log outlives the version that began it."""
+    facts = a_history(40)
+    write(tmp_path, facts[:20])
+    export(tmp_path, NODE, closed_only=False)
+    for part in layout.parts(tmp_path, "publications"):
+        pq.write_table(pq.read_table(part.path, partitioning=None).drop(["properties", "packet_id"]), part.path)
+    write(tmp_path, facts[20:])
+    export(tmp_path, NODE, closed_only=False)
+    assert exported(tmp_path) == facts
+    assert verify(tmp_path).problems == []
+    assert compact(tmp_path).merged > 1
+    assert exported(tmp_path) == facts
+    assert verify(tmp_path).problems == []
+
+
 def test_an_empty_log_exports_nothing(tmp_path: Path) -> None:
     """And says so, rather than fail."""
     layout.create(tmp_path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,11 +17,21 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError, LogError, LogLockedError, LogWriteError, NewerLogError, NotALogError
 from whimbrel.log.reader import LogReader, proven_seq, read, read_rows
+from whimbrel.log.records import publication_body
 from whimbrel.log.segments import NEVER, read_header
 from whimbrel.log.writer import LogWriter, Recovery
 from whimbrel.model.facts import Fact
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import row_of
+
+
+@contextmanager
+def counted_syncs() -> Iterator[list[int]]:
+    """Note whatever is synced."""
+    calls: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", calls.append)
+        yield calls
 
 
 def write(directory: Path, facts: list[Fact], **how: int) -> None:
@@ -192,6 +205,100 @@ def test_only_what_is_marked_is_proven(tmp_path: Path) -> None:
     log.close()
     assert proven == [0, 1, 2, 3, 4, 5]
     assert proven_seq(tmp_path, NODE) == 6
+
+
+def test_what_is_not_waited_for_is_written_and_not_proven(tmp_path: Path) -> None:
+    """The end of the process cannot take it back; a mark would say that nothing can."""
+    facts, log = a_history(6), LogWriter(tmp_path, NODE)
+    log.open()
+    seen = []
+    for fact, wait in zip(facts, [False, False, True, False, False, True], strict=True):
+        log.append(fact)
+        seen.append((log.sync(wait=wait), log.durable_seq, log.written_seq, proven_seq(tmp_path, NODE)))
+        assert list(read(tmp_path, NODE)) == facts[: fact.seq]
+    assert seen == [(1, 0, 1, 0), (2, 0, 2, 0), (3, 3, 3, 0), (4, 3, 4, 3), (5, 3, 5, 3), (6, 6, 6, 3)]
+    log.close()
+    assert proven_seq(tmp_path, NODE) == 6
+
+
+def test_a_sync_that_waits_makes_durable_what_is_written_already(tmp_path: Path) -> None:
+    """Once a second, say, for all that came since; with nothing new there is nothing to wait for."""
+    fact, log = a_history(1)[0], LogWriter(tmp_path, NODE)
+    log.open()
+    log.append(fact)
+    assert log.sync(wait=False) == 1
+    with counted_syncs() as calls:
+        assert [log.sync(), log.sync()] == [1, 1]
+        assert len(calls) == 1
+    assert (log.durable_seq, log.pending) == (1, 0)
+    log.close()
+
+
+def test_a_full_segment_is_durable_before_the_next_begins(tmp_path: Path) -> None:
+    """A segment that another follows counts as proven, so it must be."""
+    facts = a_history(40)
+    with LogWriter(tmp_path, NODE, segment_bytes=500) as log:
+        for fact in facts:
+            log.append(fact)
+            log.sync(wait=False)
+            assert log.durable_seq == layout.segments(tmp_path, NODE)[-1][0] - 1
+    assert len(layout.segments(tmp_path, NODE)) > 3
+    assert list(read(tmp_path, NODE)) == facts
+
+
+def test_discarded_facts_give_their_numbers_back(tmp_path: Path) -> None:
+    """Whoever was told that they are not accepted may send them again."""
+    facts, log = a_history(6), LogWriter(tmp_path, NODE)
+    log.open()
+    log.append(facts[0])
+    log.sync()
+    at = log.last_at
+    for fact in facts[1:4]:
+        log.append(fact)
+    assert (log.discard(), log.discard()) == (3, 0)
+    assert (log.next_seq, log.last_at, log.pending) == (2, at, 0)
+    log.append(facts[1])
+    log.close()
+    assert list(read(tmp_path, NODE)) == facts[:2]
+
+
+def test_discard_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What that sync writes is accepted; only what came after it is forgotten."""
+    facts, log = a_history(2), LogWriter(tmp_path, NODE)
+    log.open()
+    log.append(facts[0])
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def slow(_descriptor: int) -> None:
+        is_writing.set()
+        assert may_end.wait(10)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    syncer = threading.Thread(target=log.sync)
+    syncer.start()
+    assert is_writing.wait(10)
+    log.append(facts[1])
+    threading.Timer(0, may_end.set).start()
+    assert log.discard() == 1
+    syncer.join()
+    assert (log.durable_seq, log.next_seq) == (1, 2)
+
+
+def test_a_body_is_appended_as_it_is(tmp_path: Path) -> None:
+    """A broker makes records itself; the log still minds their times and its own state."""
+    log = LogWriter(tmp_path, NODE)
+    with pytest.raises(LogWriteError, match="not open"):
+        log.append_body(publication_body(1, 5, b"d", b"a/b", b""), 5)
+    log.open()
+    assert log.append_body(publication_body(log.next_seq, 5, b"d", b"a/b", b""), 5) == 1
+    with pytest.raises(InvalidValueError, match="time does not go back"):
+        log.append_body(publication_body(log.next_seq, 4, b"d", b"a/b", b""), 4)
+    assert (log.next_seq, log.last_at) == (2, 5)
+    log.close()
+    assert log.open().last_seq == 1
+    assert log.last_at == 5
+    wanted = Notification(node=NODE, seq=1, published_at=5, publisher="d", subject="a/b")
+    assert list(read(tmp_path, NODE)) == [wanted]
 
 
 def test_a_fact_that_cbor_cannot_hold_is_refused_before_it_has_a_number(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.facts import Outcome, Receipt
+from whimbrel.model.facts import Outcome, PresenceChange, Receipt
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.rows import COLUMNS, fact_of, row_of
 from whimbrel.model.tables import TABLES
@@ -73,6 +73,14 @@ def test_a_missing_column_is_named(table: str, column: str) -> None:
         ("publications", "keys", [None]),
         ("publications", "place", {"latitude": 1}),
         ("publications", "place", "1,2"),
+        ("publications", "properties", "text"),
+        ("publications", "packet_id", 1),
+        ("interests", "qos", 3),
+        ("interests", "no_local", 1),
+        ("interests", "retain_as_published", "yes"),
+        ("interests", "identifier", 0),
+        ("presence", "packet_id", 1),
+        ("presence", "session_expiry_us", 1),
         ("interests", "change", "bought"),
         ("interests", "change", ["added"]),
         ("interests", "near", {"latitude": 1, "longitude": 2}),
@@ -93,6 +101,39 @@ def test_a_bad_value_names_its_column(table: str, column: str, value: object) ->
     with pytest.raises(InvalidValueError) as refused:
         fact_of(table, {**LEAST[table], column: value})
     assert refused.value.what.removeprefix("attribute ") in {column, "a"}
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("publications", ["properties", "packet_id"]),
+        ("interests", ["qos", "no_local", "retain_as_published", "identifier"]),
+        ("presence", ["packet_id", "session_expiry_us"]),
+    ],
+)
+def test_columns_that_came_later_may_be_null(table: str, columns: list[str]) -> None:
+    """Older logs do not have them, and a reader of many files fills in null."""
+    assert [*COLUMNS[table][-len(columns) :]] == columns
+    assert all(TABLES[table].schema.field(column).nullable for column in columns)
+    assert fact_of(table, {**LEAST[table], **dict.fromkeys(columns)}) == fact_of(table, LEAST[table])
+
+
+@pytest.mark.parametrize("change", PresenceChange)
+@pytest.mark.parametrize("column", ["packet_id", "session_expiry_us"])
+def test_what_a_change_of_presence_says_belongs_to_it(change: PresenceChange, column: str) -> None:
+    """A packet is released or completed; a session's end is told where a device joins or goes."""
+    row = {**LEAST["presence"], "change": change.value}
+    if change in {PresenceChange.JOINED, PresenceChange.LEFT}:
+        row["session"] = "s"
+    if change is PresenceChange.JOINED:
+        row["receipt"] = "take"
+    is_of_a_packet = change in {PresenceChange.RELEASED, PresenceChange.COMPLETED}
+    if is_of_a_packet:
+        row["packet_id"] = 1
+    fact_of("presence", row)
+    may_have = {"packet_id": is_of_a_packet, "session_expiry_us": change.value in {"joined", "disconnected"}}
+    with pytest.raises(InvalidValueError, match=f"^{column}"):
+        fact_of("presence", {**row, column: -1 if may_have[column] else 1})
 
 
 def test_an_unknown_table_is_refused() -> None:

@@ -26,7 +26,7 @@ from whimbrel.model.facts import Fact
 from whimbrel.model.rows import COLUMNS, UNBOUNDED, fact_of
 from whimbrel.model.tables import ATTRIBUTES_TYPE, TABLES, TIME_TYPE
 
-__all__ = ["from_arrow", "rows_from_arrow", "to_arrow"]
+__all__ = ["completed", "from_arrow", "rows_from_arrow", "to_arrow"]
 
 Arrow: TypeAlias = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; pyarrow ships no types."""
@@ -69,8 +69,19 @@ def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]
         yield dict(zip(names, values, strict=True))
 
 
+def completed(table_name: str, data: Arrow) -> Arrow:
+    """Return *data* as a ``pyarrow.Table`` with the columns that came later than it, all null."""
+    table, known = pa.table(data), TABLES.get(table_name)
+    for field in () if known is None else known.schema:
+        if field.nullable and field.name not in table.schema.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table
+
+
 def _values(data: Arrow, field: Arrow) -> list[Any]:
     if field.name not in data.schema.names:
+        if field.nullable:  # an older file: columns are only ever added, and those may be null
+            return [None] * data.num_rows
         raise InvalidValueError(field.name, "no such column", f"a column of {field.type}")
     column = data.column(field.name)
     try:

@@ -5,7 +5,7 @@
 Rule: columns are those of the table. A time is ISO 8601 or integer microseconds; attributes are an object
 (``attributes``, types as ``model.codecs`` gives them) or keep their types (``attributes_typed``); a body is text
 (``body``) or ``body_base64``; keys are texts ``scheme:hex``; a place is ``{latitude, longitude}`` or "lat,lon", an
-area the same with ``radius_m``; a hash is hexadecimal.
+area the same with ``radius_m``; a hash and MQTT properties are hexadecimal.
 Rule: what ``json_of`` writes, ``row_from_json`` reads back equal.
 """
 
@@ -90,7 +90,7 @@ def _base64_body(column: str, value: object) -> object:
         raise InvalidValueError(column, value, "base64") from None
 
 
-def _digest(column: str, value: object) -> object:
+def _hexadecimal(column: str, value: object) -> object:
     try:
         return bytes.fromhex(_text(column, value))
     except ValueError:
@@ -130,7 +130,8 @@ _FORMS: dict[str, tuple[str, _Reader]] = {
     "attributes_typed": ("attributes", _attributes),
     "body": ("body", _text_body),
     "body_base64": ("body", _base64_body),
-    "body_hash": ("body_hash", _digest),
+    "body_hash": ("body_hash", _hexadecimal),
+    "properties": ("properties", _hexadecimal),
     "keys": ("keys", _keys),
     "place": ("place", _place),
     "near": ("near", _near),

@@ -2,7 +2,8 @@
 
 A record's body is its seq (int64), its table's number (uint8) and its payload: the row's values as a CBOR list in the
 order of ``model.rows.COLUMNS``, without node and seq. Attributes are one flat list of name, type, value, name, ….
-Before the body stand its length and its CRC-32 (uint32 each). All numbers are big-endian.
+Before the body stand its length and its CRC-32 (uint32 each). All numbers are big-endian. Publications and receipts
+have a second, compact payload each, under numbers of their own (``compact``).
 
 Rule: numbers of tables are never used again for another table; columns are only ever added at the end, so a payload
 with fewer values is an older one. One with more, or an unknown table, is from a newer Whimbrel and is refused.
@@ -21,6 +22,8 @@ from zlib import crc32
 import cbor2
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.log import compact
+from whimbrel.log.compact import publication_body, receipt_body, receipt_prefix
 from whimbrel.model.attributes import (
     INT32_MAX,
     INT32_MIN,
@@ -41,10 +44,14 @@ __all__ = [
     "MARK",
     "MARK_BYTES",
     "MAX_BODY_BYTES",
+    "TABLE_NAMES",
     "TABLE_NUMBERS",
     "body_of",
     "framed",
     "mark",
+    "publication_body",
+    "receipt_body",
+    "receipt_prefix",
     "row_from",
     "time_from",
 ]
@@ -59,7 +66,14 @@ MAX_BODY_BYTES = 272 << 20
 """A little more than the largest MQTT packet."""
 
 TABLE_NUMBERS = {"publications": 1, "interests": 2, "presence": 3, "sessions": 4, "reports": 5, "receipts": 6}
-_TABLES = {number: (name, COLUMNS[name]) for name, number in TABLE_NUMBERS.items()}
+"""The numbers of full records."""
+TABLE_NAMES = {
+    **{number: name for name, number in TABLE_NUMBERS.items()},
+    compact.PUBLICATION: "publications",
+    compact.DELIVERY: "receipts",
+}
+"""The tables of all numbers."""
+_COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY})
 _PUBLICATIONS = TABLE_NUMBERS["publications"]
 _ATTRIBUTES = COLUMNS["publications"].index("attributes") - 2
 
@@ -120,11 +134,16 @@ def mark(seq: int, salt: int) -> bytes:
 
 def row_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, dict[str, object]]:
     """Return table and row of a record, or raise ``InvalidValueError``; the row's values are as CBOR had them."""
-    known = _TABLES.get(number)
-    if known is None:
-        raise InvalidValueError("table number", number, "1 to 6; more are from a newer Whimbrel")
-    table, columns = known
-    values = _values(payload)
+    table = TABLE_NAMES.get(number)
+    if table is None:
+        raise InvalidValueError("table number", number, f"1 to {max(TABLE_NAMES)}; more are from a newer Whimbrel")
+    columns = COLUMNS[table]
+    if number == compact.PUBLICATION:
+        values = compact.publication_values(payload)
+    elif number == compact.DELIVERY:
+        values = compact.receipt_values(node, payload, _values(compact.receipt_rest(payload)))
+    else:
+        values = _values(payload)
     if len(values) + 2 > len(columns):
         allowed = f"at most {len(columns) - 2}; more are from a newer Whimbrel"
         raise InvalidValueError(f"number of values in {table}", len(values), allowed)
@@ -133,8 +152,10 @@ def row_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, dic
     return table, dict(zip(columns, (node, seq, *values), strict=False))
 
 
-def time_from(payload: bytes) -> int:
-    """Return the time of a record: its payload's first value."""
+def time_from(number: int, payload: bytes) -> int:
+    """Return the time of a record of the table *number*: its payload's first value."""
+    if number in _COMPACT:
+        return compact.time_of(payload)
     values = _values(payload)
     if not values or type(values[0]) is not int:
         raise InvalidValueError("time of a record", values[:1], "microseconds")

@@ -13,12 +13,10 @@ from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.parts import statistics
 from whimbrel.log.reader import LogReader
-from whimbrel.log.records import BODY, HEAD, TABLE_NUMBERS, time_from
+from whimbrel.log.records import BODY, HEAD, TABLE_NAMES, time_from
 from whimbrel.model.rows import COLUMNS
 
 __all__ = ["TableStats", "stats"]
-
-_NAMES = {number: name for name, number in TABLE_NUMBERS.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,9 +71,9 @@ def _count_parts(directory: Path, each: TableStats, exported: int) -> None:
 
 def _count_segments(directory: Path, node: str, exported: int, tables: dict[str, TableStats]) -> None:
     for offset, seq, number, payload in LogReader(directory, node, first=exported + 1).records():
-        name = _NAMES.get(number)
+        name = TABLE_NAMES.get(number)
         try:
-            at = time_from(payload)
+            at = time_from(number, payload)
         except InvalidValueError as error:
             raise CorruptLogError(layout.segments_folder(directory, node), offset, str(error)) from None
         if name is None:

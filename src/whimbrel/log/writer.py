@@ -2,11 +2,16 @@
 
 Rule: ``append`` only remembers; ``sync`` writes everything remembered as one group and waits for the disk. Nobody is
 told of a fact before the sync that covers it has returned.
+Rule: ``sync(wait=False)`` writes the group and does not wait. The end of the process cannot take it back, a power
+failure or a failing disk can; whoever is told of such a fact must be content with that. It is durable with the next
+sync that waits, and at the latest when its segment is full. A mark, which proves all before it, is written only where
+nothing unwaited stands before it; so the rules by which torn is told from damaged (``segments``) hold as they are.
 Rule: one thread may append while another syncs (a broker appends on its event loop and syncs beside it). Two that
 append, or two writers of one node, are refused or undefined: a node has one order.
-Rule: after an error what was durable still is, the file ends where that ends, and the facts of the group are still
-remembered: not accepted, but not forgotten. After a failed fsync nothing more is written until the log is reopened,
-because the system may have dropped the pages it could not write and would call the next fsync a success.
+Rule: after a failed write the file ends where it did before, and the facts of the group are still remembered: not
+accepted, but not forgotten, until they are written by another sync or given up (``discard``). After a failed fsync the
+file ends where what is durable ends, and nothing more is written until the log is reopened, because the system may
+have dropped the pages it could not write and would call the next fsync a success.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 from zlib import crc32
 
 from whimbrel.errors import InvalidValueError
@@ -26,7 +31,7 @@ from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError
 from whimbrel.log.files import lock_folder, make_folder, put, sync_file, write_all
 from whimbrel.log.layout import FIRST_TIME, LAST_TIME
-from whimbrel.log.records import HEAD, body_of, mark, time_from
+from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, time_from
 from whimbrel.log.segments import (
     HEADER_BYTES,
     NEVER,
@@ -61,6 +66,14 @@ class Recovery:
     cut_from: Path | None = None
 
 
+class _End(NamedTuple):
+    """A place where the log could end: its last fact, and how long the segment is."""
+
+    seq: int
+    at: int
+    size: int
+
+
 class LogWriter:
     """The one writer of *node*'s log in *directory*; use it in a ``with`` block, or ``open`` and ``close`` it."""
 
@@ -74,8 +87,8 @@ class LogWriter:
         self._lock_file = self._file = -1
         self._buffer: list[tuple[bytes, int]] = []
         self._next_seq, self._last_at = _FIRST_SEQ, NEVER
-        self._durable_seq, self._durable_at, self._is_marked = _FIRST_SEQ - 1, NEVER, True
-        self._size = self._salt = 0
+        self._durable = self._written = _End(_FIRST_SEQ - 1, NEVER, 0)
+        self._is_marked, self._salt = True, 0
         self._path = self._folder
 
     # -- opening and closing -----------------------------------------------------------------------------------------
@@ -137,12 +150,22 @@ class LogWriter:
     @property
     def durable_seq(self) -> int:
         """The last seq that is on the disk."""
-        return self._durable_seq
+        return self._durable.seq
+
+    @property
+    def written_seq(self) -> int:
+        """The last seq that is in the file, where only a power failure or the disk itself can take it back."""
+        return self._written.seq
 
     @property
     def pending(self) -> int:
-        """How many facts are remembered and not yet durable."""
+        """How many facts are remembered and not yet written."""
         return len(self._buffer)
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether nothing can be written until the log is opened again."""
+        return self._fault is not None
 
     def append(self, fact: Fact) -> None:
         """Remember *fact* for the next sync; it must be the next in seq and not earlier than the last."""
@@ -150,75 +173,116 @@ class LogWriter:
             raise InvalidValueError(
                 "seq", f"{fact.node}:{fact.seq}", f"{self.node}:{self._next_seq}, the next of the log"
             )
-        body, at = body_of(fact)
+        self.append_body(*body_of(fact))
+
+    def append_body(self, body: bytes, at: int) -> int:
+        """Remember the record *body* of a fact of the time *at*; return its seq.
+
+        The caller has made it of ``next_seq`` (``records.publication_body``); that it is so is not looked at.
+        """
         if not self._last_at <= at <= LAST_TIME or at < FIRST_TIME:
             low = max(self._last_at, FIRST_TIME)
             raise InvalidValueError("time", at, f"from {low}, the last fact's, to {LAST_TIME}: time does not go back")
+        if len(body) > MAX_BODY_BYTES:
+            raise InvalidValueError("record", f"{len(body)} bytes", f"at most {MAX_BODY_BYTES} bytes")
         if self._fault is not None:
             raise LogWriteError(self._folder, self._fault, _REOPEN)
+        seq = self._next_seq
         self._buffer.append((body, at))
-        self._next_seq += 1
+        self._next_seq = seq + 1
         self._last_at = at
+        return seq
 
-    def sync(self) -> int:
-        """Write and fsync all that is remembered; return the last durable seq."""
+    def discard(self) -> int:
+        """Forget what is remembered and not written, and return how many facts are gone.
+
+        For the thread that appends, after a failed sync, once it has told whom it concerns that they are not accepted:
+        their numbers are given again. A running sync is waited for; what it wrote is not forgotten.
+        """
+        with self._syncing:
+            before = self._next_seq
+            self._buffer.clear()
+            self._next_seq, self._last_at = self._written.seq + 1, self._written.at
+            return before - self._next_seq
+
+    def sync(self, *, wait: bool = True) -> int:
+        """Write all that is remembered and, where it is to *wait*, fsync all that is written.
+
+        Return the last durable seq or, where it did not wait, the last written one. A running sync is waited for.
+        """
         with self._syncing:
             if self._fault is not None:
                 raise LogWriteError(self._folder, self._fault, _REOPEN)
             # Slices of one list, never another list: an append on another thread is in this group or in the next.
             group = self._buffer[:]
             if group:
-                self._commit(group)
+                self._commit(group, wait=wait)
                 del self._buffer[: len(group)]
-            return self._durable_seq
+            elif wait:
+                self._make_durable(self._written)
+            return self._durable.seq if wait else self._written.seq
 
-    def _commit(self, group: list[tuple[bytes, int]]) -> None:
-        if self._size >= self._segment_bytes:
-            self._roll(self._durable_seq + 1, self._durable_at)
+    def _commit(self, group: list[tuple[bytes, int]], *, wait: bool) -> None:
+        if self._written.size >= self._segment_bytes:
+            self._make_durable(self._written)  # a segment that another follows is proven by that alone
+            self._roll(self._durable.seq + 1, self._durable.at)
         salt, pack = self._salt, HEAD.pack
-        frames = [] if self._is_marked else [mark(self._durable_seq, salt)]
+        frames = [mark(self._durable.seq, salt)] if self._is_mark_due() else []
         for body, _ in group:
             frames += (pack(len(body), crc32(body, salt)), body)
-        self._write(b"".join(frames))
-        self._durable_seq += len(group)
-        self._durable_at = group[-1][1]
+        self._write(b"".join(frames), _End(self._written.seq + len(group), group[-1][1], 0), wait=wait)
         self._is_marked = False
 
+    def _is_mark_due(self) -> bool:
+        """Tell whether a mark may stand next, all before it being durable, and would say anything new."""
+        return not self._is_marked and self._durable.seq == self._written.seq
+
     def _mark(self) -> None:
-        if not self._is_marked:
-            self._write(mark(self._durable_seq, self._salt))
+        if self._is_mark_due():
+            self._write(mark(self._durable.seq, self._salt), self._durable, wait=True)
             self._is_marked = True
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, end: _End, *, wait: bool) -> None:
+        """Write *data*, after which the file ends with *end*'s fact."""
         try:
             write_all(self._file, data)
         except OSError as error:
-            self._take_back()
+            self._cut_to(self._written)
             raise self._write_error(error) from error
         except BaseException:  # Ctrl-C: how much was written is not known
             self._fault = "a write was interrupted"
             raise
+        self._written = _End(end.seq, end.at, self._written.size + len(data))
+        if wait:
+            self._make_durable(self._written)
+
+    def _make_durable(self, end: _End) -> None:
+        """Wait until the disk has all up to *end*, which is written."""
+        if end == self._durable:
+            return
         try:
             os.fsync(self._file)
         except OSError as error:
-            self._take_back()
-            self._fault = "an earlier fsync failed"
+            self._cut_to(self._durable)
+            # What was written and not waited for is gone too: the disk failed, which is what nobody was promised.
+            self._written, self._fault = self._durable, "an earlier fsync failed"
             raise self._write_error(error, _REOPEN) from error
         except BaseException:
             self._fault = "an fsync was interrupted"
             raise
-        self._size += len(data)
+        self._durable = end
 
-    def _take_back(self) -> None:
-        """Cut the file to what is durable; where even that fails, reopening will do it."""
+    def _cut_to(self, end: _End) -> None:
+        """Cut the file where *end* says; where even that fails, reopening will do it."""
         try:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, end.size)
         except OSError:
             self._fault = "what was half written could not be taken back"
 
     def _write_error(self, error: OSError, advice: str = "") -> LogWriteError:
-        first, last = self._durable_seq + 1, self._next_seq - 1
-        kept = f"seq {first} to {last} not accepted, all before is durable" if first <= last else ""
+        first, last = self._written.seq + 1, self._next_seq - 1
+        before = "durable" if self._written == self._durable else f"written, to {self._durable.seq} durable"
+        kept = f"seq {first} to {last} not accepted, all before is {before}" if first <= last else ""
         return LogWriteError(self._path, error.strerror or str(error), "; ".join(filter(None, (kept, advice))))
 
     # -- segments ----------------------------------------------------------------------------------------------------
@@ -234,8 +298,8 @@ class LogWriter:
             raise LogWriteError(path, error.strerror or str(error)) from error
         self._drop_file()
         self._file, self._path, self._salt = file, path, header.salt
-        self._size, self._is_marked = HEADER_BYTES, True
-        self._durable_seq, self._durable_at = first - 1, last_at
+        self._durable = self._written = _End(first - 1, last_at, HEADER_BYTES)
+        self._is_marked = True
 
     def _recover(self) -> Recovery:
         self._buffer.clear()
@@ -256,8 +320,8 @@ class LogWriter:
             records, torn = self._recover_segment(*found[-1])
             if torn:
                 cut_bytes, cut_from = cut_bytes + torn, self._path
-        self._next_seq, self._last_at = self._durable_seq + 1, self._durable_at
-        return Recovery(last_seq=self._durable_seq, records=records, cut_bytes=cut_bytes, cut_from=cut_from)
+        self._next_seq, self._last_at = self._durable.seq + 1, self._durable.at
+        return Recovery(last_seq=self._durable.seq, records=records, cut_bytes=cut_bytes, cut_from=cut_from)
 
     def _recover_segment(self, first: int, path: Path) -> tuple[int, int]:
         """Take up the segment at *path*; return how many records it holds and how many bytes were cut."""
@@ -274,9 +338,9 @@ class LogWriter:
         if torn:
             os.ftruncate(self._file, scan.end)
         os.fsync(self._file)  # what survived the node's death may still be in memory only
-        self._salt, self._size, self._is_marked = header.salt, scan.end, scan.is_marked
-        self._durable_seq = scan.next_seq - 1
-        self._durable_at = _time_of(last[0], path) if last else header.last_at
+        self._salt, self._is_marked = header.salt, scan.is_marked
+        last_at = _time_of(last[0], path) if last else header.last_at
+        self._durable = self._written = _End(scan.next_seq - 1, last_at, scan.end)
         self._mark()
         return scan.next_seq - header.first, torn
 
@@ -295,6 +359,6 @@ class LogWriter:
 
 def _time_of(record: Record, path: Path) -> int:
     try:
-        return time_from(record.payload)
+        return time_from(record.table, record.payload)
     except InvalidValueError as error:
         raise CorruptLogError(path, record.offset, str(error)) from None

@@ -16,6 +16,7 @@ __all__ = [
     "INT32_MIN",
     "INT64_MAX",
     "INT64_MIN",
+    "MAX_NAME_BYTES",
     "flag",
     "instant",
     "name",

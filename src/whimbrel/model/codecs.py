@@ -5,6 +5,8 @@ nested objects are flattened with ``.``; arrays, nulls and CBOR's undefined are 
 user properties are strings.
 Rule: a name twice is refused, also when two paths flatten to the same name; the body wins over a property.
 Rule: any bytes give attributes or ``MalformedBodyError``; values already in Python, ``InvalidValueError``.
+Rule: ``attributes_of`` never refuses, and what it gives never changes: the log writes bodies alone where it can and
+derives the attributes when it is read (``log.compact``), so another rule would change what old facts say.
 
 What ``to_json`` and ``to_cbor`` write reads back equal; only the width of an int64 that fits int32 is lost,
 because neither form has it. The typed form (``typed``) loses nothing.
@@ -14,13 +16,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import cbor2
 
 from whimbrel.errors import InvalidValueError, MalformedBodyError
 from whimbrel.model.attributes import (
     DEFAULT_LIMITS,
+    NO_ATTRIBUTES,
     Attributes,
     FrozenAttributes,
     Limits,
@@ -33,6 +38,7 @@ from whimbrel.model.json_body import read_json
 from whimbrel.model.typed import from_typed, to_typed
 
 __all__ = [
+    "attributes_of",
     "from_cbor",
     "from_json",
     "from_properties",
@@ -43,6 +49,49 @@ __all__ = [
     "to_json",
     "to_typed",
 ]
+
+
+_OBJECT = re.compile(rb"[ \t\n\r]*+\{")
+_LIMITS = Limits(max_names=1_000, max_depth=32, max_bytes=1 << 20, max_name_bytes=1_024)
+"""Those of ``attributes_of``, whatever the defaults of today are."""
+
+
+def attributes_of(
+    body: bytes, properties: Sequence[tuple[str, str]] = (), *, content_type: str | None = None
+) -> Attributes:
+    """Return the attributes of a publication as it came: those of its *body*, and its user *properties*.
+
+    The body is JSON or CBOR if its *content_type* says so, or if it begins as a JSON object or a CBOR map does; else,
+    or where it does not parse, it has none. Of a property's name that comes twice the first counts, and the body's
+    value before it; a property that can be no attribute is left out, and all are where there are too many.
+    """
+    found = _attributes_of_body(body, content_type)
+    if not properties:
+        return found
+    values: dict[str, object] = {**found}
+    for name, value in properties:
+        if name not in values:
+            with suppress(InvalidValueError):
+                values.update(checked({name: value}, limits=_LIMITS))
+    with suppress(InvalidValueError):
+        return checked(values, limits=_LIMITS)
+    return found
+
+
+def _attributes_of_body(body: bytes, content_type: str | None) -> Attributes:
+    kind = "" if content_type is None else content_type.partition(";")[0].strip().lower()
+    read = _READERS.get(kind)
+    if read is None:
+        if _OBJECT.match(body):
+            read = from_json
+        elif body and body[0] in _MAP_STARTS:
+            read = from_cbor
+        else:
+            return NO_ATTRIBUTES
+    try:
+        return read(body, limits=_LIMITS)
+    except MalformedBodyError:
+        return NO_ATTRIBUTES
 
 
 def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
@@ -58,6 +107,10 @@ def from_tree(tree: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) ->
 def from_cbor(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Return the attributes of a CBOR body."""
     return _flattened("CBOR", read_cbor(data, limits=limits), limits)
+
+
+_READERS: Mapping[str, Callable[..., Attributes]] = {"application/json": from_json, "application/cbor": from_cbor}
+_MAP_STARTS = range(0xA0, 0xC0)  # major type 5, however its length is given
 
 
 def from_properties(pairs: Iterable[tuple[str, str]], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:

@@ -14,10 +14,11 @@ from typing import TypeAlias
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX, instant, name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
-from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.notification import MAX_PACKET_ID, Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 
 __all__ = [
+    "MAX_ACCESS_BYTES",
     "Fact",
     "InterestChanged",
     "Mode",
@@ -49,6 +50,14 @@ class PresenceChange(Enum):
     DISCONNECTED = "disconnected"
     JOINED = "joined"
     LEFT = "left"
+    RELEASED = "released"
+    """It finished a publication of quality of service 2 (MQTT's PUBREL): its packet id is free again."""
+    COMPLETED = "completed"
+    """It finished taking one (MQTT's PUBCOMP)."""
+
+
+_OF_A_PACKET = frozenset({PresenceChange.RELEASED, PresenceChange.COMPLETED})
+_WITH_EXPIRY = frozenset({PresenceChange.JOINED, PresenceChange.DISCONNECTED})
 
 
 class SessionChange(Enum):
@@ -103,6 +112,10 @@ class PresenceChanged:
     change: PresenceChange
     session: str | None = None
     receipt: Mode | None = None
+    packet_id: int | None = None
+    """The number of the publication that was released or completed."""
+    session_expiry_us: int | None = None
+    """How long the device's private session outlives its connection; ``None``: not said."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)
@@ -115,6 +128,18 @@ class PresenceChanged:
             name("session", self.session)
         if (self.change is PresenceChange.JOINED) != (self.receipt is not None):
             raise InvalidValueError("receipt", self.receipt, "take or keep where a device joins, else none")
+        if (self.change in _OF_A_PACKET) != (self.packet_id is not None):
+            raise InvalidValueError(
+                "packet_id", self.packet_id, "one where a packet is released or completed, else none"
+            )
+        if self.packet_id is not None:
+            whole("packet_id", self.packet_id, 1, MAX_PACKET_ID)
+        if self.session_expiry_us is not None:
+            if self.change not in _WITH_EXPIRY:
+                raise InvalidValueError(
+                    "session_expiry_us", self.session_expiry_us, "none unless joined or disconnected"
+                )
+            whole("session_expiry_us", self.session_expiry_us, 0, INT64_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from whimbrel.errors import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["NO_KEYS", "KeyHash", "KeyHashes", "Scheme", "fingerprint"]
+__all__ = ["DIGEST_BYTES", "MAX_KEYS", "NO_KEYS", "KeyHash", "KeyHashes", "Scheme", "fingerprint"]
 
 DIGEST_BYTES = frozenset({20, 32})
 MAX_KEYS = 256

@@ -15,11 +15,12 @@ from whimbrel.model.bounds import INT64_MAX, flag, instant, name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.place import Area, Place
 
-__all__ = ["MAX_BODY_BYTES", "MAX_SUBJECT_BYTES", "Notification", "NotificationId"]
+__all__ = ["MAX_BODY_BYTES", "MAX_PACKET_ID", "MAX_QOS", "MAX_SUBJECT_BYTES", "Notification", "NotificationId"]
 
 MAX_SUBJECT_BYTES = 65_535
 MAX_BODY_BYTES = 268_435_455  # the largest MQTT packet
 MAX_QOS = 2
+MAX_PACKET_ID = 65_535
 
 # A node's name is also a folder of the exported log (``node=…``), hence the few characters.
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -71,6 +72,10 @@ class Notification:
     deadline_at: int | None = None
     keys: KeyHashes = NO_KEYS
     deliver_insecure: bool = True
+    properties: bytes = field(default=b"", repr=False)
+    """The MQTT 5 properties that travel with it, as that standard encodes them; empty if there are none."""
+    packet_id: int | None = None
+    """The number that its publisher gave it over MQTT with quality of service 2, until it is told that we have it."""
 
     def __post_init__(self) -> None:
         NotificationId(self.node, self.seq)
@@ -84,7 +89,13 @@ class Notification:
             object.__setattr__(self, "attributes", checked(self.attributes))
         if type(self.body) is not bytes or len(self.body) > MAX_BODY_BYTES:
             raise InvalidValueError("body", type(self.body).__name__, f"at most {MAX_BODY_BYTES} bytes")
+        if type(self.properties) is not bytes or len(self.properties) > MAX_BODY_BYTES:
+            raise InvalidValueError("properties", type(self.properties).__name__, f"at most {MAX_BODY_BYTES} bytes")
         whole("qos", self.qos, 0, MAX_QOS)
+        if self.packet_id is not None:
+            if self.qos != MAX_QOS:
+                raise InvalidValueError("packet_id", self.packet_id, "none unless qos is 2")
+            whole("packet_id", self.packet_id, 1, MAX_PACKET_ID)
         flag("retain", self.retain)
         flag("deliver_insecure", self.deliver_insecure)
         instant("published_at", self.published_at)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real
 
-__all__ = ["Area", "Place", "Plane", "Point", "distance_m"]
+__all__ = ["MAX_RADIUS_M", "Area", "Place", "Plane", "Point", "distance_m"]
 
 EQUATOR_RADIUS_M = 6_378_137.0
 FLATTENING = 1 / 298.257223563

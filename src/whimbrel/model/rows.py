@@ -4,6 +4,7 @@ Rule: the columns are those of ``model.tables``, in that order; they are spelled
 writes its log needs no Arrow. A test holds the two together.
 Rule: plain means: times as integers (microseconds UTC), enums as their value, attributes as our mapping, keys as
 ``{"scheme", "digest"}`` sorted, places, areas and displays as dictionaries of their parts.
+Rule: a column that was added later may be null, whatever the fact's own default: older files do not have it.
 Rule: ``fact_of(*row_of(fact)) == fact``. A row from elsewhere gives a fact or ``InvalidValueError`` naming the column.
 """
 
@@ -41,13 +42,16 @@ Row: TypeAlias = Mapping[str, Any]
 COLUMNS: dict[str, tuple[str, ...]] = {
     "publications": (
         *("node", "seq", "published_at", "publisher", "subject", "attributes", "body", "qos", "retain", "place"),
-        *("radius_m", "expires_at", "deadline_at", "keys", "deliver_insecure"),
+        *("radius_m", "expires_at", "deadline_at", "keys", "deliver_insecure", "properties", "packet_id"),
     ),
     "interests": (
         *("node", "seq", "changed_at", "change", "device", "session", "subject_filter", "name", "filter_text"),
-        *("ttl_us", "max_held", "policy", "near", "keys", "accept_insecure"),
+        *("ttl_us", "max_held", "policy", "near", "keys", "accept_insecure", "qos", "no_local"),
+        *("retain_as_published", "identifier"),
     ),
-    "presence": ("node", "seq", "changed_at", "device", "session", "change", "receipt"),
+    "presence": (
+        *("node", "seq", "changed_at", "device", "session", "change", "receipt", "packet_id", "session_expiry_us"),
+    ),
     "sessions": ("node", "seq", "changed_at", "change", "session", "device", "access"),
     "reports": ("node", "seq", "reported_at", "device", "battery", "display", "received", "sent", "place"),
     "receipts": (
@@ -104,6 +108,8 @@ def _publication_values(fact: Notification) -> tuple[object, ...]:
         fact.deadline_at,
         _keys_value(fact.keys),
         fact.deliver_insecure,
+        fact.properties or None,
+        fact.packet_id,
     )
 
 
@@ -128,12 +134,26 @@ def _interest_values(fact: InterestChanged) -> tuple[object, ...]:
         else {"latitude": near.centre.latitude, "longitude": near.centre.longitude, "radius_m": near.radius_m},
         _keys_value(wanted.keys),
         wanted.accept_insecure,
+        wanted.qos,
+        wanted.no_local,
+        wanted.retain_as_published,
+        wanted.identifier,
     )
 
 
 def _presence_values(fact: PresenceChanged) -> tuple[object, ...]:
     receipt = None if fact.receipt is None else fact.receipt.value
-    return (fact.node, fact.seq, fact.changed_at, fact.device, fact.session, fact.change.value, receipt)
+    return (
+        fact.node,
+        fact.seq,
+        fact.changed_at,
+        fact.device,
+        fact.session,
+        fact.change.value,
+        receipt,
+        fact.packet_id,
+        fact.session_expiry_us,
+    )
 
 
 def _session_values(fact: SessionChanged) -> tuple[object, ...]:
@@ -219,6 +239,8 @@ def _publication(row: Row) -> Notification:
         deadline_at=row.get("deadline_at"),
         keys=_keys(row),
         deliver_insecure=_flag(row, "deliver_insecure", default=True),
+        properties=_or(b"", row.get("properties")),
+        packet_id=row.get("packet_id"),
     )
 
 
@@ -240,6 +262,10 @@ def _interest(row: Row) -> InterestChanged:
             near=_near(row),
             keys=_keys(row),
             accept_insecure=_flag(row, "accept_insecure", default=True),
+            qos=row.get("qos"),
+            no_local=_or(False, row.get("no_local")),
+            retain_as_published=_or(False, row.get("retain_as_published")),
+            identifier=row.get("identifier"),
         ),
     )
 
@@ -253,6 +279,8 @@ def _presence(row: Row) -> PresenceChanged:
         session=row.get("session"),
         change=_member(PresenceChange, row, "change"),
         receipt=None if row.get("receipt") is None else _member(Mode, row, "receipt"),
+        packet_id=row.get("packet_id"),
+        session_expiry_us=row.get("session_expiry_us"),
     )
 
 
@@ -322,6 +350,11 @@ def _needed(row: Row, column: str) -> Any:  # noqa: ANN401 # the fact that is bu
     if value is _MISSING:
         raise InvalidValueError(column, "nothing", "a value in every row")
     return value
+
+
+def _or(default: bool | bytes, value: Any) -> Any:  # noqa: ANN401, FBT001 # the fact that is built of it checks it
+    """Return *value*, or *default* for null: what older files have in columns that came later."""
+    return default if value is None else value
 
 
 def _flag(row: Row, column: str, *, default: bool) -> bool:

@@ -11,13 +11,21 @@ from enum import Enum
 
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, flag, name, text, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
-from whimbrel.model.notification import MAX_SUBJECT_BYTES
+from whimbrel.model.notification import MAX_QOS, MAX_SUBJECT_BYTES
 from whimbrel.model.place import Area
 
-__all__ = ["MAX_FILTER_BYTES", "InterestChange", "Subscription", "SubscriptionIdentity"]
+__all__ = [
+    "MAX_FILTER_BYTES",
+    "MAX_IDENTIFIER",
+    "MAX_SUBSCRIPTION_NAME_BYTES",
+    "InterestChange",
+    "Subscription",
+    "SubscriptionIdentity",
+]
 
 MAX_FILTER_BYTES = 4 * 65_536  # the language counts 65,536 characters
 MAX_SUBSCRIPTION_NAME_BYTES = 1_024
+MAX_IDENTIFIER = 268_435_455  # MQTT 5, 3.8.2.1.2
 
 
 class InterestChange(Enum):
@@ -54,6 +62,14 @@ class Subscription:
     near: Area | None = None
     keys: KeyHashes = NO_KEYS
     accept_insecure: bool = True
+    qos: int | None = None
+    """The quality of service granted; ``None``: not asked for over MQTT."""
+    no_local: bool = False
+    """Whether a device's own notifications are kept from it."""
+    retain_as_published: bool = False
+    """Whether notifications keep the retain flag that they were published with."""
+    identifier: int | None = None
+    """The number by which the subscriber is told that this subscription matched; ``None``: it gave none."""
 
     def __post_init__(self) -> None:
         name("session", self.session)
@@ -69,6 +85,12 @@ class Subscription:
         if self.policy is not None:
             name("policy", self.policy)
         flag("accept_insecure", self.accept_insecure)
+        if self.qos is not None:
+            whole("qos", self.qos, 0, MAX_QOS)
+        flag("no_local", self.no_local)
+        flag("retain_as_published", self.retain_as_published)
+        if self.identifier is not None:
+            whole("identifier", self.identifier, 1, MAX_IDENTIFIER)
 
     @property
     def identity(self) -> SubscriptionIdentity:

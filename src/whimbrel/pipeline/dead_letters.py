@@ -2,6 +2,10 @@
 
 Rule: what one ``Column`` can say is said by Spark itself; only filter texts go to Python, batch by batch.
 Rule: a row has one reason, the first that was found; the good rows are exactly those without one.
+Rule: a row is a dead letter exactly where ``model.rows.fact_of`` refuses it, and also where a subscription's filter is
+none, which that leaves to ``language`` and ``match``; a test holds the two together. Only three things are left to
+Python alone, because Parquet does not bring them or nobody could tell them apart: texts that are no Unicode, names of
+attributes beyond two gigabytes, and one name twice among the attributes of a row.
 
 Good rows, nearly all of them, pass a filter of bare conditions; reasons are put together only for the others. Judged
 by one expression that makes the reasons too, publications took nearly twice as long.
@@ -22,13 +26,24 @@ from whimbrel.errors import InvalidInputError
 from whimbrel.language.filters import parse
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
-from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
-from whimbrel.model.subscription import InterestChange
+from whimbrel.model.bounds import MAX_NAME_BYTES
+from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange
+from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
+from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
+from whimbrel.model.place import MAX_RADIUS_M
+from whimbrel.model.subscription import (
+    MAX_FILTER_BYTES,
+    MAX_IDENTIFIER,
+    MAX_SUBSCRIPTION_NAME_BYTES,
+    InterestChange,
+)
 from whimbrel.pipeline.schemas import SCHEMAS, log_table
 
 __all__ = ["split"]
 
 _CONTENT_CHARACTERS = 4_096
+_SCHEMES = [scheme.value for scheme in Scheme]
+_DIGEST_BYTES = sorted(DIGEST_BYTES)
 
 
 def split(table: str, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -65,6 +80,7 @@ def _rules(table: str) -> Iterator[_Rule]:
             reason = F.lit(f"{column.name}: found null, allowed is a value")
             yield _Rule(F.col(column.name).isNull(), reason)
     yield _unless(F.col("seq") >= 0, "seq", "a number from 0 on")
+    yield _node("node")
     yield from _OWN_RULES[table]()
 
 
@@ -79,14 +95,55 @@ def _one_of(name: str, words: Sequence[str]) -> _Rule:
     return _unless(F.col(name).isin(*words), name, ", ".join(words))
 
 
+def _node(name: str) -> _Rule:
+    # \A and \z: Java's $ would let a line's end pass.
+    allowed = "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+    return _unless(F.col(name).rlike(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\z"), name, allowed)
+
+
+def _text(name: str, *, max_bytes: int, min_bytes: int = 0) -> _Rule:
+    size = F.octet_length(name)
+    is_fine = size.between(min_bytes, max_bytes) & ~F.contains(name, F.lit("\0"))
+    return _unless(is_fine, name, f"{min_bytes} to {max_bytes} bytes of text without U+0000")
+
+
+def _name(name: str, *, max_bytes: int = MAX_NAME_BYTES) -> _Rule:
+    return _text(name, max_bytes=max_bytes, min_bytes=1)
+
+
+def _keys() -> _Rule:
+    def is_key(each: Column) -> Column:
+        is_fine = each["scheme"].isin(*_SCHEMES) & F.octet_length(each["digest"]).isin(*_DIGEST_BYTES)
+        return F.coalesce(is_fine, F.lit(False))
+
+    keys = F.col("keys")
+    are_few = (F.size(keys) <= MAX_KEYS) | (F.size(F.array_distinct(keys)) <= MAX_KEYS)
+    is_fine = (F.size(keys) == 0) | (F.forall(keys, is_key) & are_few)  # nearly always none
+    return _unless(is_fine, "keys", f"at most {MAX_KEYS} of a scheme and a digest of 20 or 32 bytes")
+
+
+def _display() -> _Rule:
+    display = F.col("display")
+    is_fine = F.coalesce((display["width_px"] >= 0) & (display["height_px"] >= 0), F.lit(False))
+    return _unless(F.when(display.isNotNull(), is_fine), "display", "width and height from 0 on")
+
+
 def _publications() -> Iterator[_Rule]:
+    yield _name("publisher")
     yield _unless(F.col("qos").between(0, 2), "qos", "0 to 2")
     wildcard = F.contains("subject", F.lit("+")) | F.contains("subject", F.lit("#"))
     yield _unless((F.col("subject") != "") & ~wildcard, "subject", "a subject without the wildcards + and #")
+    yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
+    for each in ("body", "properties"):
+        yield _unless(F.octet_length(each) <= MAX_BODY_BYTES, each, f"at most {MAX_BODY_BYTES} bytes")
+    yield _keys()
     yield _unless(~(F.col("radius_m").isNotNull() & F.col("place").isNull()), "radius_m", "none without a place")
-    yield _unless(F.col("radius_m") >= 0, "radius_m", "a number from 0 on")
+    yield _unless(F.col("radius_m").between(0, MAX_RADIUS_M), "radius_m", f"0 to {MAX_RADIUS_M}")
     yield _on_earth()
-    yield _unless(~F.map_contains_key("attributes", ""), "attributes", "names of at least one character")
+    yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
+    yield _unless(F.col("packet_id").isNull() | (F.col("qos") == MAX_QOS), "packet_id", "none unless qos is 2")
+    is_no_name = F.exists(F.map_keys("attributes"), lambda each: (each == "") | F.startswith(each, F.lit("\0")))
+    yield _unless(~is_no_name, "attributes", "names of at least one character, the first not U+0000")
     is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
     bad = F.get(F.filter(F.map_entries("attributes"), lambda entry: ~_is_attribute(entry["value"])), F.lit(0))
     kind = F.coalesce(bad["value"]["type"].cast("string"), F.lit("null"))
@@ -109,15 +166,25 @@ def _is_attribute(entry: Column) -> Column:
 
 def _interests() -> Iterator[_Rule]:
     yield _one_of("change", [change.value for change in InterestChange])
-    yield _unless(F.col("session") != "", "session", "a string of at least one character")
+    yield _name("device")
+    yield _name("session")
+    yield _text("name", max_bytes=MAX_SUBSCRIPTION_NAME_BYTES)
+    yield _text("filter_text", max_bytes=MAX_FILTER_BYTES)
+    yield _name("policy")
+    yield _keys()
+    yield _on_earth("near")
     yield _unless(F.col("ttl_us") >= 0, "ttl_us", "a number from 0 on")
     yield _unless(F.col("max_held") >= 0, "max_held", "a number from 0 on")
+    yield _unless(F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
+    yield _unless(F.col("identifier").between(1, MAX_IDENTIFIER), "identifier", f"1 to {MAX_IDENTIFIER}")
     yield _judged(check_topic_filter, "subject_filter")
     yield _judged(parse, "filter_text")
 
 
 def _presence() -> Iterator[_Rule]:
     change = F.col("change")
+    yield _name("device")
+    yield _name("session")
     yield _one_of("change", [each.value for each in PresenceChange])
     is_of_session = change.isin(PresenceChange.JOINED.value, PresenceChange.LEFT.value)
     fits = is_of_session == F.col("session").isNotNull()
@@ -125,13 +192,26 @@ def _presence() -> Iterator[_Rule]:
     joins = (change == PresenceChange.JOINED.value) == F.col("receipt").isNotNull()
     yield _unless(joins, "receipt", "take or keep where a device joins, else none")
     yield _one_of("receipt", [mode.value for mode in Mode])
+    is_of_a_packet = change.isin(PresenceChange.RELEASED.value, PresenceChange.COMPLETED.value)
+    fits = is_of_a_packet == F.col("packet_id").isNotNull()
+    yield _unless(fits, "packet_id", "one where a packet is released or completed, else none")
+    yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
+    may_expire = change.isin(PresenceChange.JOINED.value, PresenceChange.DISCONNECTED.value)
+    is_fine = F.col("session_expiry_us").isNull() | may_expire
+    yield _unless(is_fine, "session_expiry_us", "none unless joined or disconnected")
+    yield _unless(F.col("session_expiry_us") >= 0, "session_expiry_us", "a number from 0 on")
 
 
 def _sessions() -> Iterator[_Rule]:
     yield _one_of("change", [change.value for change in SessionChange])
+    yield _name("session")
+    yield _name("device")
+    yield _text("access", max_bytes=MAX_ACCESS_BYTES)
 
 
 def _reports() -> Iterator[_Rule]:
+    yield _name("device")
+    yield _display()
     yield _unless(F.col("battery").between(0, 1), "battery", "0 to 1")
     yield _unless(F.col("received") >= 0, "received", "a number from 0 on")
     yield _unless(F.col("sent") >= 0, "sent", "a number from 0 on")
@@ -142,13 +222,26 @@ def _receipts() -> Iterator[_Rule]:
     yield _one_of("outcome", [outcome.value for outcome in Outcome])
     yield _one_of("via", ["live", "held", "retained"])
     yield _unless(F.length("body_hash") == 32, "body_hash", "32 bytes of SHA-256")
+    yield _name("session")
+    yield _name("device")
+    yield _node("notification_node")
+    yield _unless(F.col("notification_seq") >= 0, "notification_seq", "a number from 0 on")
+    are_named = F.forall("subscriptions", lambda each: each["name"].isNotNull())
+    yield _unless(are_named, "subscriptions", "a name in each")
+    for each in ("battery", "network_connection"):
+        yield _unless(F.col(each).between(0, 1), each, "0 to 1")
+    yield _display()
 
 
-def _on_earth() -> _Rule:
-    place = F.col("place")
+def _on_earth(name: str = "place") -> _Rule:
+    """Return the rule of a place, or of an area."""
+    place, allowed = F.col(name), "latitude -90 to 90 and longitude -180 to 180"
     is_fine = place["latitude"].between(-90, 90) & place["longitude"].between(-180, 180)
+    if name == "near":
+        is_fine &= place["radius_m"].between(0, MAX_RADIUS_M)
+        allowed += f" and radius_m 0 to {MAX_RADIUS_M}"
     is_fine = F.when(place.isNotNull(), F.coalesce(is_fine, F.lit(False)))
-    return _unless(is_fine, "place", "latitude -90 to 90 and longitude -180 to 180")
+    return _unless(is_fine, name, allowed)
 
 
 _OWN_RULES: dict[str, Callable[[], Iterator[_Rule]]] = {

@@ -50,9 +50,9 @@ from whimbrel.model.facts import (
     SessionChanged,
 )
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme
-from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.notification import MAX_PACKET_ID, MAX_QOS, Notification, NotificationId
 from whimbrel.model.place import Area, Place
-from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
+from whimbrel.model.subscription import MAX_IDENTIFIER, InterestChange, Subscription, SubscriptionIdentity
 
 __all__ = ["attributes", "facts", "filters", "names", "scalars", "trees"]
 
@@ -178,6 +178,7 @@ _DISPLAYS = st.builds(Display, st.integers(0, INT32_MAX), st.integers(0, INT32_M
 _DIGESTS = st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32)
 _KEYS = st.frozensets(st.builds(KeyHash, st.sampled_from(Scheme), _DIGESTS), max_size=3).map(KeyHashes)
 _FRACTIONS = st.none() | st.floats(0, 1)
+_PACKET_IDS = st.integers(1, MAX_PACKET_ID)
 _COUNTS = st.none() | st.integers(0, INT64_MAX)
 _ATTRIBUTES = st.dictionaries(names(), scalars().filter(lambda value: value == value), max_size=4)  # noqa: PLR0124 # NaN
 
@@ -203,7 +204,9 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
             deadline_at=st.none() | _TIMES,
             keys=_KEYS,
             deliver_insecure=st.booleans(),
+            properties=st.binary(max_size=8),
         ),
+        st.builds(Notification, **identity, published_at=_TIMES, qos=st.just(2), packet_id=_PACKET_IDS),
         st.builds(Notification, **identity, published_at=_TIMES, attributes=_ATTRIBUTES, body=st.binary(max_size=40)),
         st.builds(InterestChanged, **changed, change=st.sampled_from(InterestChange), subscription=_subscriptions()),
         st.builds(
@@ -214,9 +217,22 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
         st.builds(
             PresenceChanged,
             **{**changed, "device": _WORDS},
+            change=st.sampled_from([PresenceChange.RELEASED, PresenceChange.COMPLETED]),
+            packet_id=_PACKET_IDS,
+        ),
+        st.builds(
+            PresenceChanged,
+            **{**changed, "device": _WORDS},
+            change=st.just(PresenceChange.DISCONNECTED),
+            session_expiry_us=_COUNTS,
+        ),
+        st.builds(
+            PresenceChanged,
+            **{**changed, "device": _WORDS},
             change=st.just(PresenceChange.JOINED),
             session=_WORDS,
             receipt=st.sampled_from(Mode),
+            session_expiry_us=_COUNTS,
         ),
         st.builds(
             SessionChanged, **changed, session=_WORDS, change=st.sampled_from(SessionChange), access=st.none() | _WORDS
@@ -239,6 +255,10 @@ def _subscriptions() -> st.SearchStrategy[Subscription]:
         near=st.none() | _AREAS,
         keys=_KEYS,
         accept_insecure=st.booleans(),
+        qos=st.none() | st.integers(0, MAX_QOS),
+        no_local=st.booleans(),
+        retain_as_published=st.booleans(),
+        identifier=st.none() | st.integers(1, MAX_IDENTIFIER),
     )
 
 

@@ -1,0 +1,196 @@
+"""Compact records: the two facts that a broker appends by the ten thousand, in as few steps as Python has.
+
+A publication *as it came* is its time (int64), flags (uint8), the lengths of publisher and subject (uint16 each), then
+as the flags say ``expires_at`` (int64), ``packet_id`` (uint16) and the length of the properties (uint32), then
+publisher, subject, properties and body; the body ends where the record ends. A receipt of a *delivery* is its time, the
+notification's seq (int64 each) and how it came (uint8), then session, device and subscriptions as one CBOR list, which
+is the same in all receipts of a subscriber and is made once (``receipt_prefix``). All numbers are big-endian.
+
+Rule: they read as the very rows that full records would give; nobody but ``records`` knows which it was.
+Rule: attributes are not written; whoever reads derives them from the body (``model.codecs.attributes_of``). So a
+publication may be compact only where its attributes are those of its body and nothing else, it has no place, keys or
+deadline, and receivers without a key may have it; a receipt only where a notification of the same node was delivered
+as it is, and nothing about the device is said.
+Rule: what is passed in was checked before, when the packet was read or the subscriber connected: this only packs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import cbor2
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import name
+from whimbrel.model.codecs import attributes_of
+from whimbrel.model.facts import Outcome
+from whimbrel.model.subscription import SubscriptionIdentity
+
+__all__ = [
+    "DELIVERY",
+    "PUBLICATION",
+    "publication_body",
+    "publication_values",
+    "receipt_body",
+    "receipt_prefix",
+    "receipt_rest",
+    "receipt_values",
+    "time_of",
+]
+
+PUBLICATION = 7
+DELIVERY = 8
+
+_RETAIN, _QOS_SHIFT, _EXPIRES, _PACKET, _PROPERTIES = 0x01, 1, 0x08, 0x10, 0x20
+_KNOWN_FLAGS = 0x3F
+_QOS_BITS = 3
+
+_TIME = struct.Struct(">q")
+_PUBLICATION_START = struct.Struct(">qBqBHH")  # with seq and table number, which every record begins with
+_PUBLICATION = struct.Struct(">qBHH")
+_EXPIRES_AT = struct.Struct(">q")
+_PACKET_ID = struct.Struct(">H")
+_PROPERTIES_LENGTH = struct.Struct(">I")
+_DELIVERY_START = struct.Struct(">qBqqB")
+_DELIVERY = struct.Struct(">qqB")
+
+_VIAS = (None, "live", "held", "retained")
+_VIA_NUMBERS = {via: number for number, via in enumerate(_VIAS)}
+
+_pack_publication, _pack_delivery = _PUBLICATION_START.pack, _DELIVERY_START.pack
+
+
+def publication_body(
+    seq: int,
+    published_at: int,
+    publisher: bytes,
+    subject: bytes,
+    body: bytes,
+    *,
+    qos: int = 0,
+    retain: bool = False,
+    expires_at: int | None = None,
+    packet_id: int | None = None,
+    properties: bytes = b"",
+) -> bytes:
+    """Return the body of a record of a publication as it came; *publisher* and *subject* are UTF-8, empty if none."""
+    flags = qos << _QOS_SHIFT | retain
+    if expires_at is None and packet_id is None and not properties:  # nearly always
+        start = _pack_publication(seq, PUBLICATION, published_at, flags, len(publisher), len(subject))
+        return b"".join((start, publisher, subject, body))
+    optional = b""
+    if expires_at is not None:
+        flags, optional = flags | _EXPIRES, _EXPIRES_AT.pack(expires_at)
+    if packet_id is not None:
+        flags, optional = flags | _PACKET, optional + _PACKET_ID.pack(packet_id)
+    if properties:
+        flags, optional = flags | _PROPERTIES, optional + _PROPERTIES_LENGTH.pack(len(properties))
+    start = _pack_publication(seq, PUBLICATION, published_at, flags, len(publisher), len(subject))
+    return b"".join((start, optional, publisher, subject, properties, body))
+
+
+def receipt_prefix(session: str, device: str, subscriptions: Sequence[SubscriptionIdentity] = ()) -> bytes:
+    """Return what is the same in all receipts of a subscriber; a broker makes it once and keeps it."""
+    flat = [text for each in subscriptions for text in (each.subject_filter, each.name)]
+    return cbor2.dumps([name("session", session), name("device", device), flat])
+
+
+def receipt_body(seq: int, handed_at: int, prefix: bytes, notification_seq: int, via: str | None = "live") -> bytes:
+    """Return the body of a record of a delivery; *prefix* is what ``receipt_prefix`` made."""
+    return _pack_delivery(seq, DELIVERY, handed_at, notification_seq, _VIA_NUMBERS[via]) + prefix
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def time_of(payload: bytes) -> int:
+    """Return the time of a compact record."""
+    try:
+        moment: int = _TIME.unpack_from(payload)[0]
+    except struct.error:
+        raise InvalidValueError("time of a record", payload, "eight bytes") from None
+    return moment
+
+
+def publication_values(payload: bytes) -> list[object]:
+    """Return the values of a row of ``publications`` in the order of its columns, from the time on."""
+    try:
+        published_at, flags, publisher_length, subject_length = _PUBLICATION.unpack_from(payload)
+        if flags & ~_KNOWN_FLAGS:
+            raise InvalidValueError("flags", flags, f"at most {_KNOWN_FLAGS}; more are from a newer Whimbrel")
+        at = _PUBLICATION.size
+        expires_at = packet_id = None
+        properties_length = 0
+        if flags & _EXPIRES:
+            (expires_at,), at = _EXPIRES_AT.unpack_from(payload, at), at + _EXPIRES_AT.size
+        if flags & _PACKET:
+            (packet_id,), at = _PACKET_ID.unpack_from(payload, at), at + _PACKET_ID.size
+        if flags & _PROPERTIES:
+            (properties_length,), at = _PROPERTIES_LENGTH.unpack_from(payload, at), at + _PROPERTIES_LENGTH.size
+    except struct.error as error:
+        raise InvalidValueError("payload", str(error), "a publication as it came") from None
+    subject_at = at + publisher_length
+    properties_at = subject_at + subject_length
+    body_at = properties_at + properties_length
+    if body_at > len(payload):
+        raise InvalidValueError("payload", f"{len(payload)} bytes", f"at least the {body_at} that its lengths say")
+    body = payload[body_at:]
+    return [
+        published_at,
+        _text("publisher", payload[at:subject_at]),
+        _text("subject", payload[subject_at:properties_at]),
+        attributes_of(body),
+        body,
+        flags >> _QOS_SHIFT & _QOS_BITS,
+        bool(flags & _RETAIN),
+        None,  # place
+        None,  # radius_m
+        expires_at,
+        None,  # deadline_at
+        [],  # keys
+        True,  # deliver_insecure
+        payload[properties_at:body_at] or None,
+        packet_id,
+    ]
+
+
+def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object]:
+    """Return the values of a row of ``receipts``, from the time on; *rest* is the CBOR list that ends *payload*."""
+    handed_at, notification_seq, via = _DELIVERY.unpack_from(payload)
+    if via >= len(_VIAS):
+        raise InvalidValueError("via", via, f"at most {len(_VIAS) - 1}; more are from a newer Whimbrel")
+    match rest:
+        case [str() as session, str() as device, [*flat]] if len(flat) % 2 == 0:
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            subscriptions = [{"subject_filter": subject_filter, "name": each} for subject_filter, each in pairs]
+        case _:
+            raise InvalidValueError("payload", rest, "a list of session, device and subscriptions")
+    return [
+        handed_at,
+        session,
+        device,
+        node,
+        notification_seq,
+        subscriptions,
+        Outcome.DELIVERED.value,
+        None,  # body_hash
+        _VIAS[via],
+        None,  # battery
+        None,  # network_connection
+        None,  # display
+    ]
+
+
+def receipt_rest(payload: bytes) -> bytes:
+    """Return the part of *payload* that ``receipt_prefix`` made."""
+    if len(payload) < _DELIVERY.size:
+        raise InvalidValueError("payload", f"{len(payload)} bytes", f"at least {_DELIVERY.size}")
+    return payload[_DELIVERY.size :]
+
+
+def _text(what: str, data: bytes) -> str | None:
+    try:
+        return data.decode() if data else None
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(what, data, f"UTF-8: {error.reason}") from None

@@ -1,0 +1,200 @@
+"""Spark's dead letters against Python's reading of the same rows: one contract, said twice.
+
+Rows are valid facts with a fault, or none, or what only looks like one, in any column; one Spark job per table judges
+them all. ``split`` must keep aside exactly the rows that no fact can be built from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from whimbrel.errors import InvalidInputError
+from whimbrel.language.filters import parse
+from whimbrel.log.columns import from_arrow
+from whimbrel.match.topics import check_topic_filter
+from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
+from whimbrel.model.keys import Scheme
+from whimbrel.model.subscription import InterestChange
+from whimbrel.model.tables import TABLES, attributes_to_column_value
+from whimbrel.pipeline.dead_letters import split
+from whimbrel.pipeline.schemas import SCHEMAS, TIMES
+
+ROWS = 1_500
+INT64 = (-(2**63), -1, 0, 1, 2**63 - 1)
+INT32 = (-(2**31), -1, 0, 1, 2, 2**31 - 1)
+REALS = (-0.1, -0.0, 0.5, 1.0, 1.1, 90.0, 180.5, 2.1e7, math.nan, math.inf, -math.inf)
+NODES = ("n", "n1", "", "no node", "n\n", "é", "-n", "n" * 64, "n" * 65, "n\0")
+TEXTS = (
+    "",
+    "a",
+    "a/b",
+    "a/+",
+    "a#",
+    "x\0",
+    "\0",
+    "é" * 512,
+    "é" * 513,
+    "two words",
+    "line\n",
+    "x" * 65_536,
+    "x" * 262_145,
+)
+WORDS = (*TEXTS, *(each.value for kind in (InterestChange, PresenceChange, SessionChange, Mode) for each in kind))
+OUTCOMES = (*(each.value for each in Outcome), "Delivered", "lost", "")
+FILTERS = ("a > 1", "a >", "b == 'x'", "b == '\0'", "")
+PACKET_IDS = (0, 1, 65_535, 65_536, -1)
+
+
+def _entry(**fields: Any) -> dict[str, Any]:
+    return dict.fromkeys(("type", "int", "real", "text", "opaque")) | fields
+
+
+ATTRIBUTES: tuple[object, ...] = (
+    [],
+    attributes_to_column_value({"a": 1, "b": 0.5, "c": "t", "d": b"o", "e": math.nan}),
+    *([(name, _entry(type=4, text="x"))] for name in ("", "a", "\0a", "a\0", "é")),
+    *([("a", _entry(type=kind, int=number))] for kind in range(-1, 7) for number in (None, -(2**31), 2**31)),
+    [("a", _entry(type=3, real=1.0)), ("b", _entry(type=4))],
+    [("a", _entry())],
+    [("a", None)],
+)
+DIGESTS = (bytes(20), bytes(32), bytes(19), b"", None)
+KEYS: tuple[object, ...] = (
+    [],
+    [None],
+    *([{"scheme": scheme, "digest": digest}] for scheme in ("producer", "none", "", None) for digest in DIGESTS),
+    [{"scheme": each.value, "digest": bytes(32)} for each in Scheme],
+    [{"scheme": "producer", "digest": number.to_bytes(20, "big")} for number in range(257)],
+    [{"scheme": "producer", "digest": bytes(20)}] * 257,
+)
+PLACES = tuple({"latitude": a, "longitude": b} for a in (0.0, 90.0, *REALS, None) for b in (0.0, -180.0, 181.0, None))
+AREAS = tuple(place | {"radius_m": radius} for place in PLACES[::3] for radius in (0.0, 20_037_508.5, *REALS, None))
+DISPLAYS = tuple({"width_px": width, "height_px": height} for width in (0, 5, -1, None) for height in (0, -1, None))
+SUBSCRIPTIONS: tuple[object, ...] = (
+    [],
+    [None],
+    *([{"subject_filter": text, "name": name}] for text in (None, "", "a") for name in (None, "", "n")),
+)
+
+VALUES: Mapping[str, tuple[object, ...]] = {
+    "node": NODES,
+    "notification_node": NODES,
+    "attributes": ATTRIBUTES,
+    "keys": KEYS,
+    "place": PLACES,
+    "near": AREAS,
+    "display": DISPLAYS,
+    "subscriptions": SUBSCRIPTIONS,
+    "body": (b"", b"x"),
+    "properties": (b"", b"x"),
+    "body_hash": (b"", bytes(31), bytes(32), bytes(33)),
+    "qos": (-1, 0, 1, 2, 3),
+    "packet_id": PACKET_IDS,
+    "identifier": (-1, 0, 1, 268_435_455, 268_435_456),
+    "max_held": INT32,
+    "outcome": OUTCOMES,
+    "via": ("live", "held", "retained", "pigeon", ""),
+    "filter_text": (*FILTERS, *TEXTS),
+    "receipt": ("take", "keep", "give", ""),
+}
+"""What to try in a column by its name; the others are tried by their type."""
+
+
+def _values(field: Any) -> tuple[object, ...]:
+    kind = field.type
+    if field.name in VALUES:
+        return VALUES[field.name]
+    if pa.types.is_string(kind):
+        return WORDS
+    if pa.types.is_floating(kind):
+        return REALS
+    if pa.types.is_boolean(kind):
+        return (True, False)
+    assert pa.types.is_int64(kind) or pa.types.is_timestamp(kind), field
+    return INT64
+
+
+LEAST: Mapping[str, list[dict[str, object]]] = {
+    "publications": [
+        {"attributes": [], "body": b"", "qos": 0, "retain": False, "keys": [], "deliver_insecure": True},
+        {"attributes": [], "body": b"", "qos": 2, "retain": True, "keys": [], "deliver_insecure": True, "packet_id": 9},
+        {"attributes": [], "body": b"", "qos": 1, "retain": True, "keys": [], "deliver_insecure": False}
+        | {"place": {"latitude": 1.0, "longitude": 2.0}, "radius_m": 5.0},
+    ],
+    "interests": [
+        {"change": "added", "session": "s", "name": "", "keys": [], "accept_insecure": True},
+        {"change": "removed", "session": "s", "name": "n", "keys": [], "accept_insecure": True, "subject_filter": "a"},
+    ],
+    "presence": [
+        {"device": "d", "change": "connected"},
+        {"device": "d", "change": "disconnected", "session_expiry_us": 5},
+        {"device": "d", "change": "joined", "session": "s", "receipt": "take"},
+        {"device": "d", "change": "left", "session": "s"},
+        {"device": "d", "change": "released", "packet_id": 1},
+        {"device": "d", "change": "completed", "packet_id": 65_535},
+    ],
+    "sessions": [{"change": "created", "session": "s"}],
+    "reports": [{"device": "d"}],
+    "receipts": [
+        {"session": "s", "device": "d", "notification_node": "n", "notification_seq": 1, "subscriptions": []}
+        | {"outcome": "delivered"}
+    ],
+}
+
+
+def _rows(table: str, random: Random) -> Any:
+    """Return rows as Arrow, all columns nullable: each fault of each column alone, then two or three together."""
+    fields = list(TABLES[table].schema)
+    choices = {field.name: (None, *_values(field)) for field in fields}
+    tried = [{name: value} for name, values in choices.items() for value in values]
+    while len(tried) < ROWS:
+        names = random.sample(list(choices), random.randint(2, 3))
+        tried.append({name: random.choice(choices[name]) for name in names})
+    rows = []
+    for number, fault in enumerate(tried):
+        base = {"node": "n", "seq": 1, TIMES[table]: 2} | LEAST[table][number % len(LEAST[table])]
+        rows.append(base | fault)
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
+    return pa.table(arrays, schema=pa.schema([field.with_nullable(True) for field in fields]))
+
+
+def _refusal(table: str, row: Any) -> str | None:
+    """Return why no fact can be built of *row*, or why it could not be matched by."""
+    try:
+        list(from_arrow(table, row))
+        if table == "interests":
+            for name, check in (("subject_filter", check_topic_filter), ("filter_text", parse)):
+                text = row.column(name)[0].as_py()
+                if text is not None:
+                    check(text)
+    except InvalidInputError as error:
+        return str(error)[:200]
+    return None
+
+
+@pytest.mark.parametrize("table", TIMES)
+def test_a_row_is_a_dead_letter_exactly_where_python_refuses_it(spark: SparkSession, table: str) -> None:
+    """Else the pipeline counts what no other reader believes, or drops what every other reader has."""
+    data = _rows(table, Random(table))
+    numbered = data.append_column("number", pa.array(range(data.num_rows), pa.int32()))
+    fields = [StructField(each.name, each.dataType, nullable=True) for each in SCHEMAS[table]]
+    schema = StructType([*fields, StructField("number", IntegerType(), nullable=True)])
+    good, dead = split(table, spark.createDataFrame(numbered, schema))
+    kept = {row["number"] for row in good.select("number").collect()}
+    refusals = {number: _refusal(table, data.slice(number, 1)) for number in range(data.num_rows)}
+    wrong = {
+        number: (refusals[number], data.slice(number, 1).to_pylist())
+        for number in range(data.num_rows)
+        if (refusals[number] is None) != (number in kept)
+    }
+    assert not wrong
+    assert dead.count() == data.num_rows - len(kept)
+    assert 0 < len(kept) < data.num_rows
