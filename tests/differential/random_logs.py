@@ -1,10 +1,11 @@
-"""Small random logs in which everything happens often: ties in time, boundaries of ttl and max, shared devices."""
+"""Small random logs in which everything happens often: ties in time, ends of ttl and max, shared devices, MQTT."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
 
+from whimbrel.hold.private import client_of, is_private
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -23,7 +24,11 @@ from whimbrel.model.subscription import InterestChange, Subscription
 __all__ = ["random_log"]
 
 SESSIONS, DEVICES = ("s1", "s2", "s3"), ("d1", "d2", "d3", "d4")
+PRIVATE_SESSIONS = ("$mqtt/d1", "$mqtt/d2", "$mqtt/c1", "$mqtt/c2")
+"""Of two clients that are in other sessions too, and of two that have nothing in common but shares."""
+ALL_SESSIONS = (*SESSIONS, *SESSIONS, *PRIVATE_SESSIONS)
 SUBJECT_FILTERS, NAMES = (None, "a", "a/#", "+/b"), ("", "x")
+TOPIC_FILTERS = ("a", "a/#", "+/b", "$share/g/a/#", "$share/g/+/b", "$share/h/a")
 FILTERS = (None, None, "v == 1", "v > 0 || w == 'x'", "!(v < 1)", "require(w)", "v + 1 == 2")
 KEYS = KeyHashes.of_private(Scheme.PRODUCER, b"key")
 
@@ -60,7 +65,7 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
             yield _presence(random, now, number, joined)
         else:
             change = random.choice((SessionChange.CREATED, SessionChange.DELETED))
-            session = random.choice(SESSIONS)
+            session = random.choice(ALL_SESSIONS)
             if change is SessionChange.DELETED:
                 joined -= {pair for pair in joined if pair[1] == session}
             yield SessionChanged(**number, changed_at=now, session=session, change=change)  # type: ignore[arg-type]
@@ -74,6 +79,8 @@ def _notification(random: Random, now: int, number: dict[str, object]) -> Notifi
         **number,  # type: ignore[arg-type]
         published_at=now,
         subject=random.choice((None, "a", "a/b", "c/b")),
+        publisher=random.choice((None, "d1", "c1", "c2")),
+        qos=random.choice((0, 1, 2)),
         attributes=attributes,
         body=random.randbytes(random.choice((0, 3))),
         expires_at=random.choice((None, None, now, now + 3, now + 10)),
@@ -86,31 +93,44 @@ def _interest(random: Random, now: int, number: dict[str, object]) -> InterestCh
     change = random.choice(
         (InterestChange.ADDED, InterestChange.ADDED, InterestChange.MODIFIED, InterestChange.REMOVED)
     )
+    session = random.choice(ALL_SESSIONS)
+    has_client = is_private(session)
+    qos = random.choice((0, 1, 2) if has_client else (None, None, 0, 1))
     subscription = Subscription(
-        session=random.choice(SESSIONS),
-        subject_filter=random.choice(SUBJECT_FILTERS),
+        session=session,
+        subject_filter=random.choice(TOPIC_FILTERS if has_client else SUBJECT_FILTERS),
         name=random.choice(NAMES),
         filter_text=random.choice(FILTERS),
         ttl_us=random.choice((None, None, 0, 3, 10, 20)),
         max_held=random.choice((None, None, 0, 1, 2)),
         keys=random.choice((NO_KEYS, NO_KEYS, KEYS)),
         accept_insecure=random.random() < 0.9,
+        qos=qos,
+        no_local=has_client and random.random() < 0.3,
     )
     return InterestChanged(**number, changed_at=now, change=change, subscription=subscription)  # type: ignore[arg-type]
 
 
 def _presence(random: Random, now: int, number: dict[str, object], joined: set[tuple[str, str]]) -> PresenceChanged:
-    device, session = random.choice(DEVICES), random.choice(SESSIONS)
-    change = random.choice(
-        (PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED)
-    )
+    device, session = random.choice(DEVICES), random.choice(ALL_SESSIONS)
+    client = client_of(session)
+    device = device if client is None else client
+    changes = (PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED)
+    change = random.choice((*changes, *changes, PresenceChange.CONNECTED, PresenceChange.COMPLETED))
     mode = None
     if change is PresenceChange.JOINED:
-        mode = random.choice((Mode.TAKE, Mode.KEEP))
+        mode = random.choice((Mode.TAKE, Mode.KEEP)) if client is None else Mode.TAKE
         joined.add((device, session))
     elif change is PresenceChange.LEFT:
         joined.discard((device, session))
-    else:
+    elif change is PresenceChange.DISCONNECTED:
         joined -= {pair for pair in joined if pair[0] == device}
-    of = None if change is PresenceChange.DISCONNECTED else session
-    return PresenceChanged(**number, changed_at=now, device=device, change=change, session=of, receipt=mode)  # type: ignore[arg-type]
+    return PresenceChanged(
+        **number,  # type: ignore[arg-type]
+        changed_at=now,
+        device=device,
+        change=change,
+        session=session if change in {PresenceChange.JOINED, PresenceChange.LEFT} else None,
+        receipt=mode,
+        packet_id=1 if change is PresenceChange.COMPLETED else None,
+    )

@@ -15,12 +15,13 @@ from whimbrel.hold.retention import Retention
 from whimbrel.log.columns import to_arrow
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.rows import row_of
+from whimbrel.pipeline.components import Components
 from whimbrel.pipeline.deliveries import LogTables, deliveries
 from whimbrel.pipeline.matches import listed_matches, matches
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
 
-LOGS, FACTS = 24, 60
+LOGS, FACTS = 20, 100
 RETENTION = Retention(ttl_us=30, max_held=3)
 NAMES = ("publications", "interests", "presence", "sessions", "receipts")
 
@@ -70,7 +71,7 @@ def _deliveries(table: DataFrame) -> list[Delivery]:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_matches_are_those_of_one_process(spark: SparkSession, seed: int) -> None:
-    """Interests that change mid-log, sessions deleted, keys, subjects and content: each pair once, none missing."""
+    """Interests that change mid-log, sessions deleted, keys, subjects, shares, content: each pair once, all there."""
     facts = _logs(seed, has_receipts=False)
     wanted = SingleProcess(retention=RETENTION).run(facts).matches
     log = _tables(spark, facts)
@@ -86,7 +87,7 @@ def test_matches_are_those_of_one_process(spark: SparkSession, seed: int) -> Non
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_deliveries_are_those_of_one_process(spark: SparkSession, seed: int, *, has_receipts: bool) -> None:
-    """Ties in time, take and keep mixed, sessions sharing devices, ttl and max at their boundaries."""
+    """Ties in time, take and keep, sessions sharing devices and work, MQTT's qualities, ttl and max at their ends."""
     facts = _logs(seed, has_receipts=has_receipts)
     wanted = SingleProcess(retention=RETENTION, assume_receipts=not has_receipts).run(facts).deliveries
     found = _deliveries(
@@ -95,6 +96,13 @@ def test_deliveries_are_those_of_one_process(spark: SparkSession, seed: int, *, 
     assert len(found) == len(set(found))
     assert set(found) == set(wanted)
     assert {each.outcome for each in wanted} > {Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED}
+
+
+def test_sessions_with_the_same_share_are_folded_together() -> None:
+    """Which of them is given a notification depends on who of them is present."""
+    components = Components([], [("$share/g/a", "s"), ("$share/g/a", "t"), ("$share/h/a", "u")], groups=1_000)
+    assert components.group("s") == components.group("t")
+    assert components.group("s") != components.group("u")
 
 
 def test_an_empty_log_has_empty_tables(spark: SparkSession) -> None:

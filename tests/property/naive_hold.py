@@ -55,6 +55,7 @@ class NaiveHold:
         self.handed: set[tuple[str, int]] = set()  # (device, seq)
         self.received: set[tuple[str, int]] = set()  # (device, seq)
         self.stored: set[int] = set()
+        self.qos: dict[int, int] = {}  # seq: the publisher's
         self.commands: list[Command] = []
 
     def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:
@@ -112,8 +113,9 @@ class NaiveHold:
     # Rules 2 to 5
 
     def _publish(self, notification: Notification, matches: Matches) -> None:
-        matches = sorted((s, tuple(sorted(ids, key=lambda i: (i[0] or "", i[1])))) for s, ids in matches)
+        matches = self._those_that_count(notification, matches)
         seq = notification.seq
+        self.qos[seq] = notification.qos
         if notification.expires_at is not None and notification.expires_at <= self.now:
             for session, identities in matches:
                 self._end(session, seq, Ending(Outcome.EXPIRED, identities, notification.expires_at))
@@ -124,14 +126,21 @@ class NaiveHold:
                 self.flights[session, device, seq] = identities
         for session, identities in matches:
             self._hold(notification, session, identities)
-        if self._is_owed(seq):
-            self.stored.add(seq)
-            self.commands.append(Store(seq))
+        hand_overs = []
         for device in sorted({device for _, device in self.present}):
             sessions = tuple((s, ids) for s, ids in matches if (s, device, seq) in self.flights)
             if sessions:
                 self.handed.add((device, seq))
-                self.commands.append(HandOver(device, seq, sessions, is_held=False, is_again=False))
+                qos = self._qos(seq, sessions)
+                hand_overs.append(HandOver(device, seq, sessions, is_held=False, is_again=False, qos=qos))
+        receipts = len(self.commands)
+        for hand_over in hand_overs:
+            self._receive_at_once(hand_over)
+        if self._is_owed(seq):
+            self.stored.add(seq)
+            self.commands.insert(receipts, Store(seq))
+            receipts += 1
+        self.commands[receipts:receipts] = hand_overs
 
     def _hold(self, notification: Notification, session: str, identities: tuple[Identity, ...]) -> None:
         seq = notification.seq
@@ -140,7 +149,7 @@ class NaiveHold:
             lapses[identity] = min(notification.published_at + self._ttl(session, identity), 2**63 - 1)
             if notification.expires_at is not None:
                 lapses[identity] = min(lapses[identity], notification.expires_at)
-        live_only = tuple(identity for identity in identities if self._max(session, identity) == 0)
+        live_only = tuple(identity for identity in identities if self._is_live_only(seq, session, identity))
         held = {i: lapse for i, lapse in lapses.items() if i not in live_only and lapse > self.now}
         if held:
             for identity in held:
@@ -195,9 +204,10 @@ class NaiveHold:
             self.flights[session, device, seq] = held
             self.handed.add((device, seq))
             to = ((session, held),)
-            self.commands.append(
-                HandOver(device, seq, to, is_held=True, is_again=is_again, is_copy=not is_on_its_way),
-            )
+            qos = 2 if is_on_its_way else self._qos(seq, to)
+            hand_over = HandOver(device, seq, to, is_held=True, is_again=is_again, is_copy=not is_on_its_way, qos=qos)
+            self.commands.append(hand_over)
+            self._receive_at_once(hand_over)
 
     def _go_away(self, session: str, device: str) -> None:
         self.present.discard((session, device))
@@ -218,9 +228,12 @@ class NaiveHold:
             return
         if fact.outcome not in {Outcome.DELIVERED, Outcome.WITHHELD}:
             return
+        self._receive(session, device, seq, fact.outcome)
+
+    def _receive(self, session: str, device: str, seq: int, outcome: Outcome) -> None:
         subscriptions = self.flights.pop((session, device, seq))
-        self._settle(session, device, seq, Ending(fact.outcome, subscriptions, self.now))
-        if fact.outcome is Outcome.DELIVERED:
+        self._settle(session, device, seq, Ending(outcome, subscriptions, self.now))
+        if outcome is Outcome.DELIVERED:
             self.received.add((device, seq))
             if self.members[session, device] is Mode.TAKE and (session, seq) in self.pending:
                 held = tuple(self.pending[session, seq])
@@ -301,3 +314,41 @@ class NaiveHold:
 
     def _present_in(self, session: str) -> list[str]:
         return sorted(device for s, device in self.present if s == session)
+
+    # Rules 15 and 16
+
+    def _effective(self, seq: int, session: str, identity: Identity) -> int:
+        granted = self.subscriptions[session, identity].qos
+        return min(self.qos[seq], 2 if granted is None else granted)
+
+    def _is_live_only(self, seq: int, session: str, identity: Identity) -> bool:
+        if self._max(session, identity) == 0:
+            return True
+        is_mqtt = session.startswith("$mqtt/") and self.subscriptions[session, identity].qos is not None
+        return is_mqtt and self._effective(seq, session, identity) == 0
+
+    def _qos(self, seq: int, to: Matches) -> int:
+        pairs = [(session, identity) for session, identities in to for identity in identities]
+        if all(self.subscriptions[pair].qos is None for pair in pairs):
+            return 2
+        return max(self._effective(seq, *pair) for pair in pairs)
+
+    def _receive_at_once(self, hand_over: HandOver) -> None:
+        if hand_over.qos == 0:
+            for session, _ in hand_over.sessions:
+                self._receive(session, hand_over.device, hand_over.seq, Outcome.DELIVERED)
+
+    # Rules 17 and 18
+
+    def _those_that_count(self, notification: Notification, matches: Matches) -> Matches:
+        pairs = [(session, identity) for session, identities in matches for identity in identities]
+        own = f"$mqtt/{notification.publisher}"
+        pairs = [pair for pair in pairs if pair[0] != own or not self.subscriptions[pair].no_local]
+        for share in {identity[0] for _, identity in pairs if (identity[0] or "").startswith("$share/")}:
+            serving = sorted({session for session, identity in pairs if identity[0] == share})
+            serving = [session for session in serving if self._present_in(session)] or serving
+            chosen = serving[notification.seq % len(serving)]
+            pairs = [pair for pair in pairs if pair[1][0] != share or pair[0] == chosen]
+        pairs.sort(key=lambda pair: (pair[0], pair[1][0] or "", pair[1][1]))
+        sessions = sorted({session for session, _ in pairs})
+        return [(session, tuple(identity for s, identity in pairs if s == session)) for session in sessions]

@@ -14,13 +14,16 @@ Identity: TypeAlias = tuple[str | None, str]
 
 
 class Store(NamedTuple):
-    """Keep the notification: some session has it pending. Comes before anything else is done with it."""
+    """Keep the notification: some session has it pending. Comes before anything else is done with it.
+
+    What nobody is owed any more once its publication has been taken in is handed over without ever being stored.
+    """
 
     seq: int
 
 
 class HandOver(NamedTuple):
-    """Give a device its copy; the shell answers with a receipt for each of the sessions."""
+    """Give a device its copy; the shell answers with a receipt for each of the sessions, unless *qos* is 0."""
 
     device: str
     seq: int
@@ -32,6 +35,8 @@ class HandOver(NamedTuple):
     """It was handed to the device before, without a receipt: on the wire, DUP."""
     is_copy: bool = True
     """False: the copy that is on its way already counts for these sessions too, send nothing."""
+    qos: int = 2
+    """What it is to be sent with; 0: it is its own receipt. 2 where MQTT has no say in it, and without a copy."""
 
 
 class Tell(NamedTuple):

@@ -1,14 +1,16 @@
 """Folding a log: the hold without a wire, for whoever wants to know only what became of everything.
 
 A log of a broker has receipts, and they decide. Where there are none (imported or generated logs), what is handed over
-counts as received at once.
+counts as received at once. What MQTT sends with quality 0 has no receipt in any log: the hold settles it by itself.
 """
 
 from __future__ import annotations
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Settle
+from whimbrel.hold.counting import Matches
+from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.hold.sessions import Hold, Matches
+from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import Fact, Outcome
 
 __all__ = ["Folding", "Settled"]
@@ -28,9 +30,18 @@ class Folding:
         """Take the next fact in."""
         return self._answered(self.hold.apply(fact, matches))
 
-    def published(self, seq: int, at: int, expires_at: int | None, matches: Matches) -> Settled:
+    def published(
+        self,
+        seq: int,
+        at: int,
+        expires_at: int | None,
+        matches: Matches,
+        *,
+        qos: int = CONFIRMED,
+        publisher: str | None = None,
+    ) -> Settled:
         """Take a publication in."""
-        return self._answered(self.hold.published(seq, at, expires_at, matches))
+        return self._answered(self.hold.published(seq, at, expires_at, matches, qos=qos, publisher=publisher))
 
     def confirmed(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> Settled:
         """Take a receipt in."""
@@ -45,7 +56,7 @@ class Folding:
         forgotten: list[int] = []
         for command in commands:
             if type(command) is HandOver:
-                if self._assume_receipts:
+                if self._assume_receipts and command.qos:  # of quality 0, it was its own receipt
                     for session, _ in command.sessions:
                         # Receipts settle and forget, and hand nothing over: they need no answer.
                         for answer in self.hold.confirmed(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
+from whimbrel.model.subscription import Subscription
 
 __all__ = ["DEFAULT_RETENTION", "Lapses", "Retention"]
 
@@ -22,6 +23,13 @@ class Retention:
         whole("ttl_us", self.ttl_us, 0, INT64_MAX)
         whole("max_held", self.max_held, 0, INT32_MAX)
 
+    def of(self, subscription: Subscription | None) -> tuple[int, int]:
+        """Return how long and how many for a subscription; of one that is not known, nothing was said."""
+        if subscription is None:  # the log was cut: its interest is older than its beginning
+            return self.ttl_us, self.max_held
+        ttl_us, max_held = subscription.ttl_us, subscription.max_held
+        return self.ttl_us if ttl_us is None else ttl_us, self.max_held if max_held is None else max_held
+
 
 DEFAULT_RETENTION = Retention()
 
@@ -35,26 +43,23 @@ class Lapses:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, str]] = []
+        self.heap: list[tuple[int, int, str]] = []
+        """Public for the first entry alone: who asks for every fact whether anything is due has no time for a call."""
         self._delivered = 0
 
     def push(self, lapse: int, seq: int, session: str) -> None:
         """Note that something of a notification in a session lapses."""
-        heapq.heappush(self._heap, (lapse, seq, session))
-
-    def is_due(self, now: int) -> bool:
-        """Tell whether anything lapses at or before *now*."""
-        return bool(self._heap) and self._heap[0][0] <= now
+        heapq.heappush(self.heap, (lapse, seq, session))
 
     def due(self, now: int) -> Iterator[tuple[int, int, str]]:
         """Yield and forget what lapses at or before *now*, the earliest first."""
-        while self._heap and self._heap[0][0] <= now:
-            yield heapq.heappop(self._heap)
+        while self.heap and self.heap[0][0] <= now:
+            yield heapq.heappop(self.heap)
 
     def release(self, count: int, is_held: Callable[[int, str], bool]) -> None:
         """Note that *count* entries will find nothing; once they are the most, throw them away."""
         self._delivered += count
-        if self._delivered > _LITTLE and 2 * self._delivered > len(self._heap):
-            self._heap = [entry for entry in self._heap if is_held(entry[1], entry[2])]
-            heapq.heapify(self._heap)
+        if self._delivered > _LITTLE and 2 * self._delivered > len(self.heap):
+            self.heap = [entry for entry in self.heap if is_held(entry[1], entry[2])]
+            heapq.heapify(self.heap)
             self._delivered = 0

@@ -50,7 +50,7 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
     kind, whose, *rest = key
     if kind == "copy":
         copy = state.copies.get(whose)
-        return None if copy is None else [sorted(copy.received), sorted(copy.attempted)]
+        return None if copy is None else [sorted(copy.received), sorted(copy.attempted), copy.qos]
     session = state.sessions.get(whose)
     if session is None:
         return None
@@ -86,8 +86,9 @@ def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
         if key[0] == "session":
             _restore_session(state, str(key[1]), value, found)
         elif key[0] == "copy":
-            copy = state.copies[key[1]] = Copy()
-            copy.received, copy.attempted = set(value[0]), set(value[1])
+            received, attempted, *qos = value  # views that are older than MQTT's rules have no qos
+            copy = state.copies[key[1]] = Copy(*qos)
+            copy.received, copy.attempted = set(received), set(attempted)
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
         _restore_pending(state, str(key[1]), key[2], found[key])
@@ -95,11 +96,11 @@ def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
 
 
 def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any, ...], Any]) -> None:
-    session = state.sessions[name] = Session(name)
+    session = state.begin(name)
     session.access, identities, devices = value
     for subject_filter, own_name in identities:
         row = found[("subscription", name, subject_filter, own_name)]
-        session.subscriptions[(subject_filter, own_name)] = _subscription(name, row)
+        state.put(session, _subscription(name, row))
     for device in devices:
         is_present, takes = found[("member", name, device)]
         session.members[device] = Member(is_present=is_present, takes=takes)
@@ -137,12 +138,17 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         None if near is None else [near.centre.latitude, near.centre.longitude, near.radius_m],
         list(subscription.keys.texts()),
         subscription.accept_insecure,
+        subscription.qos,
+        subscription.no_local,
+        subscription.retain_as_published,
+        subscription.identifier,
     ]
 
 
 def _subscription(session: str, row: Any) -> Subscription:
     """Return the subscription; the value checks itself."""
-    subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure = row
+    subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
+    qos, no_local, retain_as_published, identifier = of_mqtt or (None, False, False, None)
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -154,4 +160,8 @@ def _subscription(session: str, row: Any) -> Subscription:
         near=None if near is None else Area(Place(near[0], near[1]), near[2]),
         keys=KeyHashes.parse(keys),
         accept_insecure=accept_insecure,
+        qos=qos,
+        no_local=no_local,
+        retain_as_published=retain_as_published,
+        identifier=identifier,
     )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import is_private, is_shared
 from whimbrel.hold.retention import Lapses
 from whimbrel.model.facts import Outcome
 from whimbrel.model.subscription import Subscription
+
+if TYPE_CHECKING:  # a lane is made of these classes
+    from whimbrel.hold.lane import Lane
 
 __all__ = ["Copy", "Member", "Pending", "Session", "State"]
 
@@ -39,10 +45,23 @@ class Pending:
 class Session:
     """Subscriptions, the devices that come and go, and what is owed to them."""
 
-    __slots__ = ("access", "counts", "members", "name", "pending", "subscriptions")
+    __slots__ = (
+        "access",
+        "choosy",
+        "counts",
+        "is_private",
+        "lane",
+        "members",
+        "name",
+        "pending",
+        "subscriptions",
+        "with_qos",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.is_private = is_private(name)
+        self.lane: Lane | None = None
         self.access: str | None = None
         self.subscriptions: dict[Identity, Subscription] = {}
         self.members: dict[str, Member] = {}
@@ -50,25 +69,34 @@ class Session:
         """In order of their numbers."""
         self.counts: dict[Identity, dict[int, None]] = {}
         """What is held for each subscription, the oldest first."""
+        self.with_qos = 0
+        """How many subscriptions have a quality of service."""
+        self.choosy = 0
+        """How many may match without counting: shares, and those that want nothing of their own."""
 
 
 class Copy:
-    """What is remembered of a notification while any session has it pending."""
+    """What is remembered of a notification while any session has it pending, or in flight in a fast lane."""
 
-    __slots__ = ("attempted", "received", "sessions")
+    __slots__ = ("aloft", "attempted", "expires_at", "published_at", "qos", "received", "sessions")
 
-    def __init__(self) -> None:
+    def __init__(self, qos: int = 2, published_at: int = 0, expires_at: int | None = None) -> None:
+        self.qos = qos
+        self.published_at, self.expires_at = published_at, expires_at
+        """Only for those in the fast lane: the others know their lapses."""
+        self.aloft = 0
+        """How many have it in flight in a fast lane."""
         self.sessions: set[str] = set()
         self.received: set[str] = set()
         """Devices that have it: never again to these."""
         self.attempted: set[str] = set()
-        """Devices it was handed to."""
+        """Devices it was handed to, and that did not receive it yet."""
 
 
 class State:
     """All of it, for one node."""
 
-    __slots__ = ("copies", "joined", "lapses", "now", "sessions")
+    __slots__ = ("choosy", "copies", "joined", "lapses", "now", "privates", "sessions")
 
     def __init__(self) -> None:
         self.now = -(2**63)
@@ -77,9 +105,46 @@ class State:
         """By device, the sessions it is present in."""
         self.copies: dict[int, Copy] = {}
         self.lapses = Lapses()
+        self.privates = 0
+        """How many sessions are private: where none is, there is nothing to look for."""
+        self.choosy = 0
+        """How many subscriptions may match without counting, in all sessions."""
 
     def is_held(self, seq: int, session: str) -> bool:
         """Tell whether a notification is held for any subscription of a session."""
         found = self.sessions.get(session)
         pending = None if found is None else found.pending.get(seq)
         return pending is not None and bool(pending.held)
+
+    def begin(self, name: str) -> Session:
+        """Return a new session."""
+        session = self.sessions[name] = Session(name)
+        self.privates += session.is_private
+        return session
+
+    def delete(self, session: Session) -> None:
+        """Let a session be no more, with its subscriptions; nothing is pending in it."""
+        for identity in list(session.subscriptions):
+            self.remove(session, identity)
+        self.privates -= session.is_private
+        del self.sessions[session.name]
+
+    def put(self, session: Session, subscription: Subscription) -> None:
+        """Put a subscription in place; one that is replaced keeps its place among the others."""
+        identity = (subscription.subject_filter, subscription.name)
+        self._count(session, session.subscriptions.get(identity), -1)
+        session.subscriptions[identity] = subscription
+        self._count(session, subscription, 1)
+
+    def remove(self, session: Session, identity: Identity) -> None:
+        """Take a subscription away, if it is there."""
+        self._count(session, session.subscriptions.pop(identity, None), -1)
+
+    def _count(self, session: Session, subscription: Subscription | None, change: int) -> None:
+        if subscription is None:
+            return
+        if subscription.qos is not None:
+            session.with_qos += change
+        if is_shared(subscription.subject_filter) or (session.is_private and subscription.no_local):
+            session.choosy += change
+            self.choosy += change

@@ -1,8 +1,8 @@
 """``deliveries``: what became of each publication, for each session and device: matches and presence, folded.
 
-Sessions that share a device go to one group (see ``components``); groups are spread over partitions, each sorted by
-node and seq, and folded through the hold core one after the other. A worker sees its partition as a stream of Arrow
-batches and keeps in memory only what is held in the group it is at.
+Sessions that share a device, or divide work among them, go to one group (see ``components``); groups are spread over
+partitions, each sorted by node and seq, and folded through the hold core one after the other. A worker sees its
+partition as a stream of Arrow batches and keeps in memory only what is held in the group it is at.
 
 Publications are matched on the way: a match travels as one row per publication and group, with the seqs of the
 interests, not as a row of text for each. Interests travel too, so the fold knows whose they are.
@@ -24,6 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
+from whimbrel.hold.private import SHARE, is_shared
+from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.model.facts import (
     Fact,
@@ -48,6 +50,9 @@ _GROUPS_PER_CORE = 4
 """Groups that are folded on their own: a few for each core, so that none waits long for the last, and no more, because
 a publication travels once to every group that wants it."""
 
+_MOVES = [PresenceChange.JOINED.value, PresenceChange.LEFT.value, PresenceChange.DISCONNECTED.value]
+"""What devices do that changes who is owed what."""
+
 _PUBLISHED, _INTEREST, _PRESENCE, _SESSION, _RECEIPT = range(5)
 
 _EVENT = pa.schema(
@@ -68,6 +73,8 @@ _EVENT = pa.schema(
         pa.field("ttl_us", pa.int64()),
         pa.field("max_held", pa.int32()),
         pa.field("notification_seq", pa.int64()),
+        pa.field("qos", pa.int8()),
+        pa.field("no_local", pa.bool_()),
     ]
 )
 
@@ -106,7 +113,7 @@ def deliveries(
         assume_receipts = log.receipts.isEmpty()
     if groups is None:
         groups = _GROUPS_PER_CORE * log.publications.sparkSession.sparkContext.defaultParallelism
-    components = _components(log.presence, groups)
+    components = _components(log, groups)
     events = _events(log, components, groups)
     ends = {row["node"]: row["last"] for row in _last_times(log)}
     fold = partial(_fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
@@ -114,13 +121,22 @@ def deliveries(
     return ordered.mapInArrow(fold, SCHEMAS["deliveries"])
 
 
-def _components(presence: DataFrame, groups: int) -> dict[str, Components]:
-    joined = presence.where(F.col("session").isNotNull()).select("node", "device", "session").distinct()
-    pairs: dict[str, list[tuple[str, str]]] = {}
-    table = joined.toArrow()
-    for node, device, session in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        pairs.setdefault(node, []).append((device, session))
-    return {node: Components(sorted(found), groups=groups) for node, found in pairs.items()}
+def _components(log: LogTables, groups: int) -> dict[str, Components]:
+    joined = log.presence.where(F.col("session").isNotNull()).select("node", "device", "session")
+    shared = log.interests.where(F.col("subject_filter").startswith(SHARE)).select("node", "subject_filter", "session")
+    devices, shares = _pairs(joined.distinct()), _pairs(shared)
+    for node, pairs in shares.items():
+        shares[node] = [(share, session) for share, session in pairs if is_shared(share)]
+    nodes = devices.keys() | shares.keys()
+    return {node: Components(devices.get(node, ()), shares.get(node, ()), groups=groups) for node in nodes}
+
+
+def _pairs(table: DataFrame) -> dict[str, list[tuple[str, str]]]:
+    """Return for each node, the first column, the pairs of the others, sorted and each once."""
+    pairs: dict[str, set[tuple[str, str]]] = {}
+    for node, what, session in zip(*(column.to_pylist() for column in table.toArrow().columns), strict=True):
+        pairs.setdefault(node, set()).add((what, session))
+    return {node: sorted(found) for node, found in pairs.items()}
 
 
 def _last_times(log: LogTables) -> list[Any]:
@@ -146,12 +162,17 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
 
     schema = from_arrow_schema(_EVENT)
     shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
-    wanted = log.publications.select(*shipped.columns, "expires_at", F.unhex(F.sha2("body", 256)).alias("body_hash"))
+    # Where MQTT has no say they make no difference, and stay at home.
+    of_mqtt = ("qos", F.col("publisher").alias("device")) if shipped.has_mqtt else ()
+    body_hash = F.unhex(F.sha2("body", 256)).alias("body_hash")
+    wanted = log.publications.select(*shipped.columns, "expires_at", body_hash, *of_mqtt)
     published = wanted.mapInArrow(Matching(shipped, _grouped), schema)
     grouping = partial(_with_group, components=dict(components), groups=groups)
+    interest = "session change subject_filter name ttl_us max_held qos no_local"
+    presence = log.presence.where(F.col("change").isin(*_MOVES))
     others = [
-        _event(log.interests, _INTEREST, "changed_at", "session change subject_filter name ttl_us max_held"),
-        _event(log.presence, _PRESENCE, "changed_at", "session device change", receipt="name"),
+        _event(log.interests, _INTEREST, "changed_at", interest),
+        _event(presence, _PRESENCE, "changed_at", "session device change", receipt="name"),
         _event(log.sessions, _SESSION, "changed_at", "session change"),
         _event(log.receipts, _RECEIPT, "handed_at", "session device notification_seq", outcome="change"),
     ]
@@ -208,10 +229,14 @@ def _grouped(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iter
         "kind": pa.array(np.full(count, _PUBLISHED, np.int8)),
         "at": batch.column("published_at").take(some),
         "interests": interests,
-        **{name: batch.column(name).take(some) for name in ("node", "seq", "expires_at", "body_hash")},
+        **{name: batch.column(name).take(some) for name in _CARRIED if name in batch.schema.names},
     }
     columns = [given[f.name].cast(f.type) if f.name in given else pa.nulls(count, f.type) for f in _EVENT]
     yield pa.RecordBatch.from_arrays(columns, schema=_EVENT)
+
+
+_CARRIED = ("node", "seq", "expires_at", "body_hash", "qos", "device")
+"""Columns of a publication that the fold is given."""
 
 
 class _Event(NamedTuple):
@@ -231,6 +256,8 @@ class _Event(NamedTuple):
     ttl_us: Any
     max_held: Any
     notification_seq: Any
+    qos: Any
+    no_local: Any
 
 
 def _fact(node: str, event: _Event) -> Fact:
@@ -247,6 +274,8 @@ def _fact(node: str, event: _Event) -> Fact:
             name=event.name,
             ttl_us=event.ttl_us,
             max_held=event.max_held,
+            qos=event.qos,
+            no_local=bool(event.no_local),
         )
         return InterestChanged(**number, change=InterestChange(event.change), subscription=subscription)
     return SessionChanged(**number, session=event.session, change=SessionChange(event.change))
@@ -275,7 +304,8 @@ class _Group:
                 session, identity = self._whose[interest]
                 matches.setdefault(session, []).append(identity)
             wanted = [(session, tuple(identities)) for session, identities in matches.items()]
-            settled = folding.published(event.seq, event.at, event.expires_at, wanted)
+            qos = CONFIRMED if event.qos is None else event.qos
+            settled = folding.published(event.seq, event.at, event.expires_at, wanted, qos=qos, publisher=event.device)
         elif event.kind == _RECEIPT:
             outcome = Outcome(event.change)
             settled = folding.confirmed(event.at, event.session, event.device, event.notification_seq, outcome)

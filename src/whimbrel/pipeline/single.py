@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding
+from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model.facts import Fact, InterestChanged, Outcome, SessionChange, SessionChanged
@@ -106,7 +107,7 @@ class SingleProcess:
             return
         interest = Interest(
             filter_text=subscription.filter_text,
-            subject_filter=subscription.subject_filter,
+            subject_filter=asked_for(subscription.subject_filter),
             keys=subscription.keys,
             accept_insecure=subscription.accept_insecure,
         )

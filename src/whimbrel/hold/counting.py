@@ -1,0 +1,67 @@
+"""Counting: which of the subscriptions that match a notification count (rules 17 and 18), and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TypeAlias
+
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import client_of, is_shared
+from whimbrel.hold.state import Session, State
+
+__all__ = ["Matches", "counting", "in_order", "sorted_identities"]
+
+Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
+"""For each session that wants a notification, the subscriptions that do."""
+
+
+def in_order(matches: Matches) -> Matches:
+    """Return *matches* by session, and each session's by subject filter and name: whoever found them, and how."""
+    return sorted(((session, sorted_identities(found)) for session, found in matches), key=itemgetter(0))
+
+
+def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
+    """Return subscriptions by subject filter and name."""
+    if len(identities) == 1:
+        return identities
+    return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
+
+
+def counting(state: State, seq: int, publisher: str | None, matches: Matches) -> Matches:
+    """Return *matches* without what does not count: a client's own notifications, and shares that others serve."""
+    found: list[tuple[str, tuple[Identity, ...]]] = []
+    shares: dict[str, list[str]] = {}
+    for match in matches:
+        name, identities = match
+        session = state.sessions.get(name)
+        if session is None or not session.choosy:
+            found.append(match)
+            continue
+        if publisher is not None and publisher == client_of(name):
+            identities = tuple(identity for identity in identities if not _is_no_local(session, identity))
+        for share in {share for share, _ in identities if share is not None and is_shared(share)}:
+            shares.setdefault(share, []).append(name)
+        if identities:
+            found.append((name, identities))
+    if not shares:
+        return found
+    chosen = {share: _chosen(state, seq, names) for share, names in shares.items()}
+    found = [
+        (name, tuple(i for i in identities if i[0] is None or chosen.get(i[0], name) == name))
+        for name, identities in found
+    ]
+    return [match for match in found if match[1]]
+
+
+def _is_no_local(session: Session, identity: Identity) -> bool:
+    subscription = session.subscriptions.get(identity)
+    return subscription is not None and subscription.no_local
+
+
+def _chosen(state: State, seq: int, names: list[str]) -> str:
+    """Return the session that serves a share this time: somebody who is there if there is anybody, in turns."""
+    sessions = state.sessions
+    able = [name for name in names if any(member.is_present for member in sessions[name].members.values())]
+    able = sorted(able or names)
+    return able[seq % len(able)]

@@ -1,0 +1,45 @@
+"""Quality of service: what becomes of the publisher's on the way to a subscriber (rules 15 and 16).
+
+Rule: where no subscription was made over MQTT, quality of service means nothing, whatever the publisher's: every
+hand-over is to be confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.state import Session
+from whimbrel.model.subscription import Subscription
+
+__all__ = ["CONFIRMED", "effective", "is_live_only", "of_hand_over"]
+
+CONFIRMED = 2
+"""The quality of a hand-over that MQTT has no say in."""
+
+
+def effective(qos: int, subscription: Subscription | None) -> int:
+    """Return the quality of a notification for a subscription: the lower of the two."""
+    granted = None if subscription is None else subscription.qos
+    return qos if granted is None or qos < granted else granted
+
+
+def is_live_only(qos: int, subscription: Subscription | None) -> bool:
+    """Tell whether a notification is not to be held for a subscription of a private session, because of its quality."""
+    if subscription is None or subscription.qos is None:
+        return False
+    return qos == 0 or subscription.qos == 0
+
+
+def of_hand_over(qos: int, counting: Iterable[tuple[Session, Iterable[Identity]]]) -> int:
+    """Return the quality of a hand-over: the highest over all subscriptions that it counts for."""
+    is_asked, highest = False, 0
+    for session, identities in counting:
+        if not session.with_qos:
+            highest = qos
+            continue
+        for identity in identities:
+            subscription = session.subscriptions.get(identity)
+            is_asked = is_asked or (subscription is not None and subscription.qos is not None)
+            highest = max(highest, effective(qos, subscription))
+    return highest if is_asked else CONFIRMED
