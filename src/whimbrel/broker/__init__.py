@@ -1,0 +1,1 @@
+"""Broker: the live service, which any MQTT client can use."""

@@ -1,0 +1,170 @@
+"""Clients: what is on its way to each, and what it still has to answer (MQTT 5, 4.3 and 4.9).
+
+A client outlives its connections as long as its session does. What is in flight stands here and nowhere on disk: the
+hold hands everything that has no receipt over again when the client comes back.
+Rule: at most *receive maximum* are in flight; the rest waits in the order it was handed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.hold.commands import Identity
+from whimbrel.mqtt.packets import Will
+from whimbrel.mqtt.server import Phase, ServerConnection
+
+__all__ = ["Client", "Link", "Outgoing", "Terms"]
+
+
+class Terms(NamedTuple):
+    """What a session's subscriptions say about handing over, worked out once per combination of them."""
+
+    session: str
+    identities: tuple[Identity, ...]
+    identifiers: tuple[int, ...]
+    keeps_retain: bool
+    receipt: bytes
+    """The beginning of a receipt, which is the same every time."""
+
+
+class Outgoing(NamedTuple):
+    """A message for a client."""
+
+    message: Message
+    qos: int
+    retain: bool
+    dup: bool
+    identifiers: tuple[int, ...]
+    terms: tuple[Terms, ...]
+    """For which sessions it counts; none for a retained message, which no session holds."""
+    is_held: bool = True
+    """Whether the hold holds it, and is told of the receipt."""
+
+
+class Link:
+    """A connection as the core sees it; *shell* is whatever carries the bytes."""
+
+    __slots__ = (
+        "address",
+        "client",
+        "closing",
+        "is_choked",
+        "is_dirty",
+        "is_plain",
+        "keep_alive_us",
+        "last_at",
+        "machine",
+        "out",
+        "parked",
+        "shell",
+        "user",
+        "verified_user",
+        "waiting",
+    )
+
+    def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
+        self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
+        self.out: list[bytes] = []
+        self.client: Client | None = None
+        self.user: str | None = None
+        self.closing: str | None = None
+        """Why it is to be closed, once what is in ``out`` is written."""
+        self.is_choked = False
+        """The client reads too slowly: nothing more that can wait."""
+        self.is_dirty = False
+        self.is_plain = True
+        """No aliases and no bound on packets: what is encoded for others will do."""
+        self.keep_alive_us = 0
+        self.last_at = 0
+        self.parked: object | None = None
+        """A CONNECT that is being answered."""
+        self.waiting: list[bytes] = []
+        """What came meanwhile."""
+
+    def is_parked(self) -> bool:
+        """Tell whether its CONNECT is being answered."""
+        return self.parked is not None
+
+
+class Client:
+    """A device: its link while there is one, and its private session's business on the wire."""
+
+    __slots__ = (
+        "disconnected_at",
+        "expiry_us",
+        "flying",
+        "id",
+        "id_bytes",
+        "link",
+        "never_sent",
+        "queue",
+        "queued_bytes",
+        "received",
+        "receiving",
+        "releasing",
+        "session",
+        "subscribed",
+        "will",
+        "will_delay_us",
+        "will_due",
+    )
+
+    def __init__(self, client_id: str, session: str) -> None:
+        self.id, self.session = client_id, session
+        self.id_bytes = client_id.encode()
+        self.link: Link | None = None
+        self.expiry_us = 0
+        """How long the session outlives the connection."""
+        self.disconnected_at: int | None = None
+        """When its connection ended; None while it has one."""
+        self.subscribed: set[Identity] = set()
+        """What it subscribes to, or will once the disk has it."""
+        self.received: set[int] = set()
+        """Packet identifiers of QoS 2 publications that were accepted and not yet released."""
+        self.receiving: set[int] = set()
+        """The same, not yet accepted: the disk is being waited for."""
+        self.releasing: set[int] = set()
+        """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
+        self.flying: dict[int, Outgoing] = {}
+        self.queue: deque[Outgoing] = deque()
+        self.queued_bytes = 0
+        self.never_sent: set[int] = set()
+        """What was handed over when the client was last here, and had not been sent: it is no redelivery."""
+        self.will: Will | None = None
+        self.will_delay_us = 0
+        self.will_due: int | None = None
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the session outlives the connection."""
+        return self.expiry_us > 0
+
+    def put(self, out: Outgoing) -> None:
+        """Let something wait for its turn."""
+        self.queue.append(out)
+        self.queued_bytes += len(out.message.body)
+
+    def land(self) -> None:
+        """Take down what was in flight: the connection is gone, and the hold hands it over again."""
+        self.never_sent = {out.message.seq for out in self.queue if not out.dup}
+        self.flying.clear()
+        self.queue.clear()
+        self.queued_bytes = 0
+        self.receiving.clear()
+
+    def next_to_send(self) -> Outgoing | None:
+        """Return what may be sent now, if anything; it is in flight then."""
+        link = self.link
+        if not self.queue or link is None or link.is_choked or link.machine.phase is not Phase.OPEN:
+            return None
+        if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
+            return None
+        out = self.queue[0]
+        identifier = packet_id_of(out.message.seq)
+        if identifier in self.flying or identifier in self.releasing:
+            return None  # 65,535 notifications ago; it must be answered first
+        self.flying[identifier] = self.queue.popleft()
+        self.queued_bytes -= len(out.message.body)
+        return out

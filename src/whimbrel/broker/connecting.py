@@ -1,0 +1,269 @@
+"""Connecting: how clients come and go, and what becomes of their sessions and wills (MQTT 5, 3.1, 3.2, 3.14, 4.1).
+
+Rule: a CONNECT is looked at when everything before it is accepted, so that it finds the session as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from whimbrel.broker.clients import Client, Link
+from whimbrel.broker.config import Config
+from whimbrel.broker.delivering import Delivering
+from whimbrel.broker.journal import Journal
+from whimbrel.broker.publishing import Publishing
+from whimbrel.broker.sending import Sender
+from whimbrel.broker.state import BrokerState
+from whimbrel.broker.visitors import Visitors
+from whimbrel.hold.private import private_session
+from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect, Will
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.server import Phase
+
+__all__ = ["Connecting"]
+
+_SECOND_US = 1_000_000
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+_QOS_2 = 2
+
+
+class Connecting:
+    """Who is here; *opened* is called when a link may go on after its CONNECT."""
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        state: BrokerState,
+        sender: Sender,
+        visitors: Visitors,
+        publishing: Publishing,
+        delivering: Delivering,
+        *,
+        rng: random.Random,
+        opened: Callable[[Link], None],
+    ) -> None:
+        self._config, self._journal, self._state, self._sender = config, journal, state, sender
+        self._visitors, self._publishing, self._delivering = visitors, publishing, delivering
+        self._rng, self._opened = rng, opened
+        self._coming: set[str] = set()
+        """Clients whose coming waits for the disk."""
+        self._ending: set[str] = set()
+        """Clients whose session's end does."""
+
+    def take_over(self) -> None:
+        """Let go of everybody who was here when the broker died."""
+        for client in list(self._state.clients.values()):
+            if client.disconnected_at is None:
+                self._leave(client, client.expiry_us, self._journal.last_at, is_will_due=False)
+
+    # -- coming ------------------------------------------------------------------------------------------------------
+
+    def connect(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
+        """Let a client in, who is welcome."""
+        link.user = user
+        link.parked = connect
+        client_id, assigned = connect.client_id, None
+        if not client_id:
+            is_allowed = self._config.mqtt.allow_zero_length_client_id
+            if not is_allowed or (connect.version != V5 and not connect.clean_start):
+                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
+                return
+            client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
+        refusal = None if connect.will is None else self._refused_will(link, client_id, connect.will)
+        if refusal is not None:
+            self.refuse(link, *refusal)
+            return
+        self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
+
+    def _refused_will(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
+        if not self._visitors.may_publish(link, client_id, will.topic):
+            return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
+        if will.qos > self._config.mqtt.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
+        return None
+
+    def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
+        if link.closing is not None:
+            return
+        if client_id in self._coming or client_id in self._ending:
+            self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
+            return
+        now = self._journal.now(now)
+        client = self._state.clients.get(client_id)
+        if client is not None:
+            if client.link is not None:
+                self._give_way(client, now, is_clean=connect.clean_start)
+            if connect.clean_start and client_id not in self._ending:
+                self._end(client, now)
+        expiry_us = self._expiry_us(connect)
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=now,
+            device=client_id,
+            change=PresenceChange.JOINED,
+            session=private_session(client_id),
+            receipt=Mode.TAKE,
+            session_expiry_us=expiry_us,
+        )
+        self._coming.add(client_id)
+        apply = partial(self._came, link, connect, fact, assigned)
+        self._journal.enter(fact, apply, is_owed=expiry_us > 0 or client is not None)
+
+    def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> None:
+        now, state = fact.changed_at, self._state
+        is_resumed = fact.device in state.clients
+        self._coming.discard(fact.device)
+        commands = state.apply_presence(fact)
+        client = state.clients[fact.device]
+        if link.closing is not None:  # it went while the disk was waited for
+            self._leave(client, client.expiry_us, now, is_will_due=False)
+            return
+        machine = link.machine
+        link.client, client.link = client, link
+        state.wills.discard(client.id)
+        client.will, client.will_due, client.will_delay_us = connect.will, None, 0
+        if connect.will is not None:
+            client.will_delay_us = (connect.will.properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US
+        machine.phase = Phase.OPEN
+        link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
+        self._sender.counters.connections += 1
+        keep_alive_s = self._keep_alive_s(connect)
+        link.keep_alive_us = keep_alive_s * _SECOND_US
+        welcome = Connack(is_resumed, ReasonCode.SUCCESS, self._told(connect, assigned, keep_alive_s, client.expiry_us))
+        self._sender.send(link, encode(welcome, machine.version))
+        self._delivering.resume(client, link)
+        state.perform(commands, now)
+        self._delivering.pump(client, now)
+        link.parked = None
+        self._opened(link)
+
+    def _told(self, connect: Connect, assigned: str | None, keep_alive_s: int, expiry_us: int) -> Properties:
+        """Return what CONNACK says beside yes."""
+        if connect.version != V5:
+            return NO_PROPERTIES
+        limits, mqtt = self._config.limits, self._config.mqtt
+        told: dict[Property, object] = {
+            Property.RECEIVE_MAXIMUM: limits.receive_maximum,
+            Property.MAXIMUM_PACKET_SIZE: limits.packet_bytes,
+        }
+        if limits.topic_alias_maximum:
+            told[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+        if mqtt.maximum_qos < _QOS_2:
+            told[Property.MAXIMUM_QOS] = mqtt.maximum_qos
+        if assigned is not None:
+            told[Property.ASSIGNED_CLIENT_IDENTIFIER] = assigned
+        if keep_alive_s != connect.keep_alive_s:
+            told[Property.SERVER_KEEP_ALIVE] = keep_alive_s
+        if expiry_us != (connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0) * _SECOND_US:
+            told[Property.SESSION_EXPIRY_INTERVAL] = expiry_us // _SECOND_US
+        return Properties(told)
+
+    def _keep_alive_s(self, connect: Connect) -> int:
+        most, asked = self._config.mqtt.keep_alive_s, connect.keep_alive_s
+        if connect.version != V5 or not most:
+            return asked
+        return min(asked, most) if asked else most
+
+    def _expiry_us(self, connect: Connect) -> int:
+        most = self._config.mqtt.session_expiry_s
+        if connect.version != V5:
+            return 0 if connect.clean_start else most * _SECOND_US
+        return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
+
+    def _give_way(self, client: Client, now: int, *, is_clean: bool) -> None:
+        """Let the newer connection of a client win (3.1.4, 0x8E)."""
+        link = client.link
+        assert link is not None
+        self._leave(client, client.expiry_us, now, is_will_due=True, is_clean=is_clean)
+        self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
+
+    def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
+        """Answer CONNECT with an error."""
+        self._sender.counters.refused_connections += 1
+        properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
+        answer = Connack(session_present=False, code=code, properties=properties)
+        self._sender.send(link, encode(answer, link.machine.version))
+        self._sender.close(link, reason)
+
+    # -- going -------------------------------------------------------------------------------------------------------
+
+    def disconnect(self, link: Link, client: Client, packet: Disconnect, now: int) -> None:
+        """Take in that a client says goodbye."""
+        expiry_us = client.expiry_us
+        asked_s = packet.properties.integer(Property.SESSION_EXPIRY_INTERVAL)
+        if asked_s is not None:
+            if asked_s and not expiry_us:
+                reason = "a session expiry in DISCONNECT where CONNECT had none"
+                self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, reason)
+                return
+            expiry_us = min(asked_s, self._config.mqtt.session_expiry_s) * _SECOND_US
+        self._sender.close(link, "it said goodbye")
+        self._leave(client, expiry_us, now, is_will_due=packet.code == ReasonCode.DISCONNECT_WITH_WILL)
+
+    def lost(self, client: Client, now: int) -> None:
+        """Take in that a client's connection broke."""
+        self._leave(client, client.expiry_us, now, is_will_due=True)
+
+    def _leave(self, client: Client, expiry_us: int, now: int, *, is_will_due: bool, is_clean: bool = False) -> None:
+        """Let a client go; its session stays as long as it is to, unless it is ended by a clean start now."""
+        now = self._journal.now(now)
+        client.link, client.expiry_us = None, expiry_us
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=now,
+            device=client.id,
+            change=PresenceChange.DISCONNECTED,
+            session_expiry_us=expiry_us,
+        )
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        delay_us = min(client.will_delay_us, expiry_us)
+        if client.will is None or not is_will_due:
+            client.will = None
+        elif delay_us and not is_clean:
+            client.will_due = now + delay_us
+            self._state.wills.add(client.id)
+        else:
+            self._send_will(client, now)
+        if not expiry_us and not is_clean:
+            self._end(client, now)
+
+    def _send_will(self, client: Client, now: int) -> None:
+        will, client.will, client.will_due = client.will, None, None
+        self._state.wills.discard(client.id)
+        if will is not None:
+            self._publishing.publish_will(client.id, will, now)
+
+    def _end(self, client: Client, now: int) -> None:
+        """End a client's session; a will that waits is sent now (3.1.3.2.2)."""
+        self._send_will(client, now)
+        fact = SessionChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            session=client.session,
+            change=SessionChange.DELETED,
+            device=client.id,
+        )
+        self._ending.add(client.id)
+        self._journal.enter(fact, partial(self._ended, fact), is_owed=False)
+
+    def _ended(self, fact: SessionChanged) -> None:
+        assert fact.device is not None
+        self._ending.discard(fact.device)
+        self._state.replay(fact)
+
+    def tick(self, now: int) -> None:
+        """Send wills and end sessions that are due."""
+        for client in self._state.due_wills(now):
+            self._send_will(client, now)
+        for client in self._state.lapsed(now):
+            if client.id not in self._coming and client.id not in self._ending:
+                self._end(client, now)

@@ -1,0 +1,309 @@
+"""The core of the broker: packets of clients in, packets to clients and facts for the log out.
+
+Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, writes what is in ``dirty``
+links, syncs the log when ``wants_sync`` says so, and tells what is durable.
+Rule: every fact is applied by ``BrokerState``, which also replays a log; whoever answers a client decides nothing that
+a restart would have to know.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from whimbrel.broker.clients import Link
+from whimbrel.broker.config import Config
+from whimbrel.broker.connecting import Connecting
+from whimbrel.broker.delivering import Delivering
+from whimbrel.broker.interests import Interests
+from whimbrel.broker.journal import Journal
+from whimbrel.broker.messages import Message
+from whimbrel.broker.publishing import Publishing
+from whimbrel.broker.sending import Sender
+from whimbrel.broker.state import BrokerState
+from whimbrel.broker.visitors import Visitors
+from whimbrel.hold.private import client_of
+from whimbrel.log.writer import LogWriter
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.packets import (
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from whimbrel.mqtt.properties import Property
+from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
+
+__all__ = ["Broker", "Verification"]
+
+_SECOND_US = 1_000_000
+_PINGRESP = b"\xd0\x00"
+_OLD_REFUSAL = b"\x20\x02\x00\x01"
+"""CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
+
+
+class Verification:
+    """A CONNECT whose user the shell has to verify; answered with ``Broker.verified``."""
+
+    __slots__ = ("connect", "link")
+
+    def __init__(self, link: Link, connect: Connect) -> None:
+        self.link, self.connect = link, connect
+
+
+class Broker:
+    """Clients, their sessions, and what they say; *state* is what was there before."""
+
+    def __init__(
+        self,
+        config: Config,
+        log: LogWriter,
+        state: BrokerState,
+        *,
+        rng: random.Random,
+        visitors: Visitors | None = None,
+        verifies: bool = False,
+    ) -> None:
+        self.config, self.state, self.counters = config, state, state.counters
+        self._verifies = verifies
+        self._journal = Journal(log)
+        self._sender = state.sender = Sender(self.counters)
+        visitors = Visitors() if visitors is None else visitors
+        state.visitors = visitors
+        self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
+        self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
+        self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
+        self._connecting = Connecting(
+            config,
+            self._journal,
+            state,
+            self._sender,
+            visitors,
+            self._publishing,
+            self._delivering,
+            rng=rng,
+            opened=self._opened,
+        )
+        self._limits = ServerLimits(
+            packet_bytes=config.limits.packet_bytes,
+            receive_maximum=config.limits.receive_maximum,
+            topic_alias_maximum=config.limits.topic_alias_maximum,
+            outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
+        )
+        self.links: set[Link] = set()
+        self.verifications: list[Verification] = []
+        """What the shell has to verify."""
+        self.is_draining = False
+        self._connecting.take_over()
+
+    # -- what the shell asks -----------------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> list[Link]:
+        """Links with something to write, or to be closed."""
+        return self._sender.dirty
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether somebody waits for the disk."""
+        return bool(self._journal.waiting)
+
+    @property
+    def applied(self) -> int:
+        """The seq of the last fact that was applied."""
+        return self._journal.applied
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether publications are refused because the disk takes nothing."""
+        return self._publishing.is_refusing
+
+    # -- what the shell tells ----------------------------------------------------------------------------------------
+
+    def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
+        """Return the link for a connection that was opened."""
+        link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
+        link.last_at = now
+        self.links.add(link)
+        return link
+
+    def receive(self, link: Link, data: bytes, now: int) -> None:
+        """Take in what a client sent."""
+        if link.closing is not None:
+            return
+        if link.is_parked():
+            self._keep_for_later(link, data)
+            return
+        link.last_at = now
+        machine = link.machine
+        packets = machine.receive(data)
+        at, count = 0, len(packets)
+        while at < count and link.closing is None:
+            packet = packets[at]
+            if type(packet) is Publish:
+                end = at + 1
+                while end < count and type(packets[end]) is Publish:
+                    end += 1
+                self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
+                at = end
+            else:
+                self._handle(link, packet, now)
+                at += 1
+                if link.is_parked() and at < count:
+                    self._keep_for_later(link, b"".join(encode(each, machine.version) for each in packets[at:]))
+                    return
+        if machine.failure is not None and link.closing is None:
+            self._broken(link, machine.failure)
+        if self.state.ready:
+            self._delivering.pump_ready(self._journal.last_at)
+
+    def closed(self, link: Link, now: int) -> None:
+        """Take in that a connection is gone."""
+        self.links.discard(link)
+        link.closing = link.closing or "the peer closed it"
+        link.machine.phase = Phase.CLOSED
+        if link.client is not None and link.client.link is link:
+            self._connecting.lost(link.client, now)
+            self._delivering.pump_ready(self._journal.last_at)
+
+    def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
+        """Take in that a client reads too slowly, or reads again."""
+        link.is_choked = is_choked
+        if not is_choked and link.client is not None:
+            self._delivering.pump(link.client, self._journal.now(now))
+
+    def verified(self, verification: Verification, now: int, *, is_welcome: bool) -> None:
+        """Take in what became of a verification."""
+        link = verification.link
+        if link.closing is not None:
+            return
+        if is_welcome:
+            self._connecting.connect(link, verification.connect, verification.connect.username, now)
+        else:
+            self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+
+    def synced(self, seq: int) -> None:
+        """Take in that everything up to *seq* is durable."""
+        self.refuse(is_refusing=False)
+        self._journal.durable(seq)
+        self._delivering.pump_ready(self._journal.last_at)
+
+    def refuse(self, *, is_refusing: bool = True) -> None:
+        """Take in that the disk takes nothing; what waits stays waiting, and is accepted when it does again."""
+        self._publishing.is_refusing = self._interests.is_refusing = is_refusing
+
+    def tick(self, now: int) -> None:
+        """Let time pass: what is held, wills, sessions and keep alives end."""
+        now = self._journal.now(now)
+        self.state.tick(now)
+        self._connecting.tick(now)
+        self._delivering.pump_ready(now)
+        connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
+        for link in list(self.links):
+            if link.closing is not None:
+                continue
+            silent_us = now - link.last_at
+            if link.machine.phase is not Phase.OPEN:
+                if silent_us > connect_us and link.parked is None:
+                    self._sender.close(link, "no CONNECT in time")
+            elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
+                reason = "nothing was heard for one and a half keep alives"
+                self._sender.fail(link, ReasonCode.KEEP_ALIVE_TIMEOUT, reason)
+
+    def tell_system(self, values: Mapping[str, str], now: int) -> None:
+        """Publish what the broker says of itself: retained, at QoS 0, and not part of the log."""
+        state = self.state
+        for topic, value in values.items():
+            message = Message.live(topic, value.encode(), retain=True)
+            state.retained.put(message)
+            for session, identities in state.routes.by_subject(topic):
+                client = state.clients.get(client_of(session) or "")
+                if client is not None and client.link is not None:
+                    identifiers = state.terms(session, identities, client.id).identifiers
+                    self._sender.copy(client.link, message, identifiers, now, retain=False)
+
+    def drain(self) -> None:
+        """Send everybody away: the broker stops."""
+        self.is_draining = True
+        for link in list(self.links):
+            self._sender.fail(link, ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
+
+    # -- packets -----------------------------------------------------------------------------------------------------
+
+    def _keep_for_later(self, link: Link, data: bytes) -> None:
+        """Keep what comes while CONNECT is being answered."""
+        link.waiting.append(data)
+        if sum(map(len, link.waiting)) > self.config.limits.packet_bytes:
+            self._sender.fail(link, ReasonCode.PACKET_TOO_LARGE, "too much before the answer to CONNECT")
+
+    def _opened(self, link: Link) -> None:
+        """Go on with what came while CONNECT was being answered."""
+        waiting, link.waiting = link.waiting, []
+        for data in waiting:
+            self.receive(link, data, link.last_at)
+
+    def _broken(self, link: Link, failure: ProtocolError) -> None:
+        self.counters.protocol_errors += 1
+        if isinstance(failure, UnsupportedVersionError):
+            self._sender.send(link, _OLD_REFUSAL)
+        self._sender.fail(link, failure.code, failure.reason)
+
+    def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:
+        if link.client is None:
+            self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNECT")
+        else:
+            self._publishing.received(link, link.client, packets, now)
+
+    def _handle(self, link: Link, packet: Packet, now: int) -> None:
+        client = link.client
+        if isinstance(packet, Connect):
+            self._connect(link, packet, now)
+        elif client is None:
+            self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNECT")
+        elif isinstance(packet, Puback):
+            self._delivering.acknowledged(client, packet, now)
+        elif isinstance(packet, Pubrec):
+            self._delivering.received(client, link, packet, now)
+        elif isinstance(packet, Pubrel):
+            self._publishing.released(link, client, packet.packet_id, now)
+        elif isinstance(packet, Pubcomp):
+            self._delivering.completed(client, packet.packet_id, now)
+        elif isinstance(packet, Subscribe):
+            self._interests.subscribe(link, client, packet, now)
+        elif isinstance(packet, Unsubscribe):
+            self._interests.unsubscribe(link, client, packet, now)
+        elif isinstance(packet, Pingreq):
+            self._sender.send(link, _PINGRESP)
+        elif isinstance(packet, Disconnect):
+            self._connecting.disconnect(link, client, packet, now)
+        else:
+            self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} from a client")
+
+    def _connect(self, link: Link, connect: Connect, now: int) -> None:
+        limits, refuse = self.config.limits, self._connecting.refuse
+        if self.is_draining or self.is_refusing:
+            refuse(link, ReasonCode.SERVER_UNAVAILABLE, "the broker stops, or its disk takes nothing")
+        elif len(self.links) > limits.connections:
+            refuse(link, ReasonCode.SERVER_BUSY, f"{limits.connections} connections, no more are allowed")
+        elif connect.properties.text(Property.AUTHENTICATION_METHOD) is not None:
+            refuse(link, ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered")
+        elif len(connect.client_id.encode()) > limits.client_id_bytes:
+            reason = f"at most {limits.client_id_bytes} bytes are allowed"
+            refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
+        elif link.verified_user is not None:
+            self._connecting.connect(link, connect, link.verified_user, now)
+        elif self._verifies:
+            link.parked = connect
+            self.verifications.append(Verification(link, connect))
+        else:
+            self._connecting.connect(link, connect, None, now)  # a name that nobody verified is only a claim

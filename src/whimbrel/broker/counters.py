@@ -1,0 +1,30 @@
+"""Counters: what the broker has done so far, for metrics and ``$SYS``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Counters"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers that only grow; the mechanism adds to them and never asks who reads them."""
+
+    connections: int = 0
+    refused_connections: int = 0
+    received: int = 0
+    """Publications that clients sent."""
+    refused: int = 0
+    """Publications that were not accepted."""
+    sent: int = 0
+    """Copies that were written to clients."""
+    receipts: int = 0
+    expired: int = 0
+    displaced: int = 0
+    dropped: int = 0
+    protocol_errors: int = 0
+    slow_readers: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    syncs: int = 0

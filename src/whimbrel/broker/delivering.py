@@ -1,0 +1,147 @@
+"""Delivering: QoS 1 and 2 from the hold to a client, and back with its receipt (MQTT 5, 4.3 and 4.4)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from whimbrel.broker.clients import Client, Link, Outgoing, Terms
+from whimbrel.broker.config import Config
+from whimbrel.broker.journal import Journal
+from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.broker.sending import Sender
+from whimbrel.broker.state import BrokerState
+from whimbrel.broker.visitors import Visitors
+from whimbrel.log.compact import receipt_body
+from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.subscription import SubscriptionIdentity
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Puback, Pubrec, Pubrel
+from whimbrel.mqtt.properties import NO_PROPERTIES
+
+__all__ = ["Delivering"]
+
+_PUBREL = b"\x62\x02"
+
+
+class Delivering:
+    """What is on its way to clients."""
+
+    def __init__(
+        self, config: Config, journal: Journal, state: BrokerState, sender: Sender, visitors: Visitors
+    ) -> None:
+        self._most_bytes = config.limits.send_buffer_bytes
+        self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
+
+    def pump_ready(self, now: int) -> None:
+        """Send to everybody to whom something was handed over."""
+        ready = self._state.ready
+        while ready:
+            client = ready.pop()
+            self.pump(client, now)
+            if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
+                # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
+                self._sender.counters.slow_readers += 1
+                reason = f"more than {self._most_bytes} bytes wait to be acknowledged"
+                self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def pump(self, client: Client, now: int) -> None:
+        """Send a client what may be sent to it now."""
+        while (out := client.next_to_send()) is not None:
+            link, message = client.link, out.message
+            assert link is not None
+            if message.expires_at is not None and message.expires_at <= now:
+                self._receipt(client, out, Outcome.EXPIRED, now)
+            elif not self._visitors.may_receive(link, client.id, message.subject):
+                self._receipt(client, out, Outcome.WITHHELD, now)
+            elif not self._sender.hand_over(link, out, now):
+                self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+
+    def resume(self, client: Client, link: Link) -> None:
+        """Go on with what was received and not yet completed when the client was here before."""
+        for identifier in sorted(client.releasing):
+            self._sender.send(link, _PUBREL + identifier.to_bytes(2))
+
+    def acknowledged(self, client: Client, packet: Puback, now: int) -> None:
+        """Take in that a client has a QoS 1 hand-over."""
+        out = client.flying.get(packet.packet_id)
+        if out is None or out.qos != 1:
+            return  # late, or made up: nothing hangs on it
+        self._receipt(client, out, Outcome.DELIVERED, now)
+        if client.queue:
+            self.pump(client, now)
+
+    def received(self, client: Client, link: Link, packet: Pubrec, now: int) -> None:
+        """Take in that a client has a QoS 2 hand-over; it is released once that is written."""
+        identifier = packet.packet_id
+        out = client.flying.get(identifier)
+        if out is None or out.qos != 2:
+            is_unknown = identifier not in client.releasing and link.machine.version == V5
+            if packet.code < ReasonCode.UNSPECIFIED_ERROR:
+                not_found = Pubrel(identifier, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, NO_PROPERTIES)
+                self._sender.send(link, encode(not_found, V5) if is_unknown else _PUBREL + identifier.to_bytes(2))
+            return
+        if packet.code >= ReasonCode.UNSPECIFIED_ERROR:  # it will not have it: nothing is to be released
+            self._receipt(client, out, Outcome.DROPPED, now)
+            self.pump(client, now)
+            return
+        client.releasing.add(identifier)
+        self._receipt(client, out, Outcome.DELIVERED, now, is_owed=client.is_persistent)
+        self._journal.then(partial(self._release, client, link, identifier))
+
+    def _release(self, client: Client, link: Link, identifier: int) -> None:
+        if client.link is link:
+            self._sender.send(link, _PUBREL + identifier.to_bytes(2))
+
+    def completed(self, client: Client, identifier: int, now: int) -> None:
+        """Take in that a QoS 2 hand-over is over, and its identifier free."""
+        if identifier not in client.releasing:
+            return
+        client.releasing.discard(identifier)
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            device=client.id,
+            change=PresenceChange.COMPLETED,
+            packet_id=identifier,
+        )
+        # Not owed: after a crash PUBREL is sent once more, and the client says again that it knows nothing of it.
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        self.pump(client, now)
+
+    def _receipt(self, client: Client, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
+        """Write down and apply what became of a hand-over."""
+        journal, message = self._journal, out.message
+        now = journal.now(now)
+        self._sender.counters.receipts += 1
+        client.flying.pop(packet_id_of(message.seq), None)
+        for terms in out.terms:
+            seq = journal.seq
+            if outcome is Outcome.DELIVERED:
+                journal.append_body(receipt_body(seq, now, terms.receipt, message.seq), now)
+            else:
+                journal.append(self._undelivered(seq, now, terms, client, message, outcome))
+            if not out.is_held:
+                continue
+            if is_owed or journal.waiting:
+                apply = partial(self._state.settle, now, terms.session, client.id, message.seq, outcome)
+                journal.entered(seq, apply, is_owed=is_owed)
+            else:
+                self._state.settle(now, terms.session, client.id, message.seq, outcome)
+
+    def _undelivered(
+        self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome
+    ) -> Receipt:
+        node = self._journal.node
+        return Receipt(
+            node=node,
+            seq=seq,
+            handed_at=now,
+            session=terms.session,
+            device=client.id,
+            notification=NotificationId(node, message.seq),
+            outcome=outcome,
+            subscriptions=tuple(SubscriptionIdentity(*identity) for identity in terms.identities),
+        )

@@ -1,0 +1,142 @@
+"""Messages: an accepted notification as the broker hands it out, encoded once for everybody who gets the same bytes.
+
+Rule: the packet identifier of a hand-over is a function of the notification's seq. So a redelivery after a crash
+carries the identifier of the delivery before it, as the standard asks (4.4), and nobody had to write it down.
+"""
+
+from __future__ import annotations
+
+from whimbrel.model.notification import Notification
+from whimbrel.mqtt.codec import publish_parts
+from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.packets import V5
+from whimbrel.mqtt.properties import decode_properties
+
+__all__ = ["Message", "packet_id_of"]
+
+_IDENTIFIERS = 65_535
+_EXPIRY, _ALIAS, _IDENTIFIER = b"\x02", b"\x23", b"\x0b"
+_SECOND_US = 1_000_000
+
+
+def packet_id_of(seq: int) -> int:
+    """Return the packet identifier that the notification with *seq* travels under, to everybody."""
+    return seq % _IDENTIFIERS + 1
+
+
+class Message:
+    """One notification on its way to any number of clients."""
+
+    __slots__ = (
+        "_parts",
+        "body",
+        "expires_at",
+        "packet_id",
+        "payload",
+        "properties",
+        "publisher",
+        "qos",
+        "retain",
+        "seq",
+        "subject",
+    )
+
+    def __init__(
+        self,
+        seq: int,
+        publisher: str | None,
+        subject: str,
+        payload: bytes,
+        *,
+        qos: int,
+        retain: bool,
+        expires_at: int | None,
+        properties: bytes,
+        body: bytes,
+    ) -> None:
+        self.seq, self.publisher, self.subject, self.payload = seq, publisher, subject, payload
+        self.qos, self.retain, self.expires_at, self.properties = qos, retain, expires_at, properties
+        self.body = body
+        """The record of it in the log, which is also what a view keeps."""
+        self.packet_id = packet_id_of(seq).to_bytes(2)
+        self._parts: dict[object, tuple[bytes, bytes]] = {}
+
+    @classmethod
+    def of(cls, notification: Notification, body: bytes) -> Message:
+        """Return the message of a notification that was read from a log."""
+        return cls(
+            notification.seq,
+            notification.publisher,
+            notification.subject or "",
+            notification.body,
+            qos=notification.qos,
+            retain=notification.retain,
+            expires_at=notification.expires_at,
+            properties=notification.properties,
+            body=body,
+        )
+
+    @classmethod
+    def live(cls, subject: str, payload: bytes, *, retain: bool = False) -> Message:
+        """Return what is only sent now, or said of the broker itself: nobody will ask for its number."""
+        return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=b"", body=b"")
+
+    def user(self) -> tuple[tuple[str, str], ...]:
+        """Return its user properties."""
+        return decode_properties(self.properties, PacketType.PUBLISH).user if self.properties else ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes it occupies while it is held, about."""
+        return len(self.body) + 400
+
+    def packet(
+        self,
+        version: int,
+        qos: int,
+        now: int,
+        *,
+        retain: bool = False,
+        dup: bool = False,
+        identifiers: tuple[int, ...] = (),
+        alias: int = 0,
+        is_alias_known: bool = False,
+    ) -> bytes:
+        """Return the PUBLISH for a client."""
+        remaining = 0
+        if version == V5 and self.expires_at is not None:
+            remaining = max(1, -(-(self.expires_at - now) // _SECOND_US))
+        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining)
+        parts = self._parts.get(variant)
+        if parts is None:
+            properties = b""
+            if version == V5:
+                properties = _own_properties(remaining, alias, identifiers) + self.properties
+            topic = b"" if is_alias_known else self.subject.encode()
+            parts = publish_parts(
+                topic, self.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
+            )
+            if not alias:  # the aliases of one client are of no use to another
+                self._parts[variant] = parts
+        return parts[0] + self.packet_id + parts[1] if qos else parts[0]
+
+
+def _own_properties(remaining_s: int, alias: int, identifiers: tuple[int, ...]) -> bytes:
+    found = b""
+    if remaining_s:
+        found += _EXPIRY + min(remaining_s, 0xFFFFFFFF).to_bytes(4)
+    if alias:
+        found += _ALIAS + alias.to_bytes(2)
+    for identifier in identifiers:
+        found += _IDENTIFIER + _variable(identifier)
+    return found
+
+
+def _variable(number: int) -> bytes:
+    encoded = bytearray()
+    while True:
+        number, low = number >> 7, number & 0x7F
+        if not number:
+            encoded.append(low)
+            return bytes(encoded)
+        encoded.append(low | 0x80)

@@ -1,0 +1,67 @@
+"""Metrics: the broker's numbers as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from whimbrel import __version__
+from whimbrel.broker.core import Broker
+from whimbrel.mqtt.server import Phase
+
+__all__ = ["gauges", "prometheus", "system_values"]
+
+
+def gauges(broker: Broker) -> dict[str, int]:
+    """Return what there is now."""
+    return {
+        "clients_connected": sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
+        "clients": len(broker.state.clients),
+        "subscriptions": len(broker.state.routes),
+        "retained_messages": len(broker.state.retained),
+        "held_notifications": len(broker.state.messages),
+        "held_bytes": broker.state.held_bytes,
+    }
+
+
+def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
+    """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
+    counters, now = broker.counters, gauges(broker)
+    return {
+        "$SYS/broker/version": f"whimbrel {__version__}",
+        "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
+        "$SYS/broker/clients/connected": str(now["clients_connected"]),
+        "$SYS/broker/clients/total": str(now["clients"]),
+        "$SYS/broker/subscriptions/count": str(now["subscriptions"]),
+        "$SYS/broker/retained messages/count": str(now["retained_messages"]),
+        "$SYS/broker/store/messages/count": str(now["held_notifications"]),
+        "$SYS/broker/store/messages/bytes": str(now["held_bytes"]),
+        "$SYS/broker/messages/received": str(counters.received),
+        "$SYS/broker/messages/sent": str(counters.sent),
+        "$SYS/broker/publish/messages/dropped": str(counters.dropped + counters.displaced),
+        "$SYS/broker/bytes/received": str(counters.bytes_received),
+        "$SYS/broker/bytes/sent": str(counters.bytes_sent),
+    }
+
+
+class _Collected:
+    def __init__(self, broker: Broker, uptime_us: int) -> None:
+        self._broker, self._uptime_us = broker, uptime_us
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
+        for name, value in gauges(self._broker).items():
+            yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
+        for each in fields(self._broker.counters):
+            value = getattr(self._broker.counters, each.name)
+            yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
+
+
+def prometheus(broker: Broker, uptime_us: int) -> str:
+    """Return all metrics in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(broker, uptime_us))
+    return generate_latest(registry).decode()

@@ -1,0 +1,343 @@
+"""Publishing: what clients publish, from the packet to everybody who wants it (MQTT 5, 3.3 and 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from whimbrel.broker.clients import Client, Link
+from whimbrel.broker.config import Config
+from whimbrel.broker.journal import Journal
+from whimbrel.broker.lanes import Lane, Lanes
+from whimbrel.broker.messages import Message
+from whimbrel.broker.routes import Found
+from whimbrel.broker.sending import Sender
+from whimbrel.broker.state import BrokerState
+from whimbrel.broker.visitors import Visitors
+from whimbrel.log.compact import publication_body
+from whimbrel.log.records import body_of
+from whimbrel.model.codecs import attributes_of
+from whimbrel.model.facts import PresenceChange, PresenceChanged
+from whimbrel.model.notification import Notification
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec, Will
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
+
+__all__ = ["Publishing"]
+
+_SECOND_US = 1_000_000
+_RESERVED = ("$SYS/", "$whimbrel/", "$share/", "$filter/")
+_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
+_NO_SUBSCRIBERS = b"\x10"
+
+_Answer = Callable[[bool], None]
+"""Called with whether anybody wanted it."""
+
+
+class Publishing:
+    """The way of a publication."""
+
+    def __init__(
+        self, config: Config, journal: Journal, state: BrokerState, sender: Sender, visitors: Visitors
+    ) -> None:
+        self._config, self._journal, self._state = config, journal, state
+        self._sender, self._visitors = sender, visitors
+        self._lanes = Lanes(state, self._refused_topic)
+        self.is_refusing = False
+        """The disk takes nothing: publications are refused until it does."""
+
+    def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
+        """Take in publications that came one after the other."""
+        now = self._journal.now(now)
+        if not packets[0].qos and self._visitors.is_open and not self.is_refusing:
+            packets = self._passed_live(client, packets, now)
+        found = self._found(packets)
+        for at, packet in enumerate(packets):
+            if link.closing is not None:
+                return
+            self._received(link, client, packet, found[at], now)
+
+    def _passed_live(self, client: Client, packets: Sequence[Publish], now: int) -> Sequence[Publish]:
+        """Pass on what only live lanes want, from the first on; return the packets from where the hold is asked."""
+        journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
+        append, waiting = journal.append_body, journal.waiting
+        passed = 0
+        for topic, payload, qos, retain, _, _, properties in packets:
+            lane = None if qos or retain or properties is not NO_PROPERTIES or waiting else lanes.get(topic)
+            if lane is None:
+                break
+            append(publication_body(journal.seq, now, publisher, lane.subject, payload), now)
+            lane.send(payload, sender)
+            passed += 1
+        if passed:
+            sender.counters.received += passed
+            self._state.tick(now)
+        return packets[passed:]
+
+    def _found(self, packets: Sequence[Publish]) -> list[Found]:
+        routes = self._state.routes
+        if not routes.has_content:
+            return [routes.by_subject(packet.topic) for packet in packets]
+        attributes = [
+            attributes_of(
+                packet.payload, packet.properties.user, content_type=packet.properties.text(Property.CONTENT_TYPE)
+            )
+            if packet.properties
+            else attributes_of(packet.payload)
+            for packet in packets
+        ]
+        return routes.by_content([packet.topic for packet in packets], attributes)
+
+    def _received(self, link: Link, client: Client, packet: Publish, found: Found, now: int) -> None:
+        self._sender.counters.received += 1
+        qos, identifier = packet.qos, packet.packet_id
+        if qos:
+            if qos == 2 and (identifier in client.received or identifier in client.receiving):
+                if identifier in client.received:  # else it is answered when the disk has it
+                    self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+                return
+            if not link.machine.publication_begins():
+                most = self._config.limits.receive_maximum
+                reason = f"more than {most} publications without an answer"
+                self._sender.fail(link, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, reason)
+                return
+        refusal = self._refusal(link, client, packet)
+        if refusal is not None:
+            self._refuse(link, client, packet, *refusal)
+            return
+        expires_at = None
+        if packet.properties:
+            expiry_s = packet.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
+            if expiry_s is not None:
+                expires_at = now + expiry_s * _SECOND_US
+        if not qos:
+            self._accept(packet, found, client.id, expires_at, 0, None, now)
+        elif qos == 1:
+            answer = partial(self._acknowledge, link, identifier)
+            self._accept(packet, found, client.id, expires_at, 0, answer, now)
+        else:
+            client.receiving.add(identifier)
+            answer = partial(self._confirm, link, client, identifier)
+            self._accept(packet, found, client.id, expires_at, identifier, answer, now)
+
+    def publish_will(self, publisher: str, will: Will, now: int) -> None:
+        """Publish what a client left behind."""
+        if self.is_refusing:
+            return
+        now = self._journal.now(now)
+        expiry_s = will.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
+        packet = Publish(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
+        expires_at = None if expiry_s is None else now + expiry_s * _SECOND_US
+        self._accept(packet, self._found([packet])[0], publisher, expires_at, 0, None, now)
+
+    # -- refusing ----------------------------------------------------------------------------------------------------
+
+    def _refusal(self, link: Link, client: Client, packet: Publish) -> tuple[ReasonCode, str] | None:
+        """Return why a publication is not accepted, if it is not."""
+        limits, topic, state = self._config.limits, packet.topic, self._state
+        refusal = self._refused_topic(topic)
+        if refusal is not None:
+            return refusal
+        if not self._visitors.may_publish(link, client.id, topic):
+            return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
+        if packet.qos > self._config.mqtt.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self._config.mqtt.maximum_qos}"
+        if self.is_refusing:
+            return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
+        if packet.qos and state.held_bytes > limits.held_bytes:
+            return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, no more are allowed"
+        if packet.retain and len(state.retained) >= limits.retained_messages and topic not in state.retained:
+            return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.properties and len(packet.properties.user) > limits.user_properties:
+            return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
+        return None
+
+    def _refused_topic(self, topic: str) -> tuple[ReasonCode, str] | None:
+        limits = self._config.limits
+        if topic[0] == "$" and topic.startswith(_RESERVED):
+            return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
+        if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
+            return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
+        return None
+
+    def _refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
+        """Answer a publication that is not accepted; 3.1.1 has no words for it."""
+        self._sender.counters.refused += 1
+        if not packet.qos:
+            return
+        identifier = packet.packet_id
+        if link.machine.version == V5:
+            link.machine.publication_ends()
+            kind = Puback if packet.qos == 1 else Pubrec
+            self._sender.send(link, encode(kind(identifier, code, Properties({Property.REASON_STRING: reason})), V5))
+        elif code is ReasonCode.QUOTA_EXCEEDED:
+            self._sender.close(link, reason)  # an acknowledgement would be a lie, and silence would stop the client
+        elif packet.qos == 1:
+            link.machine.publication_ends()
+            self._sender.send(link, _PUBACK + identifier.to_bytes(2))
+        else:
+            client.received.add(identifier)
+            self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+
+    # -- accepting ---------------------------------------------------------------------------------------------------
+
+    def _accept(
+        self,
+        packet: Publish,
+        found: Found,
+        publisher: str,
+        expires_at: int | None,
+        packet_id: int,
+        answer: _Answer | None,
+        now: int,
+    ) -> None:
+        """Give a publication its number, write it down, and pass it on when it is accepted."""
+        journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
+        qos, retain, seq = packet.qos, packet.retain, journal.seq
+        properties = packet.properties
+        onward = passed_on(properties) if properties else b""
+        if properties and (properties.user or properties.text(Property.CONTENT_TYPE)):
+            body = self._full_body(packet, seq, publisher, expires_at, packet_id, onward, now)
+        else:
+            body = publication_body(
+                seq,
+                now,
+                publisher.encode(),
+                topic.encode(),
+                payload,
+                qos=qos,
+                retain=retain,
+                expires_at=expires_at,
+                packet_id=packet_id or None,
+                properties=onward,
+            )
+        journal.append_body(body, now)
+        message = Message(
+            seq,
+            publisher,
+            topic,
+            payload,
+            qos=qos,
+            retain=retain,
+            expires_at=expires_at,
+            properties=onward,
+            body=body,
+        )
+        lane = self._lanes.get(topic) if self._visitors.is_open else None
+        is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
+        if is_owed or journal.waiting:
+            apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
+            journal.entered(seq, apply, is_owed=is_owed)
+        else:
+            self._pass_on(message, found, lane, packet_id, answer, now)
+
+    def _is_owed(self, message: Message, found: Found, lane: Lane | None, packet_id: int) -> bool:
+        """Tell whether somebody could ask for a QoS 1 or 2 publication after a crash."""
+        if message.retain:
+            return True
+        if packet_id and self._state.clients[message.publisher or ""].is_persistent:
+            return True
+        return self._state.is_owed(found) if lane is None else lane.is_owed
+
+    def _full_body(
+        self,
+        packet: Publish,
+        seq: int,
+        publisher: str,
+        expires_at: int | None,
+        packet_id: int,
+        onward: bytes,
+        now: int,
+    ) -> bytes:
+        """Return the record of a publication whose attributes are not those of its body alone."""
+        content_type = packet.properties.text(Property.CONTENT_TYPE)
+        fact = Notification(
+            node=self._journal.node,
+            seq=seq,
+            published_at=now,
+            subject=packet.topic,
+            publisher=publisher,
+            attributes=attributes_of(packet.payload, packet.properties.user, content_type=content_type),
+            body=packet.payload,
+            qos=packet.qos,
+            retain=packet.retain,
+            expires_at=expires_at,
+            properties=onward,
+            packet_id=packet_id or None,
+        )
+        return body_of(fact)[0]
+
+    def _pass_on_later(
+        self,
+        message: Message,
+        packet: Publish,
+        found: Found,
+        epoch: int,
+        packet_id: int,
+        answer: _Answer | None,
+        now: int,
+    ) -> None:
+        if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
+            found = self._found([packet])[0]
+        lane = self._lanes.get(message.subject) if self._visitors.is_open else None
+        self._pass_on(message, found, lane, packet_id, answer, now)
+
+    def _pass_on(
+        self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
+    ) -> None:
+        is_wanted = bool(found)
+        if lane is not None:
+            found = lane.pass_on(message, self._sender, self._state.ready, now)
+        self._state.apply_publication(message, found, packet_id, now)
+        if answer is not None:
+            answer(is_wanted)
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    def _acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
+        machine = link.machine
+        machine.publication_ends()
+        if link.closing is not None:
+            return
+        if is_wanted or machine.version != V5:
+            self._sender.send(link, _PUBACK + identifier.to_bytes(2))
+        else:
+            self._sender.send(link, b"\x40\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
+
+    def _confirm(self, link: Link, client: Client, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
+        client.receiving.discard(identifier)
+        if client.link is not link:
+            return
+        if is_wanted or link.machine.version != V5:
+            self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+        else:
+            self._sender.send(link, b"\x50\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
+
+    def released(self, link: Link, client: Client, identifier: int, now: int) -> None:
+        """Take in that a publisher knows its QoS 2 publication to be accepted: its identifier is free again.
+
+        It is free for certain only when that is written: an identifier that came back from a crash would swallow the
+        next publication under it.
+        """
+        if identifier not in client.received:
+            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+            not_found = encode(Pubcomp(identifier, code, NO_PROPERTIES), V5)
+            is_v5 = link.machine.version == V5
+            self._sender.send(link, not_found if is_v5 else _PUBCOMP + identifier.to_bytes(2))
+            return
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            device=client.id,
+            change=PresenceChange.RELEASED,
+            packet_id=identifier,
+        )
+        self._journal.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
+
+    def _complete(self, link: Link, fact: PresenceChanged, identifier: int) -> None:
+        self._state.perform(self._state.apply_presence(fact), fact.changed_at)
+        link.machine.publication_ends()
+        if link.closing is None:
+            self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))

@@ -1,0 +1,106 @@
+"""Retained messages: the last one of each subject, found by subject filter.
+
+Rule: subjects stand in a tree of levels, so that a filter with wildcards looks only where it may find something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whimbrel.broker.messages import Message
+
+__all__ = ["Retained"]
+
+
+class _Level:
+    __slots__ = ("below", "message")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Level] = {}
+        self.message: Message | None = None
+
+
+class Retained:
+    """The retained messages of a broker."""
+
+    def __init__(self) -> None:
+        self._root = _Level()
+        self._messages: dict[str, Message] = {}
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __contains__(self, subject: str) -> bool:
+        return subject in self._messages
+
+    def get(self, subject: str) -> Message | None:
+        """Return the retained message of *subject*."""
+        return self._messages.get(subject)
+
+    def put(self, message: Message) -> None:
+        """Keep *message* as the last of its subject."""
+        self._messages[message.subject] = message
+        level = self._root
+        for name in message.subject.split("/"):
+            found = level.below.get(name)
+            if found is None:
+                found = level.below[name] = _Level()
+            level = found
+        level.message = message
+
+    def remove(self, subject: str) -> Message | None:
+        """Forget the message of *subject*; return it if there was one."""
+        removed = self._messages.pop(subject, None)
+        if removed is not None:
+            path = [self._root]
+            levels = subject.split("/")
+            for name in levels:
+                path.append(path[-1].below[name])
+            path[-1].message = None
+            for name in reversed(levels):
+                level = path.pop()
+                if level.message is not None or level.below:
+                    break
+                del path[-1].below[name]
+        return removed
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages.values())
+
+    def matching(self, subject_filter: str) -> list[Message]:
+        """Return what *subject_filter* admits, by seq."""
+        if "+" not in subject_filter and "#" not in subject_filter:
+            found = self._messages.get(subject_filter)
+            return [] if found is None else [found]
+        messages = list(_walk(self._root, subject_filter.split("/")))
+        messages.sort(key=lambda message: message.seq)
+        return messages
+
+
+def _walk(root: _Level, levels: list[str]) -> Iterator[Message]:
+    """Yield what stands under *root* where *levels* lead; wildcards at the first level leave out ``$…`` (4.7.2)."""
+    pending = [(root, 0)]
+    while pending:
+        level, depth = pending.pop()
+        if depth == len(levels):
+            if level.message is not None:
+                yield level.message
+            continue
+        name = levels[depth]
+        if name == "#":
+            if level.message is not None and depth:  # "a/#" admits "a"
+                yield level.message
+            yield from _all_below(level, is_root=not depth)
+        elif name == "+":
+            pending += ((below, depth + 1) for text, below in level.below.items() if depth or text[:1] != "$")
+        elif name in level.below:
+            pending.append((level.below[name], depth + 1))
+
+
+def _all_below(level: _Level, *, is_root: bool) -> Iterator[Message]:
+    pending = [below for text, below in level.below.items() if not is_root or text[:1] != "$"]
+    while pending:
+        each = pending.pop()
+        if each.message is not None:
+            yield each.message
+        pending += each.below.values()

@@ -1,0 +1,131 @@
+"""Routes: which subscriptions a notification is for.
+
+Subscriptions of a subject alone are found by the subject, and what was found is remembered until one changes.
+Those with a content filter are asked of the packed matcher, many notifications at a time where many come at once.
+Rule: this is ``match/``; nothing about matching is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from whimbrel.hold.commands import Identity
+from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.topics import TopicIndex
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.keys import NO_KEYS
+from whimbrel.model.subscription import Subscription
+from whimbrel.mqtt.topics import split_share
+
+__all__ = ["Found", "Routes"]
+
+Found = list[tuple[str, tuple[Identity, ...]]]
+"""By session, in order, the subscriptions that want a notification."""
+
+_REMEMBERED = 100_000
+
+
+class Routes:
+    """The subscriptions of a broker; *make_matcher* gives the index for content filters."""
+
+    def __init__(self, make_matcher: Callable[[], Matcher] = Matcher) -> None:
+        self._plain = TopicIndex()
+        self._matcher = make_matcher()
+        self._numbers: dict[tuple[str, Identity], int] = {}
+        """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
+        self._wanted: dict[int, tuple[str, Identity, str]] = {}
+        self._by_handle: dict[int, int] = {}
+        """Numbers by the matcher's handles, and the handles by number."""
+        self._handles: dict[int, int] = {}
+        self._last = 0
+        self._remembered: dict[str, Found] = {}
+        self.epoch = 0
+        """Changes with every change of a subscription."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the content of notifications makes a difference to anybody."""
+        return bool(self._by_handle)
+
+    def put(self, subscription: Subscription) -> None:
+        """Add *subscription*, or replace the one with its identity."""
+        identity = (subscription.subject_filter, subscription.name)
+        self.remove(subscription.session, identity)
+        _, subject_filter = split_share(subscription.subject_filter or "#")
+        self._last += 1
+        is_plain = subscription.filter_text is None and subscription.keys is NO_KEYS and subscription.accept_insecure
+        number = self._last if is_plain else -self._last
+        if is_plain:
+            self._plain.add(subject_filter, number)
+        else:
+            interest = Interest(
+                filter_text=subscription.filter_text,
+                subject_filter=subject_filter,
+                keys=subscription.keys,
+                accept_insecure=subscription.accept_insecure,
+            )
+            handle = self._handles[number] = self._matcher.add(str(number), interest)
+            self._by_handle[handle] = number
+        self._numbers[subscription.session, identity] = number
+        self._wanted[number] = (subscription.session, identity, subject_filter)
+        self._changed()
+
+    def remove(self, session: str, identity: Identity) -> None:
+        """Remove a subscription, if it is there."""
+        number = self._numbers.pop((session, identity), None)
+        if number is None:
+            return
+        _, _, subject_filter = self._wanted.pop(number)
+        if number > 0:
+            self._plain.remove(subject_filter, number)
+        else:
+            del self._by_handle[self._handles.pop(number)]
+            self._matcher.remove(str(number))
+        self._changed()
+
+    def _changed(self) -> None:
+        self.epoch += 1
+        self._remembered.clear()
+
+    def by_subject(self, subject: str) -> Found:
+        """Return who wants *subject* whatever its content."""
+        found = self._remembered.get(subject)
+        if found is None:
+            found = self._merged(self._plain.match(subject))
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[subject] = found
+        return found
+
+    def by_content(self, subjects: Sequence[str], attributes: Sequence[Attributes]) -> list[Found]:
+        """Return for each notification everybody who wants it."""
+        if len(subjects) == 1:
+            handles: list[list[int]] = [self._matcher.match_parts(subjects[0], attributes[0])]
+        else:
+            rows, found = self._matcher.match_batch(subjects, attributes)
+            handles = _by_row(rows, found, len(subjects))
+        by_handle = self._by_handle
+        return [
+            self._merged([by_handle[handle] for handle in each], self.by_subject(subject))
+            if each
+            else self.by_subject(subject)
+            for subject, each in zip(subjects, handles, strict=True)
+        ]
+
+    def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
+        found: dict[str, tuple[Identity, ...]] = dict(others or ())
+        for number in numbers:
+            session, identity, _ = self._wanted[number]
+            found[session] = (*found.get(session, ()), identity)
+        return [(session, found[session]) for session in sorted(found)]
+
+
+def _by_row(rows: Any, handles: Any, count: int) -> list[list[int]]:  # noqa: ANN401 # numpy arrays
+    by_row: list[list[int]] = [[] for _ in range(count)]
+    for row, handle in zip(rows.tolist(), handles.tolist(), strict=True):
+        by_row[row].append(handle)
+    return by_row

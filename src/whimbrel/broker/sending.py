@@ -1,0 +1,105 @@
+"""Sending: bytes for clients, gathered until the shell writes them, all of one moment together."""
+
+from __future__ import annotations
+
+from whimbrel.broker.clients import Link, Outgoing
+from whimbrel.broker.counters import Counters
+from whimbrel.broker.messages import Message
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Disconnect
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.server import Phase
+
+__all__ = ["Sender"]
+
+_LONGEST_REASON = 1_000
+
+
+class Sender:
+    """What is to be written and closed."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.dirty: list[Link] = []
+        """Links with something to write, or to be closed."""
+
+    def send(self, link: Link, data: bytes) -> None:
+        """Have *data* written."""
+        link.out.append(data)
+        if not link.is_dirty:
+            link.is_dirty = True
+            self.dirty.append(link)
+
+    def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> None:
+        """Send a QoS 0 copy."""
+        if link.is_plain:
+            data: bytes | None = message.packet(link.machine.version, 0, now, retain=retain, identifiers=identifiers)
+        else:
+            data = self._fitted(link, message, 0, now, retain=retain, dup=False, identifiers=identifiers)
+        if data is not None:
+            self.counters.sent += 1
+            self.send(link, data)
+
+    def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
+        """Send a QoS 1 or 2 copy; tell whether the client takes packets of that length."""
+        if link.is_plain:
+            data: bytes | None = out.message.packet(
+                link.machine.version, out.qos, now, retain=out.retain, dup=out.dup, identifiers=out.identifiers
+            )
+        else:
+            data = self._fitted(
+                link, out.message, out.qos, now, retain=out.retain, dup=out.dup, identifiers=out.identifiers
+            )
+        if data is None:
+            return False
+        self.counters.sent += 1
+        self.send(link, data)
+        return True
+
+    @staticmethod
+    def _fitted(
+        link: Link, message: Message, qos: int, now: int, *, retain: bool, dup: bool, identifiers: tuple[int, ...]
+    ) -> bytes | None:
+        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4)."""
+        machine = link.machine
+        alias, is_known = 0, False
+        most = machine.max_packet_bytes
+        if machine.has_outbound_aliases:
+            # An alias is given only with a packet that is sent, or the client would never learn it.
+            if most and len(message.payload) + len(message.subject) * 4 + 1_024 > most:
+                pass
+            else:
+                alias, is_known = machine.outbound_alias(message.subject)
+        data = message.packet(
+            machine.version,
+            qos,
+            now,
+            retain=retain,
+            dup=dup,
+            identifiers=identifiers,
+            alias=alias,
+            is_alias_known=is_known,
+        )
+        return None if most and len(data) > most else data
+
+    def fail(self, link: Link, code: ReasonCode, reason: str) -> None:
+        """Tell a client why, where its version has words for it, and close."""
+        if link.closing is not None:
+            return
+        machine = link.machine
+        if machine.version == V5 and machine.phase is Phase.OPEN:
+            properties = Properties({Property.REASON_STRING: reason[:_LONGEST_REASON]})
+            data = encode(Disconnect(code, properties), V5)
+            if machine.max_packet_bytes and len(data) > machine.max_packet_bytes:
+                data = encode(Disconnect(code, NO_PROPERTIES), V5)
+            self.send(link, data)
+        self.close(link, reason)
+
+    def close(self, link: Link, reason: str) -> None:
+        """Have a link closed once everything for it is written."""
+        if link.closing is None:
+            link.closing = reason
+            if not link.is_dirty:
+                link.is_dirty = True
+                self.dirty.append(link)

@@ -1,0 +1,521 @@
+"""The server: sockets, the clock, the disk and threads around the core.
+
+What may wait for what: everything of the core happens on the event loop and never waits. One thread at a time syncs the
+log or writes the view (``_disk``); others verify passwords. They come back to the loop with what they found.
+Rule: what one turn of the loop has for a client is written at once, at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import structlog
+
+from whimbrel.broker.clients import Link
+from whimbrel.broker.config import Config
+from whimbrel.broker.core import Broker, Verification
+from whimbrel.broker.http import BadRequestError, RequestReader, response
+from whimbrel.broker.metrics import prometheus, system_values
+from whimbrel.broker.rights import Rights
+from whimbrel.broker.routes import Routes
+from whimbrel.broker.storage import Storage
+from whimbrel.broker.users import Users
+from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.websocket import Framing, accept
+from whimbrel.errors import WhimbrelError
+from whimbrel.match.matcher import Matcher
+from whimbrel.match.packer import PackingProcess
+
+__all__ = ["Server"]
+
+_log = structlog.get_logger("whimbrel")
+_TICK_S = 0.25
+_DRAIN_S = 5.0
+_RETRY_S = 1.0
+_LINGER_S = 2.0
+_HIGH_WATER = 1 << 20
+
+
+def microseconds() -> int:
+    """Return the time, as everything inside counts it."""
+    return time.time_ns() // 1_000
+
+
+class _Stream(asyncio.Protocol):
+    """A connection of MQTT over TCP or TLS."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.link: Link | None = None
+        self.transport: asyncio.Transport | None = None
+        self.is_leaving = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
+        self.transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self.begin()
+
+    def begin(self) -> None:
+        """Make the core's link."""
+        assert self.transport is not None
+        address = str(self.transport.get_extra_info("peername"))
+        user = certified_user(self.transport.get_extra_info("peercert"))
+        self.link = self.server.broker.opened(self, address, microseconds(), verified_user=user)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.link is not None
+        self.server.received(self.link, data)
+
+    def write(self, data: bytes) -> None:
+        """Write what the core has for the client."""
+        assert self.transport is not None
+        self.transport.write(data)
+
+    def close(self) -> None:
+        """Close once everything is written.
+
+        We stop writing, and read on until the client closes: closing at once would reset the connection where the
+        client has sent more than we read, and what we said last would be lost with it.
+        """
+        assert self.transport is not None
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        if self.link is not None:
+            self.server.broker.choked(self.link, microseconds(), is_choked=True)
+
+    def resume_writing(self) -> None:
+        if self.link is not None:
+            self.server.broker.choked(self.link, microseconds(), is_choked=False)
+            self.server.flush_soon()
+
+    def eof_received(self) -> bool:
+        return False  # whoever stops sending has nothing more to say; close
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        if self.link is not None and self.server.failure is None:
+            self.server.broker.closed(self.link, microseconds())
+            self.server.flush_soon()
+        self.server.streams.discard(self)
+
+
+class _WebStream(_Stream):
+    """A connection of MQTT over WebSocket."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._request = RequestReader()
+        self._framing: Framing | None = None
+
+    def begin(self) -> None:
+        """Wait for the upgrade; until then there is nothing for the core."""
+        timeout = self.server.config.limits.connect_timeout_s
+        asyncio.get_running_loop().call_later(timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.link is None and self.transport is not None:
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
+        if self._framing is None:
+            try:
+                request = self._request.receive(data)
+                if request is None:
+                    return
+                self.transport.write(accept(request))
+            except BadRequestError as error:
+                self.transport.write(error.response())
+                self.transport.close()
+                return
+            self._framing = Framing(is_server=True, max_frame_bytes=self.server.config.limits.packet_bytes + 1_024)
+            super().begin()
+            data = request.rest
+        assert self.link is not None
+        for chunk in self._framing.receive(data):
+            self.server.received(self.link, chunk)
+        answer = self._framing.to_send()
+        if answer:
+            self.transport.write(answer)
+        if self._framing.closed:
+            self.transport.close()
+
+    def write(self, data: bytes) -> None:
+        assert self.transport is not None
+        assert self._framing is not None
+        self.transport.write(self._framing.wrap(data))
+
+    def close(self) -> None:
+        assert self.transport is not None
+        if self._framing is not None:
+            self.transport.write(self._framing.close())
+        super().close()
+
+
+class _Observed(asyncio.Protocol):
+    """A request for metrics or health."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._request = RequestReader()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
+        self._transport = transport
+        asyncio.get_running_loop().call_later(self._server.config.limits.connect_timeout_s, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        try:
+            request = self._request.receive(data)
+            if request is None:
+                return
+            answer = self._server.observed(request.method, request.path)
+        except BadRequestError as error:
+            answer = error.response()
+        self._transport.write(answer)
+        self._transport.close()
+
+
+class Server:
+    """A broker on its ports."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.streams: set[_Stream] = set()
+        self.ports: dict[str, int] = {}
+        """Where it listens, by kind."""
+        self._users = Users.read(Path(config.access.users)) if config.access.users else None
+        rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
+        self._pack = PackingProcess()
+        self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="verify")
+        self._storage = Storage(config)
+        state, self.restored = self._storage.open(Routes(self._matcher))
+        self.broker = Broker(
+            config,
+            self._storage.log,
+            state,
+            rng=random.SystemRandom(),
+            visitors=Visitors(rights, self._groups),
+            verifies=self._users is not None,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._is_flushing = self._is_syncing = False
+        self._is_viewing = False
+        self._stopping: asyncio.Event | None = None
+        self.failure: str | None = None
+        """Why the broker had to stop."""
+        self.started_at = microseconds()
+
+    def _matcher(self) -> Matcher:
+        return Matcher(run=self._packers.submit, pack=self._pack)
+
+    def _groups(self, user: str | None) -> frozenset[str]:
+        return frozenset() if self._users is None or user is None else self._users.groups(user)
+
+    # -- starting and stopping ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen."""
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        listen = self.config.listen
+        secured = self._secured()
+        await self._listen("mqtt", listen.port, lambda: self._stream(_Stream), None)
+        await self._listen("mqtts", listen.tls_port, lambda: self._stream(_Stream), secured)
+        await self._listen("ws", listen.ws_port, lambda: self._stream(_WebStream), None)
+        await self._listen("wss", listen.wss_port, lambda: self._stream(_WebStream), secured)
+        await self._listen("http", listen.http_port, lambda: _Observed(self), None)
+        self._loop.call_later(_TICK_S, self._tick)
+        self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
+        self._loop.call_later(self.config.log.view_interval_s, self._view)
+        if self.config.observe.sys_interval_s:
+            self._tell_system()
+        self._sync_if_wanted()
+
+    def _stream(self, kind: type[_Stream]) -> _Stream:
+        stream = kind(self)
+        self.streams.add(stream)
+        return stream
+
+    async def _listen(
+        self, kind: str, port: int, make: Callable[[], asyncio.Protocol], secured: ssl.SSLContext | None
+    ) -> None:
+        if port < 0:
+            return
+        assert self._loop is not None
+        listen = self.config.listen
+        try:
+            listener = await self._loop.create_server(
+                make, listen.host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
+            )
+        except OSError as error:
+            raise ListenError(kind, listen.host, port, error.strerror or str(error)) from error
+        self._listeners.append(listener)
+        self.ports[kind] = listener.sockets[0].getsockname()[1]
+
+    def _secured(self) -> ssl.SSLContext | None:
+        tls = self.config.tls
+        if not tls.certificate:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(tls.certificate, tls.key or None)
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
+        return context
+
+    async def serve(self) -> None:
+        """Serve until SIGTERM or SIGINT, or until ``stop``; then drain."""
+        assert self._loop is not None
+        assert self._stopping is not None
+        for each in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+                self._loop.add_signal_handler(each, self.stop)
+        await self._stopping.wait()
+        await self._drain()
+
+    def stop(self) -> None:
+        """Begin to stop."""
+        assert self._stopping is not None
+        self._stopping.set()
+
+    async def _drain(self) -> None:
+        """Send everybody away, and write everything down."""
+        for listener in self._listeners:
+            listener.close()
+        if self.failure is None:
+            self.broker.drain()
+            self._flush()
+        deadline = time.monotonic() + _DRAIN_S
+        while self.streams and time.monotonic() < deadline:  # noqa: ASYNC110 # a few turns at the very end
+            await asyncio.sleep(0.01)
+        for stream in list(self.streams):
+            if stream.transport is not None:
+                stream.transport.abort()
+        await asyncio.sleep(0)
+        assert self._loop is not None
+        while self._is_syncing or self._is_viewing:  # noqa: ASYNC110 # see above
+            await asyncio.sleep(0.005)
+        if self.failure is None:
+            with suppress(WhimbrelError):
+                seq = await self._loop.run_in_executor(self._disk, self._storage.log.sync)
+                self.broker.synced(seq)
+                put, drop = self.broker.state.changes()
+                self._storage.write_view(self.broker.applied, put, drop)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for pool in (self._disk, self._verifiers, self._packers):
+            pool.shutdown(wait=True, cancel_futures=True)
+        with suppress(WhimbrelError):
+            self._storage.close()
+        self._pack.close()
+
+    # -- turns of the loop -------------------------------------------------------------------------------------------
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Give the core what a client sent."""
+        broker = self.broker
+        broker.counters.bytes_received += len(data)
+        broker.receive(link, data, time.time_ns() // 1_000)
+        if not self._is_flushing:
+            self.flush_soon()
+        if broker.verifications:
+            self._verify()
+
+    def flush_soon(self) -> None:
+        """Write what there is at the end of this turn."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            assert self._loop is not None
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        broker = self.broker
+        dirty = broker.dirty
+        most = self.config.limits.send_buffer_bytes
+        while dirty:
+            link = dirty.pop()
+            link.is_dirty = False
+            stream = link.shell
+            assert isinstance(stream, _Stream)
+            transport = stream.transport
+            if transport is None or transport.is_closing():
+                link.out.clear()
+                continue
+            if link.out:
+                data = b"".join(link.out)
+                link.out.clear()
+                broker.counters.bytes_sent += len(data)
+                stream.write(data)
+                if link.is_choked and link.closing is None and transport.get_write_buffer_size() > most:
+                    broker.counters.slow_readers += 1
+                    _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
+                    link.closing = "it reads too slowly"
+                    transport.abort()
+            if link.closing is not None and not stream.is_leaving:
+                stream.is_leaving = True
+                stream.close()
+                broker.closed(link, microseconds())
+        self._sync_if_wanted()
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self.broker.tick(microseconds())
+        self.flush_soon()
+        self._loop.call_later(_TICK_S, self._tick)
+
+    def _tell_system(self) -> None:
+        """Publish what the broker knows of itself."""
+        assert self._loop is not None
+        self.broker.tell_system(system_values(self.broker, microseconds() - self.started_at), microseconds())
+        self.flush_soon()
+        self._loop.call_later(self.config.observe.sys_interval_s, self._tell_system)
+
+    # -- the disk ----------------------------------------------------------------------------------------------------
+
+    def _sync_if_wanted(self) -> None:
+        if self.broker.wants_sync and not self._is_syncing and self.failure is None:
+            self._sync(wait=True)
+
+    def _sync(self, *, wait: bool) -> None:
+        assert self._loop is not None
+        self._is_syncing = True
+        future = self._loop.run_in_executor(self._disk, lambda: self._storage.log.sync(wait=wait))
+        future.add_done_callback(lambda done: self._synced(done, wait=wait))
+
+    def _synced(self, done: asyncio.Future[int], *, wait: bool) -> None:
+        assert self._loop is not None
+        try:
+            seq = done.result()
+        except WhimbrelError as error:
+            self._failed(error)
+            return
+        self._is_syncing = False
+        self.broker.counters.syncs += 1
+        if wait:
+            self.broker.synced(seq)
+        else:
+            self.broker.refuse(is_refusing=False)
+        self._flush()
+
+    def _failed(self, error: WhimbrelError) -> None:
+        """Refuse whatever must be held until the disk takes it; where the log must be opened again, stop."""
+        assert self._loop is not None
+        _log.error("the log cannot be written", reason=str(error))
+        self.broker.refuse()
+        if self._storage.log.is_faulty:
+            self.failure = str(error)
+            self._is_syncing = False
+            self.stop()
+            return
+        self._loop.call_later(_RETRY_S, self._sync_again)
+
+    def _sync_again(self) -> None:
+        self._sync(wait=True)
+
+    def _write_out(self) -> None:
+        """Write what nobody waits for, so that it does not stay in memory for long."""
+        assert self._loop is not None
+        if not self._is_syncing and self._storage.log.pending and self.failure is None:
+            self._sync(wait=False)
+        self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
+
+    def _view(self) -> None:
+        """Bring the view up to date."""
+        assert self._loop is not None
+        if not self._is_viewing and not self.broker.is_refusing and self.failure is None:
+            self._is_viewing = True
+            applied = self.broker.applied
+            put, drop = self.broker.state.changes()
+            future = self._loop.run_in_executor(self._disk, self._storage.write_view, applied, put, drop)
+            future.add_done_callback(self._viewed)
+        self._loop.call_later(self.config.log.view_interval_s, self._view)
+
+    def _viewed(self, done: asyncio.Future[None]) -> None:
+        self._is_viewing = False
+        try:
+            done.result()
+        except WhimbrelError as error:
+            # The next rows would leave a gap: the view is made anew by the next start.
+            _log.warning("the view cannot be written; a restart will replay the log", reason=str(error))
+            self._is_viewing = True
+
+    # -- users and observers -----------------------------------------------------------------------------------------
+
+    def _verify(self) -> None:
+        assert self._loop is not None
+        waiting, self.broker.verifications = self.broker.verifications, []
+        for verification in waiting:
+            connect = verification.connect
+            if connect.username is None:
+                self._verified(verification, is_welcome=self.config.access.admits_anonymous)
+                continue
+            assert self._users is not None
+            future = self._loop.run_in_executor(self._verifiers, self._users.verify, connect.username, connect.password)
+            future.add_done_callback(
+                lambda done, verification=verification: self._verified(  # type: ignore[misc]
+                    verification, is_welcome=done.exception() is None and done.result()
+                )
+            )
+
+    def _verified(self, verification: Verification, *, is_welcome: bool) -> None:
+        self.broker.verified(verification, microseconds(), is_welcome=is_welcome)
+        self.flush_soon()
+
+    def observed(self, method: str, path: str) -> bytes:
+        """Answer a request for metrics or health."""
+        if method != "GET":
+            return response(405, b"only GET\n")
+        if path == "/healthz":
+            is_well = self.failure is None and not self.broker.is_refusing
+            return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
+        if path == "/metrics":
+            text = prometheus(self.broker, microseconds() - self.started_at)
+            return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return response(404, b"there are /metrics and /healthz\n")
+
+
+class ListenError(WhimbrelError):
+    """A port cannot be listened on. Reaction: choose another, or stop who has it."""
+
+    def __init__(self, kind: str, host: str, port: int, reason: str) -> None:
+        super().__init__(kind, host, port, reason)
+        self.kind, self.host, self.port, self.reason = kind, host, port, reason
+
+    def __str__(self) -> str:
+        return f"cannot listen on {self.host}:{self.port} ({self.kind}): {self.reason}"
+
+
+def certified_user(certificate: object) -> str | None:
+    """Return the common name of a client's certificate, which TLS has verified."""
+    if not isinstance(certificate, dict):
+        return None
+    for entry in certificate.get("subject", ()):
+        for name, value in entry:
+            if name == "commonName":
+                return str(value)
+    return None

@@ -1,0 +1,386 @@
+"""State: everything a broker knows that a restart has to know again, as a fold over its log.
+
+The live broker and a restart apply facts through the same methods. The hold is the heart; around it stands what only
+MQTT has: retained messages, packet identifiers of QoS 2, how long sessions outlive their connections.
+Rule: nothing here answers a client; what the hold hands over is put where the client's connection finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import cbor2
+
+from whimbrel.broker.clients import Client, Outgoing, Terms
+from whimbrel.broker.counters import Counters
+from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.broker.retained import Retained
+from whimbrel.broker.routes import Found, Routes
+from whimbrel.broker.sending import Sender
+from whimbrel.broker.visitors import Visitors
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store
+from whimbrel.hold.private import client_of, is_private
+from whimbrel.hold.rows import Key
+from whimbrel.hold.sessions import Hold
+from whimbrel.log.compact import receipt_prefix
+from whimbrel.log.records import BODY, body_of, row_from
+from whimbrel.model.facts import (
+    Fact,
+    InterestChanged,
+    Outcome,
+    PresenceChange,
+    PresenceChanged,
+    Receipt,
+    SessionChange,
+    SessionChanged,
+)
+from whimbrel.model.notification import Notification
+from whimbrel.model.rows import fact_of
+from whimbrel.model.subscription import InterestChange, SubscriptionIdentity
+
+__all__ = ["BrokerState"]
+
+_OWN_KINDS = frozenset({"notification", "retained", "client"})
+
+
+class BrokerState:
+    """Clients, sessions, subscriptions, retained messages and what is held."""
+
+    def __init__(self, node: str, *, hold: Hold | None = None, routes: Routes | None = None) -> None:
+        self.node = node
+        self.hold = Hold(node) if hold is None else hold
+        self.routes = Routes() if routes is None else routes
+        self.retained = Retained()
+        self.clients: dict[str, Client] = {}
+        self.messages: dict[int, Message] = {}
+        """What the hold holds."""
+        self.held_bytes = 0
+        self.counters = Counters()
+        self.sender: Sender | None = None
+        """None while a log is replayed: nobody is connected."""
+        self.ready: list[Client] = []
+        """Clients that something was handed over to."""
+        self.visitors: Visitors | None = None
+        self.wills: set[str] = set()
+        """Clients whose wills wait."""
+        self._terms: dict[tuple[str, tuple[Identity, ...]], Terms] = {}
+        self._touched: set[Key] = set()
+        self._current: Message | None = None
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    def replay(self, fact: Fact) -> None:
+        """Apply a fact of a log."""
+        if isinstance(fact, Notification):
+            message = Message.of(fact, body_of(fact)[0])
+            self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
+        elif isinstance(fact, PresenceChanged):
+            self.perform(self.apply_presence(fact), fact.changed_at)
+        elif isinstance(fact, InterestChanged):
+            self.apply_interest(fact)
+        elif isinstance(fact, SessionChanged):
+            self.perform(self.apply_session(fact), fact.changed_at)
+        elif isinstance(fact, Receipt):
+            if fact.notification.node == self.node:
+                self._apply_receipt(fact.handed_at, fact.session, fact.device, fact.notification.seq, fact.outcome)
+        else:
+            self.perform(self.hold.apply(fact), fact.state.reported_at)
+
+    def _match(self, message: Message, notification: Notification) -> Found:
+        if not self.routes.has_content:
+            return self.routes.by_subject(message.subject)
+        return self.routes.by_content([message.subject], [notification.attributes])[0]
+
+    def apply_publication(self, message: Message, found: Found, packet_id: int, now: int) -> None:
+        """Take in a publication that is accepted, and who wants it."""
+        if packet_id:
+            publisher = self.clients.get(message.publisher or "")
+            if publisher is not None:
+                publisher.received.add(packet_id)
+                self._touched.add(("client", publisher.id))
+        commands = self.hold.published(
+            message.seq, now, message.expires_at, found, qos=message.qos, publisher=message.publisher
+        )
+        if commands:
+            self._current = message
+            self.perform(commands, now)
+            self._current = None
+        if message.retain:
+            self._retain(message)
+
+    def _retain(self, message: Message) -> None:
+        self._touched.add(("retained", message.subject))
+        if message.payload:
+            self.retained.put(message)
+        else:
+            self.retained.remove(message.subject)
+
+    def apply_presence(self, fact: PresenceChanged) -> list[Command]:
+        """Take in what a device did."""
+        change = fact.change
+        self._touched.add(("client", fact.device))
+        if change is PresenceChange.JOINED and fact.session is not None and is_private(fact.session):
+            client = self.clients.get(fact.device)
+            if client is None:
+                client = self.clients[fact.device] = Client(fact.device, fact.session)
+            client.expiry_us = fact.session_expiry_us or 0
+            client.disconnected_at = None
+        client = self.clients.get(fact.device)
+        if client is not None:
+            if change is PresenceChange.DISCONNECTED:
+                client.land()
+                client.disconnected_at = fact.changed_at
+                if fact.session_expiry_us is not None:
+                    client.expiry_us = fact.session_expiry_us
+            elif change is PresenceChange.RELEASED:
+                client.received.discard(fact.packet_id or 0)
+            elif change is PresenceChange.COMPLETED:
+                client.releasing.discard(fact.packet_id or 0)
+        return self.hold.apply(fact)
+
+    def apply_interest(self, fact: InterestChanged) -> None:
+        """Take in a change of a subscription."""
+        subscription = fact.subscription
+        identity = (subscription.subject_filter, subscription.name)
+        commands = self.hold.apply(fact)
+        client = self.clients.get(fact.device or "") if is_private(subscription.session) else None
+        if fact.change is InterestChange.REMOVED:
+            self.routes.remove(subscription.session, identity)
+            if client is not None:
+                client.subscribed.discard(identity)
+        else:
+            self.routes.put(subscription)
+            if client is not None:
+                client.subscribed.add(identity)
+        self._terms.clear()
+        self.perform(commands, fact.changed_at)
+
+    def apply_session(self, fact: SessionChanged) -> list[Command]:
+        """Take in what became of a session."""
+        if fact.change is SessionChange.DELETED:
+            for subscription in self.hold.subscriptions(fact.session):
+                self.routes.remove(fact.session, (subscription.subject_filter, subscription.name))
+            self._terms.clear()
+            if is_private(fact.session) and fact.device is not None:
+                gone = self.clients.pop(fact.device, None)
+                if gone is not None:
+                    gone.land()
+                    gone.received.clear()
+                    gone.releasing.clear()
+                self._touched.add(("client", fact.device))
+        return self.hold.apply(fact)
+
+    def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
+        """Take in what became of a hand-over that the client's flights know of already."""
+        self.perform(self.hold.confirmed(at, session, device, seq, outcome), at)
+
+    def _apply_receipt(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
+        """Take in what became of a hand-over, before a restart."""
+        client = self.clients.get(device)
+        if client is not None:
+            identifier = packet_id_of(seq)
+            out = client.flying.pop(identifier, None)
+            if out is None:
+                out = self._unqueued(client, seq)
+            if out is not None and out.qos == 2 and outcome is Outcome.DELIVERED:
+                client.releasing.add(identifier)
+                self._touched.add(("client", device))
+        self.settle(at, session, device, seq, outcome)
+
+    @staticmethod
+    def _unqueued(client: Client, seq: int) -> Outgoing | None:
+        """Take what was handed over before a restart out of the queue, where it stands near the beginning."""
+        for at, out in enumerate(client.queue):
+            if out.message.seq == seq:
+                del client.queue[at]
+                client.queued_bytes -= len(out.message.body)
+                return out
+        return None
+
+    def tick(self, now: int) -> None:
+        """Let time pass."""
+        self.perform(self.hold.tick(now), now)
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def perform(self, commands: Iterable[Command], now: int) -> None:
+        """Do what the hold says."""
+        for command in commands:
+            kind = type(command)
+            if kind is HandOver:
+                self._hand_over(command, now)  # type: ignore[arg-type]  # narrowed by its class
+            elif kind is Settle:
+                self._count(command)  # type: ignore[arg-type]
+            elif kind is Store:
+                message = self._current
+                assert message is not None
+                self.messages[message.seq] = message
+                self.held_bytes += message.size
+                self._touched.add(("notification", message.seq))
+            elif kind is Forget:
+                gone = self.messages.pop(command.seq, None)  # type: ignore[union-attr]
+                if gone is not None:
+                    self.held_bytes -= gone.size
+                    self._touched.add(("notification", gone.seq))
+
+    def _count(self, settled: Settle) -> None:
+        if settled.outcome is Outcome.EXPIRED:
+            self.counters.expired += 1
+        elif settled.outcome is Outcome.DISPLACED:
+            self.counters.displaced += 1
+        elif settled.outcome is Outcome.DROPPED:
+            self.counters.dropped += 1
+
+    def _hand_over(self, command: HandOver, now: int) -> None:
+        client = self.clients.get(command.device)
+        if client is None or not command.is_copy:
+            return
+        current = self._current
+        message = current if current is not None and current.seq == command.seq else self.messages.get(command.seq)
+        if message is None:
+            return
+        terms = tuple(self.terms(session, identities, command.device) for session, identities in command.sessions)
+        identifiers: tuple[int, ...] = ()
+        keeps_retain = False
+        for each in terms:
+            identifiers += each.identifiers
+            keeps_retain = keeps_retain or each.keeps_retain
+        retain = message.retain and keeps_retain
+        if not command.qos:
+            if self.sender is not None and client.link is not None and self._may_receive(client, message):
+                self.sender.copy(client.link, message, identifiers, now, retain=retain)
+            return
+        dup = command.is_again and command.seq not in client.never_sent
+        client.put(Outgoing(message, command.qos, retain, dup, identifiers, terms))
+        self.ready.append(client)
+
+    def _may_receive(self, client: Client, message: Message) -> bool:
+        assert client.link is not None
+        return self.visitors is None or self.visitors.may_receive(client.link, client.id, message.subject)
+
+    def terms(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
+        """Return what the subscriptions say about handing over."""
+        found = self._terms.get((session, identities))
+        if found is None:
+            subscriptions = [
+                subscription
+                for identity in identities
+                if (subscription := self.hold.subscription(session, identity)) is not None
+            ]
+            found = self._terms[session, identities] = Terms(
+                session,
+                identities,
+                tuple(each.identifier for each in subscriptions if each.identifier is not None),
+                any(each.retain_as_published for each in subscriptions),
+                receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
+            )
+        return found
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def is_owed(self, found: Found) -> bool:
+        """Tell whether any of these sessions outlives its connection."""
+        for session, _ in found:
+            client = self.clients.get(client_of(session) or "")
+            if client is None or client.is_persistent:
+                return True
+        return False
+
+    def due_wills(self, now: int) -> list[Client]:
+        """Return the clients whose wills are to be sent."""
+        due = []
+        for name in self.wills:
+            client = self.clients.get(name)
+            if client is not None and client.will_due is not None and client.will_due <= now:
+                due.append(client)
+        return due
+
+    def lapsed(self, now: int) -> list[Client]:
+        """Return the clients whose sessions have outlived their connections long enough."""
+        return [
+            client
+            for client in self.clients.values()
+            if client.link is None
+            and client.disconnected_at is not None
+            and client.disconnected_at + client.expiry_us <= now
+        ]
+
+    # -- the view ----------------------------------------------------------------------------------------------------
+
+    def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
+        """Return the rows to put and to drop since the last call."""
+        put, drop = self.hold.changes()
+        touched, self._touched = self._touched, set()
+        for key in touched:
+            value = self._row(key)
+            if value is None:
+                drop.add(key)
+            else:
+                put[key] = value
+        return put, drop
+
+    def _row(self, key: Key) -> bytes | None:
+        kind, whose = key
+        if kind == "notification":
+            message = self.messages.get(whose)  # type: ignore[arg-type]  # the key of a notification is its seq
+            return None if message is None else message.body
+        if kind == "retained":
+            retained = self.retained.get(str(whose))
+            return None if retained is None else retained.body
+        client = self.clients.get(str(whose))
+        if client is None:
+            return None
+        return cbor2.dumps(
+            [
+                client.session,
+                client.expiry_us,
+                client.disconnected_at,
+                sorted(client.received),
+                sorted(client.releasing),
+            ]
+        )
+
+    @classmethod
+    def restore(cls, node: str, rows: Iterable[tuple[Key, bytes]], *, routes: Routes | None = None) -> BrokerState:
+        """Return the state that a view has the rows of."""
+        own: list[tuple[Key, bytes]] = []
+
+        def of_the_hold() -> Iterator[tuple[Key, bytes]]:
+            for key, value in rows:
+                if key[0] in _OWN_KINDS:
+                    own.append((key, value))
+                else:
+                    yield key, value
+
+        state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
+        for (kind, whose), value in own:
+            state._restore_row(str(kind), whose, value)
+        for session in state.hold.sessions():
+            client = state.clients.get(client_of(session) or "")
+            for subscription in state.hold.subscriptions(session):
+                state.routes.put(subscription)
+                if client is not None:
+                    client.subscribed.add((subscription.subject_filter, subscription.name))
+        return state
+
+    def _restore_row(self, kind: str, whose: str | int | None, value: bytes) -> None:
+        if kind == "client":
+            client = self.clients[str(whose)] = Client(str(whose), "")
+            client.session, client.expiry_us, client.disconnected_at, received, releasing = cbor2.loads(value)
+            client.received, client.releasing = set(received), set(releasing)
+            return
+        message = _message(self.node, value)
+        if kind == "retained":
+            self.retained.put(message)
+        else:
+            self.messages[message.seq] = message
+            self.held_bytes += message.size
+
+
+def _message(node: str, body: bytes) -> Message:
+    seq, number = BODY.unpack_from(body)
+    fact = fact_of(*row_from(node, seq, number, body[BODY.size :]))
+    if not isinstance(fact, Notification):
+        raise InvalidValueError("row of a view", type(fact).__name__, "a notification")
+    return Message.of(fact, body)

@@ -1,0 +1,145 @@
+"""Subscribing: what a SUBSCRIBE asks for, as subscriptions of the hold (shared decisions: docs/reference/mqtt.md).
+
+Version 5 says content filters and options as user properties, one set a packet; version 3.1.1 says a content filter as
+``$filter/<base64url of its text>/<topic filter>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whimbrel.errors import FilterError, WhimbrelError
+from whimbrel.language.filters import parse
+from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.subscription import Subscription
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import SubscriptionRequest
+from whimbrel.mqtt.topics import check_topic_filter, split_share
+
+__all__ = ["NO_OPTIONS", "Limits", "Options", "identity_of", "options_of", "subscription_of"]
+
+_IN_TOPIC = "$filter/"
+_KNOWN = ("filter", "ttl", "max", "name")
+_LATER = ("policy", "near", "key")
+_MAX_TTL_S = 10 * 365 * 24 * 3_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a subscription may ask for, and what it gets where it does not ask."""
+
+    filter_bytes: int = 16_384
+    topic_bytes: int = 4_096
+    topic_levels: int = 64
+    maximum_qos: int = 2
+    ttl_us: int = 604_800_000_000
+    max_held: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The user properties of a SUBSCRIBE or UNSUBSCRIBE that mean something here."""
+
+    filter_text: str | None = None
+    ttl_us: int | None = None
+    max_held: int | None = None
+    name: str = ""
+
+
+NO_OPTIONS = Options()
+
+
+def options_of(user: Sequence[tuple[str, str]], limits: Limits) -> Options:
+    """Read user properties; a bad one raises ``ProtocolError`` with what was found and what is allowed."""
+    if not user:
+        return NO_OPTIONS
+    found: dict[str, str] = {}
+    for name, value in user:
+        if name in _LATER:
+            raise _refusal(f"user property {name}, which this broker does not offer")
+        if name in _KNOWN:
+            if name in found:
+                raise _refusal(f"user property {name} twice; one set of options a packet")
+            found[name] = value
+    text = found.get("filter")
+    if text is not None:
+        _check_filter(text, limits)
+    return Options(
+        filter_text=text,
+        ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
+        max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
+        name=found.get("name", ""),
+    )
+
+
+def subscription_of(
+    request: SubscriptionRequest, options: Options, session: str, identifier: int | None, limits: Limits
+) -> Subscription:
+    """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code of the answer."""
+    topic_filter, name, text = _parts(request.topic_filter, options, limits)
+    _, plain = split_share(topic_filter)
+    check_topic_filter(plain)
+    if len(topic_filter.encode()) > limits.topic_bytes or plain.count("/") >= limits.topic_levels:
+        allowed = f"at most {limits.topic_bytes} bytes and {limits.topic_levels} levels"
+        raise ProtocolError(
+            ReasonCode.TOPIC_FILTER_INVALID, f"a topic filter of {len(topic_filter)} characters, {allowed}"
+        )
+    try:
+        return Subscription(
+            session=session,
+            subject_filter=topic_filter,
+            name=name,
+            filter_text=text,
+            ttl_us=limits.ttl_us if options.ttl_us is None else options.ttl_us,
+            max_held=limits.max_held if options.max_held is None else min(options.max_held, limits.max_held),
+            qos=min(request.qos, limits.maximum_qos),
+            no_local=request.no_local,
+            retain_as_published=request.retain_as_published,
+            identifier=identifier,
+        )
+    except WhimbrelError as error:
+        raise _refusal(str(error)) from error
+
+
+def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
+    """Return what the subscription is known by that an UNSUBSCRIBE names."""
+    plain, name, _ = _parts(topic_filter, options, limits)
+    return plain, name
+
+
+def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, str | None]:
+    """Return topic filter, name and content filter; in 3.1.1 the content filter is also what tells two apart."""
+    if not topic_filter.startswith(_IN_TOPIC):
+        return topic_filter, options.name, options.filter_text
+    encoded, _, plain = topic_filter.removeprefix(_IN_TOPIC).partition("/")
+    try:
+        text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise _refusal("$filter/ is followed by base64url of a filter's text, a slash and a topic filter") from None
+    _check_filter(text, limits)
+    return plain, options.name or _IN_TOPIC + encoded, text
+
+
+def _check_filter(text: str, limits: Limits) -> None:
+    if len(text.encode()) > limits.filter_bytes:
+        raise _refusal(f"a filter of {len(text.encode())} bytes, at most {limits.filter_bytes} are allowed")
+    try:
+        parse(text)
+    except FilterError as error:
+        raise _refusal(
+            f"filter error {error.code:d} at line {error.line}, column {error.column}: {error.reason}"
+        ) from error
+
+
+def _number(name: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
+    return int(text)
+
+
+def _refusal(reason: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)

@@ -1,0 +1,275 @@
+"""Users: who may connect, in a file of one line a user: ``name:scrypt$n$r$p$salt$hash:group,group``.
+
+Salt and hash are base64; the groups, and the colon before them, may be missing. Empty lines and lines that begin with
+``#`` say nothing, and stay where they are when users come and go.
+
+Rule: no password is kept, only its scrypt hash; neither stands in an error.
+Rule: a question costs the same whoever asks: for a name that is not in the file, the password is compared with the
+hash of somebody who is, and the answer is no.
+Rule: the file is replaced as a whole, under a lock, and only its owner may read it: a reader sees old or new.
+Rule: questions may be asked from any thread, also while users come and go. scrypt takes tens of milliseconds and lets
+other threads run meanwhile, so an event loop asks ``verify`` in a thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import os
+import re
+import secrets
+import tempfile
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.broker.config import ConfigError
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.access import DEFAULT_COST, MIN_SALT_BYTES, Cost, PasswordHash
+from whimbrel.log.files import make_folder, rename, write_all
+from whimbrel.model.bounds import name as checked_name
+
+__all__ = ["User", "Users", "check_group", "check_user_name"]
+
+MAX_FILE_BYTES = 64 << 20
+MAX_NAME_BYTES = 255
+_ALLOWED_LINE = "name:scrypt$n$r$p$salt$hash, and perhaps :group,group"
+_HASH = re.compile(r"scrypt\$([0-9]{1,9})\$([0-9]{1,9})\$([0-9]{1,9})\$([A-Za-z0-9+/]+={0,2})\$([A-Za-z0-9+/]+={0,2})")
+_UNPRINTED = {"Cc", "Zl", "Zp"}  # control characters, among them tab and line feed, and Unicode's line breaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One line of the file."""
+
+    name: str
+    password: PasswordHash
+    groups: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_user_name(self.name)
+        for group in self.groups:
+            check_group(group)
+
+    def to_line(self) -> str:
+        """Return the line of the file, without its end."""
+        cost = self.password.cost
+        salt, digest = (base64.b64encode(part).decode() for part in (self.password.salt, self.password.digest))
+        line = f"{self.name}:scrypt${cost.n}${cost.r}${cost.p}${salt}${digest}"
+        return f"{line}:{','.join(sorted(self.groups))}" if self.groups else line
+
+
+def check_user_name(name: object) -> str:
+    """Return *name* if a user may have it, or raise ``InvalidValueError``."""
+    return _checked("user name", name, ":")
+
+
+def check_group(name: object) -> str:
+    """Return *name* if a group may have it, or raise ``InvalidValueError``."""
+    return _checked("group name", name, ":,")
+
+
+def _checked(what: str, value: object, separators: str) -> str:
+    name = checked_name(what, value, max_bytes=MAX_NAME_BYTES)
+    if any(each in separators or unicodedata.category(each) in _UNPRINTED for each in name):
+        marks = " and ".join(repr(each) for each in separators)
+        raise InvalidValueError(what, name, f"text without {marks}, control characters and line breaks")
+    # A line that begins with # is a comment; editors strip blanks at the ends of lines.
+    if name != name.strip() or name.startswith("#"):
+        raise InvalidValueError(what, name, "text that neither begins with # nor begins or ends with white space")
+    return name
+
+
+class Users:
+    """The users of one file; what they were when it was read, and after each change made here."""
+
+    def __init__(self, path: Path, users: Mapping[str, User]) -> None:
+        self._path = path
+        self._set(users)
+
+    @classmethod
+    def read(cls, path: Path, *, missing_ok: bool = False) -> Users:
+        """Return the users in the file *path*, or raise ``ConfigError`` naming the line that is none."""
+        return cls(path, _users(path, _lines(path, missing_ok=missing_ok)))
+
+    def _set(self, users: Mapping[str, User]) -> None:
+        # One assignment, so that another thread sees the old or the new, whole.
+        self._state = (dict(users), tuple(user.password for user in users.values()) or (_nobody(),))
+
+    # -- ask -----------------------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of all users, sorted."""
+        return sorted(self._state[0])
+
+    def groups(self, name: str) -> frozenset[str]:
+        """Return the groups that the user *name* is in; none if there is no such user."""
+        user = self._state[0].get(name)
+        return frozenset() if user is None else user.groups
+
+    def verify(self, name: str, password: bytes | str | None) -> bool:
+        """Return whether *name* is a user and *password* theirs. Takes tens of milliseconds, in any thread."""
+        users, hashes = self._state
+        user = users.get(name)
+        # Where costs differ, the same unknown name always costs the same, as a known one does: hash() is as constant
+        # as the process, and keyed, so nobody outside can tell which user stands in.
+        hashed = hashes[hash(name) % len(hashes)] if user is None else user.password
+        is_theirs = hashed.verify(_text(password))
+        return is_theirs and user is not None
+
+    # -- change --------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, name: str, password: str, *, groups: Collection[str] | None = None, cost: Cost = DEFAULT_COST
+    ) -> bool:
+        """Let *name* be a user with *password*; return whether there was no such user before.
+
+        The groups of a user who was there stay if *groups* is not given. The file is made if there is none.
+        """
+        check_user_name(name)
+        for group in groups or ():
+            check_group(group)
+        hashed = PasswordHash.of(password, salt=secrets.token_bytes(MIN_SALT_BYTES), cost=cost)
+        with _locked(self._path) as path:
+            lines = _lines(path, missing_ok=True)
+            users = _users(path, lines)
+            before = users.get(name)
+            kept = before.groups if before is not None and groups is None else frozenset(groups or ())
+            user = User(name=name, password=hashed, groups=kept)
+            if before is None:
+                lines.append(user.to_line())
+            else:
+                lines[_place(lines, name)] = user.to_line()
+            _put(path, lines)
+            self._set({**users, name: user})
+        return before is None
+
+    def remove(self, name: str) -> bool:
+        """Let *name* be no user; return whether there was one."""
+        with _locked(self._path) as path:
+            lines = _lines(path, missing_ok=True)
+            users = _users(path, lines)
+            was_there = users.pop(name, None) is not None
+            if was_there:
+                del lines[_place(lines, name)]
+                _put(path, lines)
+            self._set(users)
+        return was_there
+
+
+def _text(password: bytes | str | None) -> str | None:
+    """Return *password* as text; MQTT's are bytes, and those that are no UTF-8 are nobody's."""
+    if not isinstance(password, bytes):
+        return password
+    try:
+        return password.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _nobody() -> PasswordHash:
+    """Return a hash that stands in where there is no user at all: random bytes, which are nobody's password."""
+    return PasswordHash(salt=secrets.token_bytes(MIN_SALT_BYTES), digest=secrets.token_bytes(32))
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _lines(path: Path, *, missing_ok: bool) -> list[str]:
+    """Return the lines of the file; only a line feed ends one, whatever else Unicode has."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        if missing_ok:
+            return []
+        raise ConfigError(str(path), "", error.strerror, "a file; `whimbrel user add` makes one") from None
+    except OSError as error:
+        raise ConfigError(str(path), "", error.strerror or str(error), "a file that can be read") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(str(path), "", f"more than {MAX_FILE_BYTES} bytes", f"at most {MAX_FILE_BYTES}")
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(str(path), f"line {line}", data[error.start : error.start + 1], "UTF-8") from None
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _users(path: Path, lines: list[str]) -> dict[str, User]:
+    users: dict[str, User] = {}
+    for number, line in enumerate(lines, start=1):
+        user = _user(str(path), f"line {number}", line)
+        if user is None:
+            continue
+        if user.name in users:
+            raise ConfigError(str(path), f"line {number}", user.name, "a user who is not in a line above")
+        users[user.name] = user
+    return users
+
+
+def _user(source: str, where: str, line: str) -> User | None:
+    """Return the user of a line, ``None`` if it has none; an error quotes a name and never a hash."""
+    line = line.rstrip("\r")
+    if _says_nothing(line):
+        return None
+    name, _, rest = line.partition(":")
+    hashed, _, groups = rest.partition(":")
+    parts = _HASH.fullmatch(hashed)
+    if parts is None:
+        raise ConfigError(source, where, "something else", _ALLOWED_LINE)
+    try:
+        n, r, p = (int(part) for part in parts.group(1, 2, 3))
+        salt, digest = (base64.b64decode(part, validate=True) for part in parts.group(4, 5))
+        password = PasswordHash(salt=salt, digest=digest, cost=Cost(n=n, r=r, p=p))
+        return User(name=name, password=password, groups=frozenset(groups.split(",") if groups else ()))
+    except binascii.Error:
+        raise ConfigError(source, where, "something else", "base64 for salt and hash") from None
+    except InvalidValueError as error:
+        raise ConfigError(source, f"{where}: {error.what}", error.found, error.allowed) from None
+
+
+def _says_nothing(line: str) -> bool:
+    return not line.strip() or line.startswith("#")
+
+
+def _place(lines: list[str], name: str) -> int:
+    return next(index for index, line in enumerate(lines) if line.startswith(f"{name}:") and not _says_nothing(line))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """Hold the lock of the users file; yield where it really is, so that a symbolic link stays one.
+
+    The lock is a file of its own, beside: the users file itself is another one after each change.
+    """
+    path = path.resolve()
+    make_folder(path.parent)
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits: whoever holds it writes one small file
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+def _put(path: Path, lines: list[str]) -> None:
+    """Let *path* hold *lines*: all of them or what it held before; only its owner may read it."""
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 0600
+    try:
+        try:
+            with suppress(OSError):  # an administrator's change must not take the file from the broker's account
+                was = path.stat()
+                os.fchown(descriptor, was.st_uid, was.st_gid)
+            write_all(descriptor, "".join(f"{line}\n" for line in lines).encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        rename(Path(beside), path)
+    except BaseException:
+        with suppress(OSError):
+            Path(beside).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,136 @@
+"""``whimbrel serve``: run the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+__all__ = ["serve"]
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def serve(
+    *,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings; see --print-config.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Where the log and its view are kept.")
+    ] = None,
+    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="The name of this node.")] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen; loopback if not given.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="MQTT over TCP; 0 is any free port, -1 none.")] = None,
+    ws_port: Annotated[int | None, typer.Option("--ws-port", help="MQTT over WebSocket.")] = None,
+    tls_port: Annotated[int | None, typer.Option("--tls-port", help="MQTT over TLS.")] = None,
+    wss_port: Annotated[int | None, typer.Option("--wss-port", help="MQTT over WebSocket and TLS.")] = None,
+    http_port: Annotated[int | None, typer.Option("--http-port", help="/metrics and /healthz.")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option("--tls-certificate", metavar="FILE", help="The certificate, as PEM.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="FILE", help="Its key, as PEM.")] = None,
+    tls_client_ca: Annotated[
+        str | None, typer.Option("--tls-client-ca", metavar="FILE", help="Who signs clients' certificates, as PEM.")
+    ] = None,
+    users: Annotated[
+        str | None, typer.Option("--users", metavar="FILE", help="Who may connect; made by `whimbrel user add`.")
+    ] = None,
+    rights: Annotated[
+        str | None, typer.Option("--rights", metavar="FILE", help="Who may use which topics, as TOML.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every setting with its meaning, and exit.")
+    ] = False,
+) -> None:
+    """Run a broker for MQTT 5 and 3.1.1 until it is told to stop (Ctrl-C or SIGTERM).
+
+    Everything it accepts is kept in a log under --data, and a broker that was killed goes on where the log ends.
+    Settings come from --config, and options given here go before them.
+
+    Example: whimbrel serve --port 1883 --ws-port 8083 --data whimbrel-data
+    """
+    # The broker's parts are loaded here, so that other commands start quickly.
+    from whimbrel.broker.config import Config, read_config
+    from whimbrel.broker.config import print_config as printed
+
+    config = Config() if config_file is None else read_config(config_file)
+    config = config.with_overrides({
+        "node.name": node,
+        "node.data": data,
+        "listen.host": host,
+        "listen.port": port,
+        "listen.ws_port": ws_port,
+        "listen.tls_port": tls_port,
+        "listen.wss_port": wss_port,
+        "listen.http_port": http_port,
+        "tls.certificate": tls_certificate,
+        "tls.key": tls_key,
+        "tls.client_ca": tls_client_ca,
+        "access.users": users,
+        "access.rights": rights,
+    })  # fmt: skip
+    if print_config:
+        typer.echo(printed(config), nl=False)
+        return
+    from whimbrel.broker.server import Server
+
+    _set_up_logging(config.observe.log_format, config.observe.log_level)
+    log = structlog.get_logger("whimbrel")
+    server = Server(config)
+    found = server.restored
+    if found.rebuilt is not None:
+        log.warning("the view was rebuilt from the log", reason=found.rebuilt)
+    log.info(
+        "log opened", data=config.node.data, last_seq=found.recovery.last_seq, replayed=found.replayed,
+        cut_bytes=found.recovery.cut_bytes,
+    )  # fmt: skip
+    # What is there now stays: the garbage collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    _run(_serve(server, log))
+    if server.failure is not None:
+        typer.echo(f"error: {server.failure}", err=True)
+        raise typer.Exit(1)
+
+
+async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 # its room is loaded late
+    try:
+        await server.start()
+    except BaseException:
+        server.close()
+        raise
+    log.info("listening", host=server.config.listen.host, **server.ports)
+    await server.serve()
+    log.info("stopped")
+
+
+def _run(coroutine) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(coroutine)
+    else:
+        uvloop.run(coroutine)
+
+
+def _set_up_logging(form: str, level: str) -> None:
+    renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,118 @@
+"""``whimbrel user``: who may connect to a broker.
+
+Rule: a password never stands in an argument, where other processes and the shell's history could see it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whimbrel.cli.lines import name_of
+from whimbrel.errors import InvalidValueError
+
+if TYPE_CHECKING:  # hashes and what they stand on need not be loaded for other commands
+    from whimbrel.broker.users import Users
+
+__all__ = ["app"]
+
+_MAX_PASSWORD_FILE_BYTES = 65_536
+
+app = typer.Typer(
+    help="Keep the users file of a broker: add, list, remove.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
+File = Annotated[Path, typer.Option("--file", metavar="FILE", help="The users file.")]
+DEFAULT_FILE = Path("whimbrel-data/users")
+
+
+@app.command()
+def add(
+    name: Name,
+    *,
+    file: File = DEFAULT_FILE,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="GROUP", help="A group the user is in; may be given several times."),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option("--password-file", metavar="FILE", help="Read the password from here; - is standard input."),
+    ] = None,
+) -> None:
+    """Add the user NAME, or give a user who is there another password.
+
+    Asks for the password twice, without showing it; --password-file takes it from the one line of a file instead.
+    Only a hash of it is kept. The groups of a user who is there stay as they are, unless --group is given.
+    The broker uses the file if its configuration names it: users in the section [access].
+    """
+    from whimbrel.broker.users import check_group, check_user_name  # see Users above
+
+    check_user_name(name)  # before anybody types a password for nothing
+    for each in group or ():
+        check_group(each)
+    users = _read(file, missing_ok=True)
+    password = _asked(name) if password_file is None else _password_from(password_file)
+    is_new = users.add(name, password, groups=group or None)
+    typer.echo(f"{name}: added to {file}" if is_new else f"{name}: password changed in {file}")
+
+
+@app.command("list")
+def list_(
+    *,
+    file: File = DEFAULT_FILE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Print the users and their groups, one user a line."""
+    users = _read(file)
+    found = [(name, sorted(users.groups(name))) for name in users.names()]
+    if as_json:
+        typer.echo(json.dumps([{"name": name, "groups": groups} for name, groups in found], ensure_ascii=False))
+        return
+    for name, groups in found:
+        typer.echo(f"{name}  ({', '.join(groups)})" if groups else name)
+    if not found:
+        typer.echo(f"{file} has no users")
+
+
+@app.command()
+def remove(name: Name, *, file: File = DEFAULT_FILE) -> None:
+    """Remove the user NAME; exit 1 if there is no such user."""
+    if not _read(file).remove(name):
+        typer.echo(f"{name}: no such user in {file}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{name}: removed from {file}")
+
+
+def _read(file: Path, *, missing_ok: bool = False) -> Users:
+    from whimbrel.broker.users import Users  # see above
+
+    return Users.read(file, missing_ok=missing_ok)
+
+
+def _asked(name: str) -> str:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("there is no terminal to ask for the password; give --password-file")
+    found: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt="The same again", err=True)
+    return found
+
+
+def _password_from(path: Path) -> str:
+    """Return the one line that *path* holds, without its end; an error quotes nothing of it."""
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(_MAX_PASSWORD_FILE_BYTES)
+    else:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_PASSWORD_FILE_BYTES)
+    try:
+        line = data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InvalidValueError(name_of(path), "something else", "a password in UTF-8") from None
+    if "\n" in line or "\r" in line:
+        raise InvalidValueError(name_of(path), "several lines", "one line, the password")
+    return line

@@ -1,0 +1,166 @@
+"""The server's side of one connection: what a client may send now, and how much may be sent to it.
+
+Rule: no socket and no clock. Bytes come in, packets come out; a breach of the protocol is ``failure``, for good.
+Rule: everything that belongs to the connection and not to the session is here: version, aliases, flow control, limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from whimbrel.mqtt.codec import Decoder
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import V5, Auth, Connack, Connect, Packet, Pingresp, Publish, Suback, Unsuback
+from whimbrel.mqtt.properties import Property
+
+__all__ = ["MAX_RECEIVE", "Phase", "ServerConnection", "ServerLimits"]
+
+MAX_RECEIVE = 65_535
+"""The receive maximum of whoever does not say."""
+
+_FROM_SERVERS = (Connack, Suback, Unsuback, Pingresp)
+
+
+class Phase(Enum):
+    """How far a connection is."""
+
+    NEW = "new"
+    """Waiting for CONNECT."""
+    CONNECTING = "connecting"
+    """CONNECT came and is being answered."""
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What the server lets one client do."""
+
+    packet_bytes: int = 1_048_576
+    receive_maximum: int = 32
+    topic_alias_maximum: int = 32
+    outbound_topic_aliases: int = 32
+
+
+class ServerConnection:
+    """One client's connection, from its first byte to its last."""
+
+    __slots__ = (
+        "_aliases",
+        "_decoder",
+        "_limits",
+        "_outbound",
+        "_outbound_maximum",
+        "failure",
+        "max_packet_bytes",
+        "phase",
+        "receive_maximum",
+        "unanswered",
+        "version",
+    )
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._decoder = Decoder(max_packet_bytes=limits.packet_bytes)
+        self._aliases: dict[int, str] = {}
+        self._outbound: dict[str, int] = {}
+        self._outbound_maximum = 0
+        self.phase = Phase.NEW
+        self.version = V5
+        self.failure: ProtocolError | None = None
+        self.receive_maximum = MAX_RECEIVE
+        """How many QoS 1 and 2 publications the client takes before it answers."""
+        self.max_packet_bytes = 0
+        """The longest packet the client takes; 0: any."""
+        self.unanswered = 0
+        """Publications of the client, QoS 1 and 2, that it has no last answer to."""
+
+    def receive(self, data: bytes) -> list[Packet]:
+        """Take in *data*; return the packets that are whole and allowed. Aliases are resolved."""
+        if self.failure is not None:
+            return []
+        packets = self._decoder.receive(data)
+        for at, packet in enumerate(packets):
+            if type(packet) is Publish:
+                if packet.properties or not packet.topic:  # else there is no alias
+                    try:
+                        packets[at] = self._resolved(packet)
+                    except ProtocolError as error:
+                        self.failure = error
+                        return packets[:at]
+            else:
+                trouble = self._trouble(packet)
+                if trouble is not None:
+                    self.failure = trouble
+                    return packets[:at]
+        self.failure = self._decoder.failure
+        return packets
+
+    def _trouble(self, packet: Packet) -> ProtocolError | None:
+        if type(packet) is Connect:
+            if self.phase is not Phase.NEW:
+                return ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
+            self._begin(packet)
+        elif type(packet) in _FROM_SERVERS:
+            return ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} from a client")
+        elif type(packet) is Auth:
+            return ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH, and no authentication method was agreed on")
+        return None
+
+    def _begin(self, connect: Connect) -> None:
+        self.phase = Phase.CONNECTING
+        self.version = connect.version
+        properties = connect.properties
+        self.receive_maximum = properties.integer(Property.RECEIVE_MAXIMUM) or MAX_RECEIVE
+        self.max_packet_bytes = properties.integer(Property.MAXIMUM_PACKET_SIZE) or 0
+        aliases = properties.integer(Property.TOPIC_ALIAS_MAXIMUM) or 0
+        self._outbound_maximum = min(aliases, self._limits.outbound_topic_aliases)
+
+    def _resolved(self, packet: Publish) -> Publish:
+        """Return *packet* with its topic, where it came under an alias (MQTT 5, 3.3.2.3.4)."""
+        if packet.properties.identifiers:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a subscription identifier in a client's PUBLISH")
+        alias = packet.properties.integer(Property.TOPIC_ALIAS)
+        if alias is None:
+            return packet
+        if not 0 < alias <= self._limits.topic_alias_maximum:
+            allowed = f"allowed are 1 to {self._limits.topic_alias_maximum}"
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}, {allowed}")
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+            return packet
+        topic = self._aliases.get(alias)
+        if topic is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias}, which stands for no topic yet")
+        return packet._replace(topic=topic)
+
+    # -- flow control ------------------------------------------------------------------------------------------------
+
+    def publication_begins(self) -> bool:
+        """Count a QoS 1 or 2 publication of the client; tell whether it may have that many (4.9)."""
+        self.unanswered += 1
+        return self.version != V5 or self.unanswered <= self._limits.receive_maximum
+
+    def publication_ends(self) -> None:
+        """Count the last answer to one."""
+        if self.unanswered:
+            self.unanswered -= 1
+
+    # -- outbound ----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_outbound_aliases(self) -> bool:
+        """Whether topics to this client may be shortened."""
+        return self._outbound_maximum > 0
+
+    def outbound_alias(self, topic: str) -> tuple[int, bool]:
+        """Return the alias of *topic*, and whether the client knows it already; 0 if there is none left."""
+        alias = self._outbound.get(topic)
+        if alias is not None:
+            return alias, True
+        if len(self._outbound) >= self._outbound_maximum:
+            return 0, False
+        alias = self._outbound[topic] = len(self._outbound) + 1
+        return alias, False

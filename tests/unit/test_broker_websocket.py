@@ -1,0 +1,284 @@
+"""WebSocket: the handshake of RFC 6455, and each rule of frames that a peer can break."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from whimbrel.broker.http import BadRequestError, Request, RequestReader
+from whimbrel.broker.websocket import (
+    CloseCode,
+    Framing,
+    HandshakeError,
+    WebSocketError,
+    accept,
+    accept_key,
+    check_accept,
+    client_request,
+)
+from whimbrel.errors import InvalidValueError
+
+KEY = b"the sample nonce"
+KEY_TEXT = "dGhlIHNhbXBsZSBub25jZQ=="
+ACCEPT_TEXT = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+ZERO = b"\0\0\0\0"
+"""A mask that changes nothing, so that frames can be written by hand."""
+MAX = 1000
+
+
+def a_request(method: str = "GET", **changes: str | None) -> Request:
+    """Return a request for a WebSocket with the *changes*; a header that is ``None`` is left out."""
+    headers: dict[str, str | None] = {
+        "upgrade": "WebSocket",
+        "connection": "keep-alive, Upgrade",
+        "sec_websocket_version": "13",
+        "sec_websocket_key": KEY_TEXT,
+        **changes,
+    }
+    found = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
+    return Request(method=method, path="/mqtt", headers=found)
+
+
+def a_server() -> Framing:
+    """Return a server's end."""
+    return Framing(is_server=True, max_frame_bytes=MAX)
+
+
+def a_client() -> Framing:
+    """Return a client's end whose masks are all the same."""
+    return Framing(is_server=False, max_frame_bytes=MAX, mask_key=lambda: b"\x01\x02\x03\x04")
+
+
+def test_the_example_of_the_rfc() -> None:
+    """Section 1.3 gives one key and its answer."""
+    assert accept_key(KEY_TEXT) == ACCEPT_TEXT
+
+
+def test_a_client_is_accepted_and_believes_it() -> None:
+    """Our two halves shake hands."""
+    request = RequestReader().receive(client_request("broker:8080", "/mqtt?x=1", KEY))
+    assert request is not None
+    answer = accept(request)
+    assert f"Sec-WebSocket-Accept: {ACCEPT_TEXT}\r\nSec-WebSocket-Protocol: mqtt\r\n".encode() in answer
+    check_accept(KEY, answer)
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ("mqtt", b"Protocol: mqtt\r\n"),
+        ("mqttv3.1", b"Protocol: mqttv3.1\r\n"),
+        ("chat,mqttv3.1 ,\tmqtt", b"Protocol: mqtt\r\n"),
+    ],
+)
+def test_mqtt_is_chosen_from_what_is_offered(offered: str, chosen: bytes) -> None:
+    """A client must fail a connection whose subprotocol it did not offer."""
+    assert chosen in accept(a_request(sec_websocket_protocol=offered))
+
+
+def test_who_offers_nothing_is_told_nothing() -> None:
+    """An unasked subprotocol would end the connection at the client."""
+    assert b"Sec-WebSocket-Protocol" not in accept(a_request())
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        (a_request("POST"), 405, "GET"),
+        (a_request(upgrade=None), 426, "WebSocket only"),
+        (a_request(upgrade="h2c"), 426, "WebSocket only"),
+        (a_request(connection="keep-alive"), 400, "Connection"),
+        (a_request(content_length="5"), 400, "no body"),
+        (a_request(transfer_encoding="chunked"), 400, "no body"),
+        (a_request(sec_websocket_version=None), 426, "version"),
+        (a_request(sec_websocket_version="8"), 426, "version"),
+        (a_request(sec_websocket_key=None), 400, "Key"),
+        (a_request(sec_websocket_key="dGhlIHNhbXBsZQ=="), 400, "Key"),
+        (a_request(sec_websocket_key="ü" * 24), 400, "Key"),
+        (a_request(sec_websocket_key=f"{KEY_TEXT}, {KEY_TEXT}"), 400, "Key"),
+        (a_request(sec_websocket_protocol="chat, MQTT"), 400, "mqtt"),
+        (a_request(sec_websocket_protocol=""), 400, "mqtt"),
+    ],
+)
+def test_a_request_that_opens_no_websocket_is_refused(request_: Request, status: int, text: str) -> None:
+    """With a status and a sentence that say what to change."""
+    with pytest.raises(BadRequestError, match=text) as caught:
+        accept(request_)
+    assert caught.value.status == status
+
+
+def test_a_wrong_version_is_told_the_right_one() -> None:
+    """RFC 6455, 4.4: the client may try again with it."""
+    with pytest.raises(BadRequestError) as caught:
+        accept(a_request(sec_websocket_version="8"))
+    assert b"\r\nSec-WebSocket-Version: 13\r\n" in caught.value.response()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (b"101", b"200", "answered 200"),
+        (b"HTTP/1.1", b"HTTP/2", "status line"),
+        (b"Upgrade: websocket", b"Upgrade: h2c", "Upgrade header"),
+        (b"Connection: Upgrade", b"Connection: close", "Connection header"),
+        (b"Accept: s", b"Accept: S", "does not fit"),
+        (b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n", "extensions"),
+        (b"\r\n\r\n", b"\r\nSec-WebSocket-Protocol: chat\r\n\r\n", "not offered"),
+        (b"\r\n\r\n", b"\r\n\r\n\x82\x00", "one head"),
+    ],
+)
+def test_an_answer_that_accepts_nothing_is_refused(old: bytes, new: bytes, text: str) -> None:
+    """A cache or a captive portal answers too."""
+    answer = accept(a_request())
+    assert old in answer
+    with pytest.raises(HandshakeError, match=text):
+        check_accept(KEY, answer.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "key", "what"),
+    [("a\r\nb", "/", KEY, "host"), ("a", "mqtt", KEY, "path"), ("a", "/ HTTP", KEY, "path"), ("a", "/", b"", "key")],
+)
+def test_a_request_cannot_be_made_of_anything(host: str, path: str, key: bytes, what: str) -> None:
+    """Host and path come from a user's configuration."""
+    with pytest.raises(InvalidValueError, match=what):
+        client_request(host, path, key)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "text"),
+    [
+        (b"\xc2", 1002, "reserved"),
+        (b"\x92", 1002, "reserved"),
+        (b"\xa2", 1002, "reserved"),
+        (b"\x83", 1002, "opcode 3"),
+        (b"\x8b", 1002, "opcode 11"),
+        (b"\x81", 1003, "text"),
+        (b"\x80", 1002, "continuation of nothing"),
+        (b"\x02\x80" + ZERO + b"\x82", 1002, "within another"),
+        (b"\x09", 1002, "in fragments"),
+        (b"\x82\x00", 1002, "without a mask"),
+        (b"\x89\xfe", 1002, "more than 125"),
+        (b"\x88\xff", 1002, "more than 125"),
+        (b"\x82\xfe\x03\xe9", 1009, "1001 bytes, allowed are 1000"),
+        (b"\x82\xff" + b"\xff" * 8, 1009, "allowed are 1000"),
+        (b"\x88\x81" + ZERO + b"\x03", 1002, "code"),
+        (b"\x88\x82" + ZERO + b"\x03\xed", 1002, "code"),
+        (b"\x88\x82" + ZERO + b"\x07\xd0", 1002, "code"),
+        (b"\x88\x83" + ZERO + b"\x03\xe8\xff", 1007, "UTF-8"),
+    ],
+)
+def test_a_broken_rule_ends_the_connection(frame: bytes, code: int, text: str) -> None:
+    """At the first byte that shows it, after what was good, with a close frame that says why."""
+    server = a_server()
+    good = b"\x82\x81" + ZERO + b"x"
+    assert server.receive(good + frame) == [b"x"]
+    assert server.closed
+    assert server.failure is not None
+    assert server.failure.code == code
+    assert text in str(server.failure)
+    sent = server.to_send()
+    assert sent == bytes((0x88, len(sent) - 2)) + code.to_bytes(2, "big") + server.failure.reason.encode()
+    assert (server.receive(good), server.to_send(), server.wrap(b"y"), server.close()) == ([], b"", b"", b"")
+
+
+def test_a_server_sends_no_masks() -> None:
+    """RFC 6455, 5.1: a client closes on one."""
+    client = a_client()
+    assert client.receive(b"\x82\x81" + ZERO + b"x") == []
+    assert client.failure is not None
+    assert client.failure.reason == "a server's frame with a mask"
+
+
+def test_a_length_need_not_be_the_shortest() -> None:
+    """Clients that always send eight bytes of length exist."""
+    assert a_server().receive(b"\x82\xff" + (1).to_bytes(8, "big") + ZERO + b"x") == [b"x"]
+    assert a_server().receive(b"\x82\xfe\x00\x01" + ZERO + b"x") == [b"x"]
+
+
+def test_a_long_frame_is_given_out_before_it_is_whole() -> None:
+    """Nothing of it is kept: the limits on MQTT's packets are MQTT's to keep."""
+    server = a_server()
+    assert server.receive(b"\x82\xfe\x03\xe8\x01\x02\x03\x04" + b"\x01\x02\x03") == [ZERO[:3]]
+    assert server.receive(b"\x04\x01") == [ZERO[:2]]
+    assert server._incomplete == b""
+
+
+def test_a_ping_is_answered_even_within_a_message() -> None:
+    """Proxies and browsers ask, and hang up on silence."""
+    server = a_server()
+    wire = b"\x02\x81" + ZERO + b"a" + b"\x89\x82\x01\x02\x03\x04" + b"\x01\x02" + b"\x80\x81" + ZERO + b"b"
+    assert server.receive(wire) == [b"a", b"b"]
+    assert [server.to_send(), server.to_send()] == [b"\x8a\x02\0\0", b""]
+
+
+def test_of_many_pings_the_latest_is_answered() -> None:
+    """RFC 6455, 5.5.3 allows it, and a flood of pings costs nothing."""
+    client = a_client()
+    client.receive(b"\x89\x01a" * 1000 + b"\x89\x01b")
+    assert client.to_send() == b"\x8a\x81\x01\x02\x03\x04" + bytes((ord("b") ^ 1,))
+
+
+def test_an_unasked_pong_is_nothing() -> None:
+    """RFC 6455, 5.5.3: it is a heartbeat of one direction."""
+    server = a_server()
+    assert (server.receive(b"\x8a\x80" + ZERO), server.to_send(), server.closed) == ([], b"", False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "echo"),
+    [(b"", 1005, b""), (b"\x03\xe9bye", 1001, b"\x03\xe9"), (b"\x0f\xa0", 4000, b"\x0f\xa0")],
+)
+def test_a_close_is_echoed_and_is_the_end(payload: bytes, code: int, echo: bytes) -> None:
+    """What follows it is not read; no code is answered with none."""
+    server = a_server()
+    assert server.receive(bytes((0x88, 0x80 | len(payload))) + ZERO + payload + b"\xff") == []
+    assert (server.closed, server.failure, server.peer_code) == (True, None, code)
+    assert server.to_send() == bytes((0x88, len(echo))) + echo
+
+
+def test_who_closes_first_hears_the_echo_and_says_no_more() -> None:
+    """Two close frames end a connection, never three; what was on its way is still read."""
+    server = a_server()
+    assert server.close(CloseCode.GOING_AWAY) == b"\x88\x02\x03\xe9"
+    assert (server.close(), server.wrap(b"late"), server.closed) == (b"", b"", False)
+    assert server.receive(b"\x82\x81" + ZERO + b"x" + b"\x88\x82" + ZERO + b"\x03\xe9") == [b"x"]
+    assert (server.closed, server.to_send()) == (True, b"")
+
+
+@pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 2000, 5000])
+def test_codes_for_local_use_are_not_sent(code: int) -> None:
+    """The peer would have to fail the connection."""
+    with pytest.raises(InvalidValueError, match="close code"):
+        a_server().close(code)
+
+
+@pytest.mark.parametrize(
+    ("size", "head"), [(125, b"\x82\x7d"), (126, b"\x82\x7e\x00\x7e"), (65_535, b"\x82\x7e\xff\xff")]
+)
+def test_a_frame_has_the_shortest_length(size: int, head: bytes) -> None:
+    """RFC 6455, 5.2 wants it of senders."""
+    assert a_server().wrap(bytes(size)) == head + bytes(size)
+    assert a_server().wrap(bytes(65_536))[:10] == b"\x82\x7f" + (65_536).to_bytes(8, "big")
+
+
+def test_a_client_needs_masks_of_four_bytes() -> None:
+    """Without them, every server hangs up."""
+    with pytest.raises(InvalidValueError, match="mask_key"):
+        Framing(is_server=False, max_frame_bytes=MAX)
+    client = Framing(is_server=False, max_frame_bytes=MAX, mask_key=lambda: b"abc")
+    with pytest.raises(InvalidValueError, match="mask key"):
+        client.wrap(b"x")
+
+
+def test_the_bound_admits_control_frames() -> None:
+    """They are not negotiable."""
+    with pytest.raises(InvalidValueError, match="max_frame_bytes"):
+        Framing(is_server=True, max_frame_bytes=124)
+
+
+@pytest.mark.parametrize("error", [WebSocketError(CloseCode.TOO_BIG, "x"), HandshakeError("x")])
+def test_errors_survive_pickling(error: Exception) -> None:
+    """They cross processes in tests and benchmarks."""
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 # our own
