@@ -59,7 +59,7 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
                 session=session,
                 device=device,
                 notification=NotificationId(node, random.choice(published[-5:])),
-                outcome=random.choice((Outcome.DELIVERED, Outcome.DELIVERED, Outcome.WITHHELD)),
+                outcome=random.choice((*[Outcome.DELIVERED] * 4, Outcome.WITHHELD, Outcome.DROPPED, Outcome.EXPIRED)),
             )
         elif kind < 0.97:
             yield _presence(random, now, number, joined)

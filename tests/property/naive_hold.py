@@ -226,7 +226,7 @@ class NaiveHold:
         session, device, seq = fact.session, fact.device, fact.notification.seq
         if fact.notification.node != self.node or (session, device, seq) not in self.flights:
             return
-        if fact.outcome not in {Outcome.DELIVERED, Outcome.WITHHELD}:
+        if fact.outcome in {Outcome.DISPLACED, Outcome.TAKEN_ELSEWHERE}:
             return
         self._receive(session, device, seq, fact.outcome)
 

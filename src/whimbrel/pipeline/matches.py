@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import atexit
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -24,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from whimbrel.hold.private import SHARE, asked_for
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.sessions import is_local
@@ -57,8 +55,7 @@ def matches(
     *numbers* has at least the node and seq of every publication, where these can be had at less cost.
     """
     shipped = ship(publications if numbers is None else numbers, interests, sessions)
-    shape = partial(_exploded, shares=shipped.shares)
-    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, shape), SCHEMAS["matches"])
+    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _exploded), SCHEMAS["matches"])
 
 
 def listed_matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
@@ -75,8 +72,6 @@ class Shipped:
     """By node."""
     columns: tuple[str, ...]
     """Of a publication, that decide who wants it."""
-    shares: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By node, the whole subject filter of each interest that is a share: the matchers know what it asks for."""
     has_mqtt: bool = False
     """Whether quality of service or the publisher makes a difference to anybody."""
 
@@ -90,31 +85,16 @@ def ship(
     changed = interests.select("node", "seq", "change", *_INTEREST, "qos", "no_local").toArrow()
     deleted = sessions.select("node", "seq", "change", "session").toArrow()
     files: dict[str, str] = {}
-    shares: dict[str, dict[int, str]] = {}
     needed = {"node"} if len(ranges) > 1 else set()
     for node, first, last in ranges:
         table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
         numbers = None if groups is None else groups(node, table.column("session"))
-        table, shares[node] = _without_shares(table)
         path = _scratch() / f"{uuid4().hex}.matcher"
         needed |= packed(path, table, groups=numbers)
         files[node] = _sent(spark, path)
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")
-    return Shipped(files, columns, shares, qos.null_count < len(qos) or bool(pc.any(no_local).as_py()))
-
-
-def _without_shares(table: Any) -> tuple[Any, dict[int, str]]:
-    """Return versions with what their subject filters ask for; and those that were shares, whole, by their interest."""
-    whole = table.column("subject_filter")
-    if not pc.any(pc.starts_with(whole, SHARE)).as_py():
-        return table, {}
-    filters = whole.to_pylist()
-    asked = [asked_for(subject_filter) for subject_filter in filters]
-    seqs = table.column("interest_seq").to_pylist()
-    shares = {seq: text for seq, text, other in zip(seqs, filters, asked, strict=True) if text != other}
-    at = table.schema.get_field_index("subject_filter")
-    return table.set_column(at, table.schema.field(at), pa.array(asked, pa.string())), shares
+    return Shipped(files, columns, qos.null_count < len(qos) or bool(pc.any(no_local).as_py()))
 
 
 _INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
@@ -172,15 +152,7 @@ _MOST = 200_000
 """Rows of an Arrow batch that goes back to Spark: what a batch of events explodes to may be large."""
 
 
-def _exploded(
-    batch: Any,
-    found: PackedVersions,
-    rows: Any,
-    handles: Any,
-    *,
-    shares: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
-) -> Iterator[Any]:
-    shared = shares.get(batch.column("node")[0].as_py())
+def _exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
     schema = TABLES["matches"].schema
     for begin in range(0, rows.size, _MOST):
         some_rows, some_handles = pa.array(rows[begin : begin + _MOST]), pa.array(handles[begin : begin + _MOST])
@@ -188,9 +160,6 @@ def _exploded(
         columns = [batch.column(name).take(some_rows) for name in ("node", "seq", "published_at")]
         columns += [_whole(subscriptions.column(name)) for name in ("session", "subject_filter", "name")]
         columns.append(_whole(subscriptions.column("interest_seq")))
-        if shared:
-            filters = zip(columns[4].to_pylist(), columns[6].to_pylist(), strict=True)
-            columns[4] = pa.array([shared.get(seq, text) for text, seq in filters], pa.string())
         yield pa.RecordBatch.from_arrays([c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 

@@ -38,6 +38,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import Part, check_format, date_of, exported_seq, nodes, parts, segments
 from whimbrel.log.reader import proven_seq
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
 
 __all__ = ["Snapshot", "WhimbrelSource", "last_date", "read_table", "register", "snapshot"]
@@ -267,23 +268,24 @@ def _read(asked: _Asked, span: _Span, schema: StructType) -> Batches:
     if span.last < span.first:
         return
     if span.path is not None:
-        yield from _part_batches(span.path, span, target)
+        yield from _part_batches(span.path, asked.table, span, target)
         return
     # What was a tail when the read was planned may be Parquet by now, and its segments gone.
     settled = _settled_seq(asked.directory, span.node)
     exported = _Span(span.node, span.first, min(span.last, settled))
     for part in _parts_up_to(asked.directory, asked.table, span.node, settled):
         if part.first <= exported.last and exported.first <= part.last:
-            yield from _part_batches(part.path, exported, target)
+            yield from _part_batches(part.path, asked.table, exported, target)
     first = max(span.first, settled + 1)
     if first <= span.last:
         yield from _tail_batches(asked, span.node, first, span.last, target)
 
 
-def _part_batches(path: Path, span: _Span, target: Any) -> Batches:  # a pyarrow.Schema
+def _part_batches(path: Path, table: str, span: _Span, target: Any) -> Batches:  # a pyarrow.Schema
     """Read a part; its row groups carry the range of their numbers, so a narrow span is a narrow read."""
     wanted = (pc.field("seq") >= span.first) & (pc.field("seq") <= span.last)
-    source = pads.dataset(path, format="parquet", partitioning=None)
+    # Parts of an older Whimbrel lack the newest columns; with a schema these are null, as they mean it.
+    source = pads.dataset(path, schema=TABLES[table].schema, format="parquet", partitioning=None)
     for batch in source.to_batches(columns=target.names, filter=wanted, batch_size=_BATCH_ROWS, use_threads=False):
         if batch.num_rows:
             yield _fitted(batch, target)

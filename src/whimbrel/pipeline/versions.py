@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from whimbrel.hold.private import asked_for
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
@@ -107,7 +108,10 @@ def packed(path: Path, table: Any, *, groups: Any = None) -> set[str]:
     """
     columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
     interests = (
-        (str(row), Interest(subject_filter=subject, filter_text=text, keys=keys_of(keys), accept_insecure=accepts))
+        (
+            str(row),
+            Interest(subject_filter=asked_for(subject), filter_text=text, keys=keys_of(keys), accept_insecure=accepts),
+        )
         for row, (subject, text, keys, accepts) in enumerate(zip(*columns, strict=True))
     )
     matcher = Matcher.load(interests)

@@ -1,0 +1,139 @@
+"""A broker in a process of its own, for tests from end to end: started, stopped, killed and started again.
+
+Rule: the data directory and the ports stay the same over a restart, so that a client finds its broker again.
+Rule: nothing is polled: a thread reads what the broker writes, and ``start`` waits for the line that it listens.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Self
+
+__all__ = ["BrokerProcess", "Settings"]
+
+Settings = Mapping[str, Mapping[str, object]]
+"""Values by section and name, as in the configuration file."""
+
+_START_S = 60.0  # a machine that does much else at the same time
+_STOP_S = 30.0
+_PORT = re.compile(r"\b(mqtt|mqtts|ws|wss|http)=([0-9]+)")
+_OPTIONS = {"mqtt": "--port", "mqtts": "--tls-port", "ws": "--ws-port", "wss": "--wss-port", "http": "--http-port"}
+
+
+class BrokerProcess:
+    """One broker in *folder*, with the settings of a configuration file and the *options* of the command line.
+
+    It listens for MQTT on any free port; options such as ``"--ws-port", "0"`` open more.
+    """
+
+    def __init__(self, folder: Path, *options: str, settings: Settings | None = None) -> None:
+        self.data = folder / "data"
+        self.ports: dict[str, int] = {}
+        """Where it listens, by kind: mqtt, mqtts, ws, wss, http."""
+        self.lines: list[str] = []
+        """What all its processes wrote to standard error."""
+        self._options = options
+        self._config = folder / "broker.toml"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(_toml(settings or {}), encoding="utf-8")
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port of MQTT over TCP."""
+        return self.ports["mqtt"]
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start it and wait until it listens; on the ports that it had, if it ran before."""
+        assert self._process is None, "it runs"
+        command = [sys.executable, "-m", "whimbrel", "serve", "--config", str(self._config), "--data", str(self.data)]
+        command += ["--port", "0", *self._options]
+        for kind, port in self.ports.items():
+            command += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        written: queue.Queue[str | None] = queue.Queue()
+        self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
+        self._reader.start()
+        try:
+            self.ports = self._listening(written)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> int:
+        """Ask it to stop (SIGTERM), wait until it did, and return its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it (SIGKILL): it has no time for anything."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        """Stop it and start it again."""
+        self.stop()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()
+
+    def _end(self, number: signal.Signals) -> int:
+        process, reader = self._process, self._reader
+        assert process is not None
+        assert reader is not None
+        process.send_signal(number)
+        try:
+            status = process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            reader.join()
+            assert process.stderr is not None
+            process.stderr.close()
+            self._process = self._reader = None
+        return status
+
+    def _read(self, process: subprocess.Popen[str], written: queue.Queue[str | None]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self.lines.append(line)
+            written.put(line)
+        written.put(None)
+
+    def _listening(self, written: queue.Queue[str | None]) -> dict[str, int]:
+        while (line := written.get(timeout=_START_S)) is not None:
+            if "listening" in line:
+                return {kind: int(port) for kind, port in _PORT.findall(line)}
+        raise AssertionError("the broker ended before it listened:\n" + "".join(self.lines))
+
+
+def _toml(settings: Settings) -> str:
+    """Return *settings* as TOML; JSON spells booleans, numbers and strings the same way."""
+    lines: list[str] = []
+    for section, values in settings.items():
+        lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    return "\n".join(lines) + "\n"
