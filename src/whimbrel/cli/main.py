@@ -14,6 +14,10 @@ from whimbrel.cli.filter import app as filter_app
 from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.pipeline import app as pipeline_app
+from whimbrel.cli.publish import publish
+from whimbrel.cli.serve import serve
+from whimbrel.cli.subscribe import subscribe
+from whimbrel.cli.user import app as user_app
 from whimbrel.errors import FilterError, WhimbrelError
 
 __all__ = ["app", "main"]
@@ -30,8 +34,12 @@ app = typer.Typer(
 app.add_typer(filter_app, name="filter")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(user_app, name="user")
 app.command("demo")(demo)
 app.command("match")(match)
+app.command("publish")(publish)
+app.command("serve")(serve)
+app.command("subscribe")(subscribe)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -1,0 +1,137 @@
+"""What can go wrong for a client, one class per reaction of its application.
+
+Rule: what the application itself did wrong is an ``InvalidValueError`` or a ``FilterError``, as everywhere; these speak
+of the broker and of the way to it.
+"""
+
+from __future__ import annotations
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.mqtt.codes import ReasonCode
+
+__all__ = [
+    "CannotConnectError",
+    "ClientClosedError",
+    "ClientError",
+    "ConnectRefusedError",
+    "DismissedError",
+    "PublishLostError",
+    "PublishRefusedError",
+    "SubscriptionRefusedError",
+    "is_temporary",
+]
+
+_RETURN_CODES = {
+    1: "this version of MQTT is not spoken",
+    2: "the client identifier is not allowed",
+    3: "the server is unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+"""Answers to CONNECT in 3.1.1."""
+
+_TEMPORARY = frozenset(
+    {
+        3,  # of 3.1.1: server unavailable
+        ReasonCode.UNSPECIFIED_ERROR,
+        ReasonCode.SERVER_UNAVAILABLE,
+        ReasonCode.SERVER_BUSY,
+        ReasonCode.SERVER_SHUTTING_DOWN,
+        ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ReasonCode.MESSAGE_RATE_TOO_HIGH,
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.CONNECTION_RATE_EXCEEDED,
+        ReasonCode.MAXIMUM_CONNECT_TIME,
+        ReasonCode.NORMAL_DISCONNECTION,
+    }
+)
+
+
+def is_temporary(code: int) -> bool:
+    """Tell whether a server that said *code* may answer otherwise a little later."""
+    return code in _TEMPORARY
+
+
+def _shown(code: int, reason: str | None) -> str:
+    title = _RETURN_CODES[code] if code in _RETURN_CODES else ReasonCode(code).title
+    return f"{title} (0x{code:02X})" if reason is None else f"{reason} (0x{code:02X} {title})"
+
+
+class ClientError(WhimbrelError):
+    """The root of what this module has."""
+
+
+class CannotConnectError(ClientError):
+    """Nobody answers there, or not as a broker does. Reaction: look at address and network, or try later."""
+
+    def __init__(self, host: str, port: int, why: str) -> None:
+        super().__init__(host, port, why)
+        self.host, self.port, self.why = host, port, why
+
+    def __str__(self) -> str:
+        return f"cannot connect to {self.host} port {self.port}: {self.why}"
+
+
+class ConnectRefusedError(ClientError):
+    """The broker does not let the client in. Reaction: by *code*; in 3.1.1 it is a return code, 1 to 5."""
+
+    def __init__(self, code: int, reason: str | None = None) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+    def __str__(self) -> str:
+        return f"the broker refused the connection: {_shown(self.code, self.reason)}"
+
+
+class DismissedError(ClientError):
+    """The broker ended the connection, and coming back would not help (e.g. another client has the same name)."""
+
+    def __init__(self, code: int, reason: str | None = None) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+    def __str__(self) -> str:
+        return f"the broker ended the connection: {_shown(self.code, self.reason)}"
+
+
+class PublishRefusedError(ClientError):
+    """The broker did not accept a publication. Reaction: by *code*."""
+
+    def __init__(self, topic: str, code: ReasonCode, reason: str | None = None) -> None:
+        super().__init__(topic, code, reason)
+        self.topic, self.code, self.reason = topic, code, reason
+
+    def __str__(self) -> str:
+        return f"publication to {self.topic} refused: {_shown(self.code, self.reason)}"
+
+
+class PublishLostError(ClientError):
+    """The broker lost the session before it answered a QoS 2 publication.
+
+    Reaction: publish again if twice is better than never. A ``session_expiry_s`` makes it unlikely.
+    """
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"publication to {self.topic}: the session was lost, and nobody knows whether it was accepted"
+
+
+class SubscriptionRefusedError(ClientError):
+    """The broker did not accept a subscription. Reaction: by *code*; the reason says what is allowed."""
+
+    def __init__(self, topic_filter: str, code: int, reason: str | None = None) -> None:
+        super().__init__(topic_filter, code, reason)
+        self.topic_filter, self.code, self.reason = topic_filter, code, reason
+
+    def __str__(self) -> str:
+        return f"subscription to {self.topic_filter} refused: {_shown(self.code, self.reason)}"
+
+
+class ClientClosedError(ClientError):
+    """The client was closed while, or before, something was asked of it."""
+
+    def __str__(self) -> str:
+        return "the client is closed"

@@ -1,0 +1,94 @@
+"""Messages: what an application sends and gets, and the packets that carry it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.mqtt.packets import V5, Publish
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+
+__all__ = ["Message", "Payload", "message_of", "payload_of", "publication"]
+
+Payload: TypeAlias = bytes | str | Mapping[str, object]
+"""Bytes as they are, text as UTF-8, and a mapping as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A publication as it came."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    properties: Properties = NO_PROPERTIES
+
+    @property
+    def text(self) -> str:
+        """The payload as text; what is not UTF-8 raises ``MalformedBodyError``."""
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedBodyError("text", "not UTF-8", offset=error.start) from error
+
+    @property
+    def user(self) -> tuple[tuple[str, str], ...]:
+        """The user properties."""
+        return self.properties.user
+
+
+def message_of(packet: Publish) -> Message:
+    """Return what an application sees of *packet*."""
+    return Message(
+        topic=packet.topic, payload=packet.payload, qos=packet.qos, retain=packet.retain, dup=packet.dup,
+        properties=packet.properties,
+    )  # fmt: skip
+
+
+def payload_of(payload: Payload) -> bytes:
+    """Return the bytes of *payload*."""
+    if isinstance(payload, bytes):
+        return payload
+    try:
+        if isinstance(payload, str):
+            return payload.encode()
+        return json.dumps(dict(payload), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(
+            "payload", str(error), "bytes, text without lone surrogates, or what JSON has"
+        ) from error
+
+
+def publication(
+    topic: str,
+    payload: Payload,
+    *,
+    version: int,
+    qos: int = 0,
+    retain: bool = False,
+    expiry_s: int | None = None,
+    content_type: str | None = None,
+    response_topic: str | None = None,
+    correlation_data: bytes | None = None,
+    user: Sequence[tuple[str, str]] = (),
+) -> Publish:
+    """Return the packet; what 3.1.1 has no place for is refused rather than dropped."""
+    values = {
+        Property.MESSAGE_EXPIRY_INTERVAL: expiry_s,
+        Property.CONTENT_TYPE: content_type,
+        Property.RESPONSE_TOPIC: response_topic,
+        Property.CORRELATION_DATA: correlation_data,
+    }
+    given = {which: value for which, value in values.items() if value is not None}
+    if (given or user) and version != V5:
+        found = ", ".join([which.name.lower() for which in given] + ["user properties"] * bool(user))
+        raise InvalidValueError("publication in MQTT 3.1.1", found, "none of the properties of MQTT 5")
+    if qos not in {0, 1, 2}:
+        raise InvalidValueError("QoS", qos, "0, 1 or 2")
+    properties = Properties(given, user=tuple(user)) if given or user else NO_PROPERTIES
+    return Publish(topic, payload_of(payload), qos, retain, properties=properties)
