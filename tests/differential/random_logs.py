@@ -117,7 +117,7 @@ def _presence(random: Random, now: int, number: dict[str, object], joined: set[t
     device = device if client is None else client
     changes = (PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED)
     change = random.choice((*changes, *changes, PresenceChange.CONNECTED, PresenceChange.COMPLETED))
-    mode = None
+    mode = sent_seq = None
     if change is PresenceChange.JOINED:
         mode = random.choice((Mode.TAKE, Mode.KEEP)) if client is None else Mode.TAKE
         joined.add((device, session))
@@ -125,6 +125,7 @@ def _presence(random: Random, now: int, number: dict[str, object], joined: set[t
         joined.discard((device, session))
     elif change is PresenceChange.DISCONNECTED:
         joined -= {pair for pair in joined if pair[0] == device}
+        sent_seq = random.choice((None, max(0, int(str(number["seq"])) - random.randrange(30))))
     return PresenceChanged(
         **number,  # type: ignore[arg-type]
         changed_at=now,
@@ -133,4 +134,5 @@ def _presence(random: Random, now: int, number: dict[str, object], joined: set[t
         session=session if change in {PresenceChange.JOINED, PresenceChange.LEFT} else None,
         receipt=mode,
         packet_id=1 if change is PresenceChange.COMPLETED else None,
+        sent_seq=sent_seq,
     )

@@ -135,7 +135,7 @@ LEAST: Mapping[str, list[dict[str, object]]] = {
     ],
     "presence": [
         {"device": "d", "change": "connected"},
-        {"device": "d", "change": "disconnected", "session_expiry_us": 5},
+        {"device": "d", "change": "disconnected", "session_expiry_us": 5, "sent_seq": 7},
         {"device": "d", "change": "joined", "session": "s", "receipt": "take"},
         {"device": "d", "change": "left", "session": "s"},
         {"device": "d", "change": "released", "packet_id": 1},

@@ -6,7 +6,7 @@ Every method names the rule it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
@@ -183,14 +183,39 @@ class NaiveHold:
             self.members.pop((fact.session, fact.device), None)
         elif fact.change is PresenceChange.DISCONNECTED:
             for session in sorted({session for session, device in self.present if device == fact.device}):
-                self._go_away(session, fact.device)
+                self._unsend(session, fact.device, fact.sent_seq)
+                self._go_away(session, fact.device, begun=self._begun(session, fact.device))
+
+    # Rule 19
+
+    def _begun(self, session: str, device: str) -> list[int]:
+        seqs = [seq for s, d, seq in self.flights if (s, d) == (session, device)]
+        sent = [seq for seq in seqs if (device, seq) in self.handed]
+        return [seq for seq in sent if self._is_exactly_once(session, device, seq)]
+
+    def _unsend(self, session: str, device: str, sent_seq: int | None) -> None:
+        if session.startswith("$mqtt/") and sent_seq is not None:
+            unsent = {n for s, d, n in self.flights if (s, d) == (session, device) and n > sent_seq}
+            self.handed -= {(device, seq) for seq in unsent}
+
+    def _is_exactly_once(self, session: str, device: str, seq: int) -> bool:
+        if not session.startswith("$mqtt/") or self.qos[seq] != 2:
+            return False
+        found = [self.subscriptions.get((session, identity)) for identity in self.flights[session, device, seq]]
+        return any(subscription is None or subscription.qos in {None, 2} for subscription in found)
 
     def _join(self, session: str, device: str, mode: Mode) -> None:
+        is_back = (session, device) not in self.present
         self.members[session, device] = mode
         self.present.add((session, device))
         subscriptions = tuple(found for (s, _), found in self.subscriptions.items() if s == session)
         self.commands.append(TellAll(device, session, subscriptions))
-        for seq in sorted(seq for s, seq in self.pending if s == session):
+        begun = {seq for s, d, seq in self.flights if (s, d) == (session, device)} if is_back else set()
+        for seq in sorted({seq for s, seq in self.pending if s == session} | begun):
+            if seq in begun:
+                to = ((session, self.flights[session, device, seq]),)
+                self.commands.append(HandOver(device, seq, to, is_held=True, is_again=True, qos=2))
+                continue
             if (session, device, seq) in self.settled or (session, device, seq) in self.flights:
                 continue
             held = tuple(self.pending[session, seq])
@@ -209,10 +234,10 @@ class NaiveHold:
             self.commands.append(hand_over)
             self._receive_at_once(hand_over)
 
-    def _go_away(self, session: str, device: str) -> None:
+    def _go_away(self, session: str, device: str, *, begun: Collection[int] = ()) -> None:
         self.present.discard((session, device))
         for s, d, seq in sorted(self.flights):
-            if (s, d) == (session, device):
+            if (s, d) == (session, device) and seq not in begun:
                 del self.flights[s, d, seq]
                 if (session, seq) not in self.pending:
                     waiting = self.endings[session, seq]
@@ -284,7 +309,7 @@ class NaiveHold:
         for s, seq in sorted(self.pending):
             if s == session:
                 self._end(session, seq, Ending(Outcome.DROPPED, tuple(self.pending[session, seq]), self.now))
-        for device in self._present_in(session):
+        for device in sorted(device for s, device in self.members if s == session):
             self._go_away(session, device)
         self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
         self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}

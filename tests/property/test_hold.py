@@ -83,6 +83,8 @@ class Presence:
     change: PresenceChange
     session: str
     mode: Mode
+    sent_ago: int | None = None
+    """How many numbers before its going the last one was sent; None: nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def _presences(changes: Sequence[PresenceChange]) -> st.SearchStrategy[Step]:
         change=st.sampled_from(changes),
         session=_SESSIONS,
         mode=st.sampled_from(Mode),
+        sent_ago=st.none() | st.integers(0, 6),
     ).map(_as_clients_do)
 
 
@@ -301,6 +304,9 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
                     session=step.session if is_of_session else None,
                     receipt=step.mode if step.change is PresenceChange.JOINED else None,
                     packet_id=1 if step.change in {PresenceChange.RELEASED, PresenceChange.COMPLETED} else None,
+                    sent_seq=None
+                    if step.sent_ago is None or step.change is not PresenceChange.DISCONNECTED
+                    else max(0, seq - step.sent_ago),
                 )
             )
         case Confirmation():
@@ -397,7 +403,8 @@ def _drawn(seed: int) -> list[_Timed]:
         return _as_clients_do(step)
 
     def presence(*changes: PresenceChange) -> Step:
-        step = Presence(rng.choice(devices), rng.choice(changes), rng.choice(sessions), rng.choice(list(Mode)))
+        ago = rng.choice((None, 0, 1, 3, 8, 20))
+        step = Presence(rng.choice(devices), rng.choice(changes), rng.choice(sessions), rng.choice(list(Mode)), ago)
         return _as_clients_do(step)
 
     def publication() -> Step:

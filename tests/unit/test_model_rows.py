@@ -81,6 +81,7 @@ def test_a_missing_column_is_named(table: str, column: str) -> None:
         ("interests", "identifier", 0),
         ("presence", "packet_id", 1),
         ("presence", "session_expiry_us", 1),
+        ("presence", "sent_seq", 1),
         ("interests", "change", "bought"),
         ("interests", "change", ["added"]),
         ("interests", "near", {"latitude": 1, "longitude": 2}),
@@ -108,7 +109,7 @@ def test_a_bad_value_names_its_column(table: str, column: str, value: object) ->
     [
         ("publications", ["properties", "packet_id"]),
         ("interests", ["qos", "no_local", "retain_as_published", "identifier"]),
-        ("presence", ["packet_id", "session_expiry_us"]),
+        ("presence", ["packet_id", "session_expiry_us", "sent_seq"]),
     ],
 )
 def test_columns_that_came_later_may_be_null(table: str, columns: list[str]) -> None:
@@ -119,7 +120,7 @@ def test_columns_that_came_later_may_be_null(table: str, columns: list[str]) -> 
 
 
 @pytest.mark.parametrize("change", PresenceChange)
-@pytest.mark.parametrize("column", ["packet_id", "session_expiry_us"])
+@pytest.mark.parametrize("column", ["packet_id", "session_expiry_us", "sent_seq"])
 def test_what_a_change_of_presence_says_belongs_to_it(change: PresenceChange, column: str) -> None:
     """A packet is released or completed; a session's end is told where a device joins or goes."""
     row = {**LEAST["presence"], "change": change.value}
@@ -131,7 +132,11 @@ def test_what_a_change_of_presence_says_belongs_to_it(change: PresenceChange, co
     if is_of_a_packet:
         row["packet_id"] = 1
     fact_of("presence", row)
-    may_have = {"packet_id": is_of_a_packet, "session_expiry_us": change.value in {"joined", "disconnected"}}
+    may_have = {
+        "packet_id": is_of_a_packet,
+        "session_expiry_us": change.value in {"joined", "disconnected"},
+        "sent_seq": change.value == "disconnected",
+    }
     with pytest.raises(InvalidValueError, match=f"^{column}"):
         fact_of("presence", {**row, column: -1 if may_have[column] else 1})
 

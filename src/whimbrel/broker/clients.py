@@ -56,6 +56,7 @@ class Link:
         "keep_alive_us",
         "last_at",
         "machine",
+        "opened_at",
         "out",
         "parked",
         "shell",
@@ -77,7 +78,7 @@ class Link:
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
         self.keep_alive_us = 0
-        self.last_at = 0
+        self.opened_at = self.last_at = 0
         self.parked: object | None = None
         """A CONNECT that is being answered."""
         self.waiting: list[bytes] = []
@@ -98,12 +99,12 @@ class Client:
         "id",
         "id_bytes",
         "link",
-        "never_sent",
         "queue",
         "queued_bytes",
         "received",
         "receiving",
         "releasing",
+        "sent_seq",
         "session",
         "subscribed",
         "will",
@@ -130,8 +131,8 @@ class Client:
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
-        self.never_sent: set[int] = set()
-        """What was handed over when the client was last here, and had not been sent: it is no redelivery."""
+        self.sent_seq = 0
+        """The last number that was sent, of those that the hold holds; they are sent in order."""
         self.will: Will | None = None
         self.will_delay_us = 0
         self.will_due: int | None = None
@@ -148,7 +149,6 @@ class Client:
 
     def land(self) -> None:
         """Take down what was in flight: the connection is gone, and the hold hands it over again."""
-        self.never_sent = {out.message.seq for out in self.queue if not out.dup}
         self.flying.clear()
         self.queue.clear()
         self.queued_bytes = 0
@@ -167,4 +167,6 @@ class Client:
             return None  # 65,535 notifications ago; it must be answered first
         self.flying[identifier] = self.queue.popleft()
         self.queued_bytes -= len(out.message.body)
+        if out.is_held and out.terms:
+            self.sent_seq = max(self.sent_seq, out.message.seq)
         return out

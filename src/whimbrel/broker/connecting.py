@@ -60,7 +60,8 @@ class Connecting:
         """Let go of everybody who was here when the broker died."""
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
-                self._leave(client, client.expiry_us, self._journal.last_at, is_will_due=False)
+                self._leave(client, client.expiry_us, self._journal.last_at, is_will_due=False, is_known=False)
+            client.sent_seq = self._journal.seq - 1  # who knows what was sent of all that
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -211,8 +212,20 @@ class Connecting:
         """Take in that a client's connection broke."""
         self._leave(client, client.expiry_us, now, is_will_due=True)
 
-    def _leave(self, client: Client, expiry_us: int, now: int, *, is_will_due: bool, is_clean: bool = False) -> None:
-        """Let a client go; its session stays as long as it is to, unless it is ended by a clean start now."""
+    def _leave(
+        self,
+        client: Client,
+        expiry_us: int,
+        now: int,
+        *,
+        is_will_due: bool,
+        is_clean: bool = False,
+        is_known: bool = True,
+    ) -> None:
+        """Let a client go; its session stays as long as it is to, unless it is ended by a clean start now.
+
+        What was sent to it *is_known*, unless it was a broker before this one that sent it.
+        """
         now = self._journal.now(now)
         client.link, client.expiry_us = None, expiry_us
         fact = PresenceChanged(
@@ -222,6 +235,7 @@ class Connecting:
             device=client.id,
             change=PresenceChange.DISCONNECTED,
             session_expiry_us=expiry_us,
+            sent_seq=client.sent_seq if is_known else None,
         )
         self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
         delay_us = min(client.will_delay_us, expiry_us)

@@ -133,7 +133,7 @@ class Broker:
     def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
         """Return the link for a connection that was opened."""
         link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
-        link.last_at = now
+        link.opened_at = link.last_at = now
         self.links.add(link)
         return link
 
@@ -214,7 +214,7 @@ class Broker:
                 continue
             silent_us = now - link.last_at
             if link.machine.phase is not Phase.OPEN:
-                if silent_us > connect_us and link.parked is None:
+                if now - link.opened_at > connect_us and link.parked is None:
                     self._sender.close(link, "no CONNECT in time")
             elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
                 reason = "nothing was heard for one and a half keep alives"
@@ -254,7 +254,7 @@ class Broker:
 
     def _broken(self, link: Link, failure: ProtocolError) -> None:
         self.counters.protocol_errors += 1
-        if isinstance(failure, UnsupportedVersionError):
+        if isinstance(failure, UnsupportedVersionError) and link.client is None:
             self._sender.send(link, _OLD_REFUSAL)
         self._sender.fail(link, failure.code, failure.reason)
 

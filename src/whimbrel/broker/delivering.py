@@ -23,6 +23,7 @@ from whimbrel.mqtt.properties import NO_PROPERTIES
 __all__ = ["Delivering"]
 
 _PUBREL = b"\x62\x02"
+_EXACTLY_ONCE = 2
 
 
 class Delivering:
@@ -51,7 +52,9 @@ class Delivering:
         while (out := client.next_to_send()) is not None:
             link, message = client.link, out.message
             assert link is not None
-            if message.expires_at is not None and message.expires_at <= now:
+            # What was begun at QoS 2 is brought to its end, expired or not (4.3.3).
+            is_begun = out.qos == _EXACTLY_ONCE and out.dup
+            if message.expires_at is not None and message.expires_at <= now and not is_begun:
                 self._receipt(client, out, Outcome.EXPIRED, now)
             elif not self._visitors.may_receive(link, client.id, message.subject):
                 self._receipt(client, out, Outcome.WITHHELD, now)

@@ -6,7 +6,7 @@ from whimbrel.broker.clients import Link, Outgoing
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.messages import Message
 from whimbrel.mqtt.codec import encode
-from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
 from whimbrel.mqtt.packets import V5, Disconnect
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
@@ -88,6 +88,8 @@ class Sender:
         if link.closing is not None:
             return
         machine = link.machine
+        if code not in CODES_IN[PacketType.DISCONNECT]:  # one that only CONNACK knows, say
+            code = ReasonCode.PROTOCOL_ERROR
         if machine.version == V5 and machine.phase is Phase.OPEN:
             properties = Properties({Property.REASON_STRING: reason[:_LONGEST_REASON]})
             data = encode(Disconnect(code, properties), V5)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import cast
 
@@ -42,12 +43,24 @@ _TICK_S = 0.25
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _LINGER_S = 2.0
+_MOST_UNWRITTEN = 16 << 20
 _HIGH_WATER = 1 << 20
 
 
 def microseconds() -> int:
     """Return the time, as everything inside counts it."""
     return time.time_ns() // 1_000
+
+
+def _until_closed(turn: Callable[[Server], None]) -> Callable[[Server], None]:
+    """Let a turn that comes again and again not come after the end."""
+
+    @wraps(turn)
+    def checked(server: Server) -> None:
+        if not server.is_closed:
+            turn(server)
+
+    return checked
 
 
 class _Stream(asyncio.Protocol):
@@ -225,6 +238,10 @@ class Server:
         self.failure: str | None = None
         """Why the broker had to stop."""
         self.started_at = microseconds()
+        self.is_closed = False
+        self._unwritten_bytes = 0
+        self._held_back: set[_Stream] = set()
+        """Whoever sends faster than the disk takes it, and is not read from for now."""
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
@@ -327,6 +344,7 @@ class Server:
 
     def close(self) -> None:
         """Let go of everything."""
+        self.is_closed = True
         for pool in (self._disk, self._verifiers, self._packers):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
@@ -344,6 +362,17 @@ class Server:
             self.flush_soon()
         if broker.verifications:
             self._verify()
+        self._unwritten_bytes += len(data)
+        if self._unwritten_bytes > _MOST_UNWRITTEN:
+            self._hold_back(cast("_Stream", link.shell))
+
+    def _hold_back(self, stream: _Stream) -> None:
+        """Read no more from a client until the disk has what there is: nobody fills the memory faster than that."""
+        if self.failure is None and stream.transport is not None and not stream.transport.is_closing():
+            stream.transport.pause_reading()
+            self._held_back.add(stream)
+            if not self._is_syncing:
+                self._sync(wait=False)
 
     def flush_soon(self) -> None:
         """Write what there is at the end of this turn."""
@@ -382,12 +411,14 @@ class Server:
                 broker.closed(link, microseconds())
         self._sync_if_wanted()
 
+    @_until_closed
     def _tick(self) -> None:
         assert self._loop is not None
         self.broker.tick(microseconds())
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
 
+    @_until_closed
     def _tell_system(self) -> None:
         """Publish what the broker knows of itself."""
         assert self._loop is not None
@@ -416,6 +447,11 @@ class Server:
             return
         self._is_syncing = False
         self.broker.counters.syncs += 1
+        self._unwritten_bytes = 0
+        held_back, self._held_back = self._held_back, set()
+        for stream in held_back:
+            if stream.transport is not None and not stream.transport.is_closing():
+                stream.transport.resume_reading()
         if wait:
             self.broker.synced(seq)
         else:
@@ -437,6 +473,7 @@ class Server:
     def _sync_again(self) -> None:
         self._sync(wait=True)
 
+    @_until_closed
     def _write_out(self) -> None:
         """Write what nobody waits for, so that it does not stay in memory for long."""
         assert self._loop is not None
@@ -444,6 +481,7 @@ class Server:
             self._sync(wait=False)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
 
+    @_until_closed
     def _view(self) -> None:
         """Bring the view up to date."""
         assert self._loop is not None

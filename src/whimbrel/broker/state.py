@@ -41,6 +41,7 @@ from whimbrel.model.subscription import InterestChange, SubscriptionIdentity
 
 __all__ = ["BrokerState"]
 
+_EXACTLY_ONCE = 2
 _OWN_KINDS = frozenset({"notification", "retained", "client"})
 
 
@@ -83,7 +84,7 @@ class BrokerState:
             self.perform(self.apply_session(fact), fact.changed_at)
         elif isinstance(fact, Receipt):
             if fact.notification.node == self.node:
-                self._apply_receipt(fact.handed_at, fact.session, fact.device, fact.notification.seq, fact.outcome)
+                self._apply_receipt(fact)
         else:
             self.perform(self.hold.apply(fact), fact.state.reported_at)
 
@@ -175,18 +176,26 @@ class BrokerState:
         """Take in what became of a hand-over that the client's flights know of already."""
         self.perform(self.hold.confirmed(at, session, device, seq, outcome), at)
 
-    def _apply_receipt(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
+    def _apply_receipt(self, fact: Receipt) -> None:
         """Take in what became of a hand-over, before a restart."""
-        client = self.clients.get(device)
-        if client is not None:
-            identifier = packet_id_of(seq)
-            out = client.flying.pop(identifier, None)
-            if out is None:
-                out = self._unqueued(client, seq)
-            if out is not None and out.qos == 2 and outcome is Outcome.DELIVERED:
-                client.releasing.add(identifier)
-                self._touched.add(("client", device))
-        self.settle(at, session, device, seq, outcome)
+        seq = fact.notification.seq
+        client = self.clients.get(fact.device)
+        if client is not None and fact.outcome is Outcome.DELIVERED:
+            out = self._unqueued(client, seq)
+            if (self._granted(fact) if out is None else out.qos) == _EXACTLY_ONCE:
+                client.releasing.add(packet_id_of(seq))
+                self._touched.add(("client", fact.device))
+        self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome)
+
+    def _granted(self, fact: Receipt) -> int:
+        """Return the QoS of a hand-over that the view knows of, and the queue does not."""
+        message = self.messages.get(fact.notification.seq)
+        granted = [
+            subscription.qos or 0
+            for each in fact.subscriptions
+            if (subscription := self.hold.subscription(fact.session, (each.subject_filter, each.name))) is not None
+        ]
+        return 0 if message is None else min(message.qos, max(granted, default=message.qos))
 
     @staticmethod
     def _unqueued(client: Client, seq: int) -> Outgoing | None:
@@ -251,8 +260,7 @@ class BrokerState:
             if self.sender is not None and client.link is not None and self._may_receive(client, message):
                 self.sender.copy(client.link, message, identifiers, now, retain=retain)
             return
-        dup = command.is_again and command.seq not in client.never_sent
-        client.put(Outgoing(message, command.qos, retain, dup, identifiers, terms))
+        client.put(Outgoing(message, command.qos, retain, command.is_again, identifiers, terms))
         self.ready.append(client)
 
     def _may_receive(self, client: Client, message: Message) -> bool:

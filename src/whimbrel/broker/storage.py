@@ -78,10 +78,9 @@ class Storage:
     def write_view(
         self, applied: int, put: dict[tuple[str | int | None, ...], bytes], drop: set[tuple[str | int | None, ...]]
     ) -> None:
-        """Bring the view to *applied*, once the log has it for certain: a view must never know more."""
+        """Bring the view to *applied*, once the log has everything for certain that the rows may know of."""
         assert self._store is not None
-        if self.log.durable_seq < applied:
-            self.log.sync()
+        self.log.sync()
         self._store.commit(applied, put, drop)
 
     def close(self) -> None:

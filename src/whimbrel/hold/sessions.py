@@ -9,8 +9,9 @@ with and without the lanes, the commands are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
+from types import MappingProxyType
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.counting import Matches, counting, in_order
@@ -19,6 +20,7 @@ from whimbrel.hold.quality import CONFIRMED, is_live_only, of_hand_over
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, keys, restored, written
 from whimbrel.hold.state import Copy, Member, Pending, Session, State
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -42,6 +44,7 @@ _TAKEN, _DROPPED, _WITHHELD = Outcome.TAKEN_ELSEWHERE, Outcome.DROPPED, Outcome.
 
 _BY_SESSION, _BY_DEVICE = itemgetter(0), itemgetter(0)
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_EXACTLY_ONCE = 2
 _RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
 """What a receipt may say; the others are the hold's to find out."""
 
@@ -522,7 +525,7 @@ class Hold:
             assert fact.session is not None
             return self.left(fact.changed_at, fact.device, fact.session)
         if fact.change is PresenceChange.DISCONNECTED:
-            return self.disconnected(fact.changed_at, fact.device)
+            return self.disconnected(fact.changed_at, fact.device, sent_seq=fact.sent_seq)
         return self.tick(fact.changed_at)
 
     def joined(self, at: int, device: str, name: str, *, takes: bool) -> list[Command]:
@@ -537,12 +540,16 @@ class Hold:
         if member is None:
             member = session.members[device] = Member(is_present=True, takes=takes)
             self._touch(("session", name))
+        begun = set() if member.is_present else set(member.in_flight)
         member.is_present, member.takes = True, takes
         self._state.joined.setdefault(device, set()).add(name)
         self._touch(("member", name, device))
         out.append(TellAll(device, name, tuple(session.subscriptions.values())))
         for seq, pending in list(session.pending.items()):
-            if pending.end is None and device not in pending.settled and device not in pending.in_flight:
+            if seq in begun:
+                counted = ((name, member.in_flight[seq]),)
+                out.append(HandOver(device, seq, counted, is_held=True, is_again=True, qos=_EXACTLY_ONCE))
+            elif pending.end is None and device not in pending.settled and device not in pending.in_flight:
                 self._hand_over_held(session, device, member, seq, pending, out)
         return out
 
@@ -589,8 +596,8 @@ class Hold:
             self._let_go(session, device, member, out)
         return out
 
-    def disconnected(self, at: int, device: str) -> list[Command]:
-        """Let a device be away in all its sessions (rule 10)."""
+    def disconnected(self, at: int, device: str, *, sent_seq: int | None = None) -> list[Command]:
+        """Let a device be away in all its sessions (rules 10 and 19)."""
         out: list[Command] = []
         self._advance(at, out)
         for name in sorted(self._state.joined.pop(device, ())):
@@ -599,8 +606,30 @@ class Hold:
             member = session.members[device]
             member.is_present = False
             self._touch(("member", name, device))
-            self._let_go(session, device, member, out)
+            begun: dict[int, tuple[Identity, ...]] = {}
+            if session.is_private:
+                self._unsend(device, member, INT64_MAX if sent_seq is None else sent_seq)
+                begun = self._begun(session, device, member)
+            self._let_go(session, device, member, out, begun=begun)
         return out
+
+    def _unsend(self, device: str, member: Member, sent_seq: int) -> None:
+        """Note that what comes after *sent_seq* was handed over to a device, and not sent to it."""
+        for seq in member.in_flight:
+            if seq > sent_seq:
+                self._state.copies[seq].attempted.discard(device)
+                self._touch(("copy", seq))
+
+    def _begun(self, session: Session, device: str, member: Member) -> dict[int, tuple[Identity, ...]]:
+        """Return what was sent and is to be brought to its end, whatever happens: MQTT's exactly once (rule 19)."""
+        copies = self._state.copies
+        return {
+            seq: identities
+            for seq, identities in member.in_flight.items()
+            if copies[seq].qos == _EXACTLY_ONCE
+            and device in copies[seq].attempted
+            and self._quality(copies[seq], ((session.name, identities),)) == _EXACTLY_ONCE
+        }
 
     def _away(self, device: str, name: str) -> None:
         """Note that a device is not present in a session any more."""
@@ -610,10 +639,20 @@ class Hold:
             if not joined:
                 del self._state.joined[device]
 
-    def _let_go(self, session: Session, device: str, member: Member, out: list[Command]) -> None:
-        """Take back what a device had in flight; where the session has ended it, that is its outcome."""
-        in_flight, member.in_flight = member.in_flight, {}
+    def _let_go(
+        self,
+        session: Session,
+        device: str,
+        member: Member,
+        out: list[Command],
+        *,
+        begun: Mapping[int, tuple[Identity, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Take back what a device had in flight, but what was *begun*; where the session has ended it, that is it."""
+        in_flight, member.in_flight = member.in_flight, dict(begun)
         for seq in in_flight:
+            if seq in begun:
+                continue
             pending = session.pending[seq]
             pending.in_flight.discard(device)
             self._touch(("pending", session.name, seq))

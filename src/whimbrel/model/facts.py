@@ -116,6 +116,9 @@ class PresenceChanged:
     """The number of the publication that was released or completed."""
     session_expiry_us: int | None = None
     """How long the device's private session outlives its connection; ``None``: not said."""
+    sent_seq: int | None = None
+    """The last notification of its private session that was sent to a device that disconnected; ``None``: nobody knows,
+    so any that was handed over may have been."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)
@@ -140,6 +143,10 @@ class PresenceChanged:
                     "session_expiry_us", self.session_expiry_us, "none unless joined or disconnected"
                 )
             whole("session_expiry_us", self.session_expiry_us, 0, INT64_MAX)
+        if self.sent_seq is not None:
+            if self.change is not PresenceChange.DISCONNECTED:
+                raise InvalidValueError("sent_seq", self.sent_seq, "none unless disconnected")
+            whole("sent_seq", self.sent_seq, 0, INT64_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

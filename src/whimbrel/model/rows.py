@@ -51,6 +51,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "presence": (
         *("node", "seq", "changed_at", "device", "session", "change", "receipt", "packet_id", "session_expiry_us"),
+        "sent_seq",
     ),
     "sessions": ("node", "seq", "changed_at", "change", "session", "device", "access"),
     "reports": ("node", "seq", "reported_at", "device", "battery", "display", "received", "sent", "place"),
@@ -153,6 +154,7 @@ def _presence_values(fact: PresenceChanged) -> tuple[object, ...]:
         receipt,
         fact.packet_id,
         fact.session_expiry_us,
+        fact.sent_seq,
     )
 
 
@@ -281,6 +283,7 @@ def _presence(row: Row) -> PresenceChanged:
         receipt=None if row.get("receipt") is None else _member(Mode, row, "receipt"),
         packet_id=row.get("packet_id"),
         session_expiry_us=row.get("session_expiry_us"),
+        sent_seq=row.get("sent_seq"),
     )
 
 

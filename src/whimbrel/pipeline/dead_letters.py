@@ -200,6 +200,9 @@ def _presence() -> Iterator[_Rule]:
     is_fine = F.col("session_expiry_us").isNull() | may_expire
     yield _unless(is_fine, "session_expiry_us", "none unless joined or disconnected")
     yield _unless(F.col("session_expiry_us") >= 0, "session_expiry_us", "a number from 0 on")
+    is_fine = F.col("sent_seq").isNull() | (change == PresenceChange.DISCONNECTED.value)
+    yield _unless(is_fine, "sent_seq", "none unless disconnected")
+    yield _unless(F.col("sent_seq") >= 0, "sent_seq", "a number from 0 on")
 
 
 def _sessions() -> Iterator[_Rule]:

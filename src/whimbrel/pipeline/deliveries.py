@@ -172,7 +172,7 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
     presence = log.presence.where(F.col("change").isin(*_MOVES))
     others = [
         _event(log.interests, _INTEREST, "changed_at", interest),
-        _event(presence, _PRESENCE, "changed_at", "session device change", receipt="name"),
+        _event(presence, _PRESENCE, "changed_at", "session device change", receipt="name", sent_seq="notification_seq"),
         _event(log.sessions, _SESSION, "changed_at", "session change"),
         _event(log.receipts, _RECEIPT, "handed_at", "session device notification_seq", outcome="change"),
     ]
@@ -266,7 +266,14 @@ def _fact(node: str, event: _Event) -> Fact:
     if event.kind == _PRESENCE:
         mode = None if event.name is None else Mode(event.name)
         change = PresenceChange(event.change)
-        return PresenceChanged(**number, device=event.device, session=event.session, change=change, receipt=mode)
+        return PresenceChanged(
+            **number,
+            device=event.device,
+            session=event.session,
+            change=change,
+            receipt=mode,
+            sent_seq=event.notification_seq,
+        )
     if event.kind == _INTEREST:
         subscription = Subscription(
             session=event.session,

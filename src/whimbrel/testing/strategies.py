@@ -225,6 +225,7 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
             **{**changed, "device": _WORDS},
             change=st.just(PresenceChange.DISCONNECTED),
             session_expiry_us=_COUNTS,
+            sent_seq=_COUNTS,
         ),
         st.builds(
             PresenceChanged,
