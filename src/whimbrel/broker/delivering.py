@@ -89,7 +89,7 @@ class Delivering:
             self._receipt(client, out, Outcome.DROPPED, now)
             self.pump(client, now)
             return
-        client.releasing.add(identifier)
+        self._state.releasing(client, identifier)
         self._receipt(client, out, Outcome.DELIVERED, now, is_owed=client.is_persistent)
         self._journal.then(partial(self._release, client, link, identifier))
 

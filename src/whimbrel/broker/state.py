@@ -183,9 +183,13 @@ class BrokerState:
         if client is not None and fact.outcome is Outcome.DELIVERED:
             out = self._unqueued(client, seq)
             if (self._granted(fact) if out is None else out.qos) == _EXACTLY_ONCE:
-                client.releasing.add(packet_id_of(seq))
-                self._touched.add(("client", fact.device))
+                self.releasing(client, packet_id_of(seq))
         self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome)
+
+    def releasing(self, client: Client, identifier: int) -> None:
+        """Note that a QoS 2 hand-over was received, and is to be released until it is completed."""
+        client.releasing.add(identifier)
+        self._touched.add(("client", client.id))
 
     def _granted(self, fact: Receipt) -> int:
         """Return the QoS of a hand-over that the view knows of, and the queue does not."""
