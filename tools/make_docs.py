@@ -17,6 +17,7 @@ from typing import Any
 
 import typer.main
 
+from whimbrel.broker.config import reference
 from whimbrel.cli.main import app
 from whimbrel.language.check import MAX_FILTER_PROGRAM, MAX_PATTERNS
 from whimbrel.language.codes import ErrorCode
@@ -25,6 +26,8 @@ from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT
 from whimbrel.language.patterns import MAX_PATTERN_CHARS, MAX_PROGRAM
 from whimbrel.model.attributes import DEFAULT_LIMITS, Limits
 from whimbrel.model.tables import as_markdown
+from whimbrel.mqtt.codes import PACKETS_OF, PacketType, ReasonCode, connect_return_code
+from whimbrel.mqtt.properties import KINDS, WILL, Property
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE_BY = "<!-- made by tools/make_docs.py: change the code, then run `make docs` -->"
@@ -42,6 +45,78 @@ MEASURED: Mapping[str, str] = {
     "evaluate U": "ask it about one event (U)",
     "evaluate B": "ask it about one event (B)",
 }
+
+SENT: Mapping[ReasonCode, tuple[str, str]] = {
+    ReasonCode.SUCCESS: ("CONNACK PUBACK PUBREC PUBREL PUBCOMP SUBACK UNSUBACK", "it was accepted; in SUBACK: QoS 0"),
+    ReasonCode.GRANTED_QOS_1: ("SUBACK", "accepted, at QoS 1"),
+    ReasonCode.GRANTED_QOS_2: ("SUBACK", "accepted, at QoS 2"),
+    ReasonCode.NO_MATCHING_SUBSCRIBERS: ("PUBACK PUBREC", "accepted, and nobody wants it now"),
+    ReasonCode.NO_SUBSCRIPTION_EXISTED: ("UNSUBACK", "there was no such subscription"),
+    ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
+    ReasonCode.MALFORMED_PACKET: ("DISCONNECT", "what came is no packet"),
+    ReasonCode.PROTOCOL_ERROR: ("DISCONNECT", "a packet that may not come here, or not with these values"),
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ("CONNACK", "too long, or empty where one is needed"),
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: ("CONNACK", "wrong, or missing where the users file asks for them"),
+    ReasonCode.NOT_AUTHORIZED: (
+        "CONNACK PUBACK PUBREC",
+        "the topic, or the will's, may not be published to, or is the broker's own",
+    ),
+    ReasonCode.SERVER_UNAVAILABLE: ("CONNACK", "the broker stops, or its disk takes nothing"),
+    ReasonCode.SERVER_BUSY: ("CONNACK", "more connections than `limits.connections`"),
+    ReasonCode.SERVER_SHUTTING_DOWN: ("DISCONNECT", "the broker stops"),
+    ReasonCode.BAD_AUTHENTICATION_METHOD: ("CONNACK", "CONNECT names an authentication method; none is offered"),
+    ReasonCode.KEEP_ALIVE_TIMEOUT: ("DISCONNECT", "nothing was heard for one and a half keep alives"),
+    ReasonCode.SESSION_TAKEN_OVER: ("DISCONNECT", "another connection came with the same client identifier"),
+    ReasonCode.TOPIC_FILTER_INVALID: (
+        "SUBACK UNSUBACK",
+        "no topic filter, no content filter, or an option that is not allowed; the reason string says which and where",
+    ),
+    ReasonCode.TOPIC_NAME_INVALID: (
+        "PUBACK PUBREC DISCONNECT",
+        "longer or deeper than allowed; with a wildcard, the connection ends",
+    ),
+    ReasonCode.PACKET_IDENTIFIER_NOT_FOUND: ("PUBREL PUBCOMP", "nothing is on its way under this identifier"),
+    ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: ("DISCONNECT", "more publications without an answer than were allowed"),
+    ReasonCode.TOPIC_ALIAS_INVALID: ("DISCONNECT", "an alias of 0, or higher than was allowed"),
+    ReasonCode.PACKET_TOO_LARGE: ("DISCONNECT", "longer than `limits.packet_bytes`"),
+    ReasonCode.QUOTA_EXCEEDED: (
+        "PUBACK PUBREC SUBACK DISCONNECT",
+        "a limit is reached or the disk is full; DISCONNECT: too much waits to be acknowledged by the client",
+    ),
+    ReasonCode.QOS_NOT_SUPPORTED: ("CONNACK", "the will's QoS is above `mqtt.maximum_qos`"),
+}
+"""What the broker sends, in which packets, and when; what is not here it never says."""
+
+DONE: Mapping[Property, str] = {
+    Property.PAYLOAD_FORMAT_INDICATOR: "passed on; the body is not checked against it",
+    Property.MESSAGE_EXPIRY_INTERVAL: "obeyed; passed on less the time it waited",
+    Property.CONTENT_TYPE: "passed on; says whether the body is JSON or CBOR",
+    Property.RESPONSE_TOPIC: "passed on",
+    Property.CORRELATION_DATA: "passed on",
+    Property.SUBSCRIPTION_IDENTIFIER: "kept with the subscription and sent with all it matches",
+    Property.SESSION_EXPIRY_INTERVAL: "obeyed, at most `mqtt.session_expiry_s`; CONNACK says so where it differs",
+    Property.ASSIGNED_CLIENT_IDENTIFIER: "sent to whoever gave none",
+    Property.SERVER_KEEP_ALIVE: "sent where it differs from what was asked for",
+    Property.AUTHENTICATION_METHOD: "refused",
+    Property.AUTHENTICATION_DATA: "refused",
+    Property.REQUEST_PROBLEM_INFORMATION: "read and ignored: refusals always have a reason string",
+    Property.WILL_DELAY_INTERVAL: "obeyed, at most until the session ends",
+    Property.REQUEST_RESPONSE_INFORMATION: "read and ignored",
+    Property.RESPONSE_INFORMATION: "never sent",
+    Property.SERVER_REFERENCE: "never sent",
+    Property.REASON_STRING: "sent with refusals; a client's is ignored",
+    Property.RECEIVE_MAXIMUM: "obeyed; `limits.receive_maximum` is sent",
+    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most `mqtt.outbound_topic_aliases`; `limits.topic_alias_maximum` is sent",
+    Property.TOPIC_ALIAS: "both ways",
+    Property.MAXIMUM_QOS: "sent where `mqtt.maximum_qos` is below 2",
+    Property.RETAIN_AVAILABLE: "never sent: available",
+    Property.USER_PROPERTY: "PUBLISH, will: passed on, and attributes; SUBSCRIBE, UNSUBSCRIBE: options; else ignored",
+    Property.MAXIMUM_PACKET_SIZE: "obeyed; `limits.packet_bytes` is sent",
+    Property.WILDCARD_SUBSCRIPTION_AVAILABLE: "never sent: available",
+    Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE: "never sent: available",
+    Property.SHARED_SUBSCRIPTION_AVAILABLE: "never sent: available",
+}
+"""What the broker does with each property."""
 
 
 # -- the command line ------------------------------------------------------------------------------------------------
@@ -133,6 +208,57 @@ def _cell(text: str) -> str:
     return re.sub(r"\|" if text.startswith("`") else r"[\\*|<\[]", r"\\\g<0>", text)
 
 
+# -- the broker ------------------------------------------------------------------------------------------------------
+
+
+def configuration_page() -> str:
+    """Return the reference page of every setting."""
+    parts = [
+        "# Configuration",
+        "",
+        MADE_BY,
+        "",
+        "`whimbrel serve --config FILE` reads a TOML file with these sections and settings; all have defaults.",
+        "`whimbrel serve --print-config` prints such a file, complete and with comments.",
+        "Options of the [command line](cli.md#whimbrel-serve) go before the file.",
+        "A name that is not listed here is an error, and so is a value that is not allowed.",
+        "The files of users and rights are described in [Come from Mosquitto](../how-to/from-mosquitto.md).",
+        "",
+        reference(),
+    ]
+    return "\n".join(parts)
+
+
+def reason_codes_table() -> str:
+    """Return the reason codes that the broker sends, and when."""
+    rows = []
+    for code, (packets, when) in SENT.items():
+        names = packets.split()
+        wrong = [name for name in names if PacketType[name] not in PACKETS_OF[code]]
+        if wrong:
+            raise SystemExit(f"SENT: {code.name} may not stand in {', '.join(wrong)}")
+        is_refusal = code.is_error and "CONNACK" in names
+        old = str(connect_return_code(code)) if is_refusal else "0x80" if code.is_error and "SUBACK" in names else "–"
+        rows.append((f"0x{code:02X}", code.title, ", ".join(names), old, when))
+    return _table(("code", "name", "in", "3.1.1", "when"), rows)
+
+
+def properties_table() -> str:
+    """Return every property of MQTT 5 and what the broker does with it."""
+    rows = []
+    for which, kind in KINDS.items():
+        name = which.name.replace("_", " ").lower()
+        rows.append((str(int(which)), name, kind.wire.value, _places(kind.places), DONE[which]))
+    return _table(("no.", "property", "type", "may stand in", "what the broker does with it"), rows)
+
+
+def _places(places: frozenset[int]) -> str:
+    if len(places) > 10:
+        return "all that have properties"
+    packets = [PacketType(place).name for place in sorted(places - {WILL})]
+    return ", ".join([*packets, "will"] if WILL in places else packets)
+
+
 # -- the README's numbers --------------------------------------------------------------------------------------------
 
 
@@ -174,14 +300,23 @@ def _times(ratio: float) -> str:
 def tables_page() -> str:
     """Return the reference page of the log's and the pipeline's tables."""
     title, _, rest = as_markdown().partition("\n")
-    status = "The schemas are built; the log and the pipeline that fill the tables are not there yet."
+    status = (
+        "The broker and `whimbrel log import` fill the tables of the log, which say *In*.\n"
+        "Of the others the pipeline makes `matches`, `deliveries`, `popularity`, `replicas` and `dead_letters`; "
+        "the rest are schemas so far."
+    )
     return f"{title}\n\n{MADE_BY}\n\n{status}\n{rest.strip()}\n"
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"docs/reference/cli.md": cli_page, "docs/reference/tables.md": tables_page}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/cli.md": cli_page,
+    "docs/reference/configuration.md": configuration_page,
+    "docs/reference/tables.md": tables_page,
+}
 SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"measured": measured},
     "docs/explanation/matching.md": {"matched": matched},
+    "docs/reference/mqtt.md": {"reason codes": reason_codes_table, "properties": properties_table},
     "docs/reference/language.md": {"functions": functions_table, "error codes": codes_table, "limits": limits_table},
 }
 

@@ -5,6 +5,10 @@ Conventions of the pages: in a ``console`` block a line ``$ whimbrel …`` is ru
 ``jsonl ward.jsonl``) is that file, in the folder where the later commands of the page run. Durations (``9.8 s``) and
 rates (``410 a second``) are shown as they were once and may be any. A page whose commands need Spark is tried in a
 process of its own: first its commands, then its Python sessions, in the same folder.
+
+A line ``$ whimbrel serve … &`` starts a broker in a process of its own, and ``$ whimbrel subscribe … &`` a listener;
+``$ wait %2`` shows what the second of them printed, ``$ kill %1`` ends the first, and the end of the page ends all.
+Pages use MQTT's usual port, and the broker that tries them any that is free: ``--port`` is added to what they say.
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
+from typing import Self
 
 import pytest
+from tests.e2e.broker_process import BrokerProcess
 
 from whimbrel.cli.main import main
 
@@ -84,6 +90,83 @@ SPARK_PAGES = [page for page in PAGES if any(b.language == "console" and _SPARK.
 
 # -- commands --------------------------------------------------------------------------------------------------------
 
+# A reader types the next line when the listener listens; a test has to be told.
+_LISTENER = """
+import sys
+from whimbrel.cli.main import main
+from whimbrel.client import Client
+
+subscribe = Client.subscribe
+
+async def told(*arguments, **options):
+    answer = await subscribe(*arguments, **options)
+    print("subscribed", file=sys.stderr, flush=True)
+    return answer
+
+Client.subscribe = told
+main()
+"""
+_LONGEST_S = 60
+
+
+class Jobs:
+    """What a page started in the background, as the reader's shell numbers it: brokers, and listeners to one topic."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._jobs: list[BrokerProcess | subprocess.Popen[str] | None] = []
+        self._port: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for job in self._jobs:
+            if job is not None:
+                job.kill()
+            if isinstance(job, subprocess.Popen):
+                job.communicate()
+
+    def directed(self, arguments: list[str]) -> list[str]:
+        """Return *arguments* with the port of the page's broker; a listener that hears nothing ends all the same."""
+        if self._port is None or arguments[0] not in {"publish", "subscribe"}:
+            return arguments
+        bound = ["--timeout", str(_LONGEST_S)] if arguments[0] == "subscribe" else []
+        return [*arguments, "--port", str(self._port), *bound]
+
+    def perform(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+        """Start, await or end a job; return what it printed so far."""
+        if words[-1] == "&":
+            with monkeypatch.context() as patch:
+                patch.chdir(self._directory)
+                return self._serve(words[2:-1]) if words[1] == "serve" else self._listen(words[1:-1])
+        number = int(words[1].removeprefix("%")) - 1
+        job, self._jobs[number] = self._jobs[number], None
+        if isinstance(job, BrokerProcess):
+            assert words[0] == "kill", "a broker does not end by itself"
+            job.stop()
+            return ""
+        assert job is not None, f"{words[1]} has ended"
+        printed, _ = job.communicate(timeout=_LONGEST_S)
+        return printed
+
+    def _serve(self, options: list[str]) -> str:
+        broker = BrokerProcess(self._directory / ".broker", *options).start()
+        self._jobs.append(broker)
+        self._port = broker.port
+        return "".join(broker.lines)
+
+    def _listen(self, arguments: list[str]) -> str:
+        command = [sys.executable, "-c", _LISTENER, *self.directed(arguments)]
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        self._jobs.append(job)
+        assert job.stderr is not None
+        first = job.stderr.readline()
+        assert first == "subscribed\n", first + job.stderr.read()
+        return ""
+
 
 def _whimbrel(arguments: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
     """Run the command as the script would, in this process; return what it printed and its exit code."""
@@ -122,25 +205,37 @@ def _is_like(found: str, expected: str) -> bool:
 
 def _try_commands(page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = 0
-    for block in _blocks(page):
-        if block.title:
-            (directory / block.title).write_text(block.text, encoding="utf-8")
-        if block.language != "console" or "$ whimbrel " not in block.text:
-            continue
-        for command, expected in _steps(block):
-            words = shlex.split(command)
-            if words[0] == "whimbrel":
-                found, code = _whimbrel(words[1:], directory, monkeypatch)
-            else:
-                assert command == "echo $?", f"{block}: only whimbrel and echo $? are run, found {command}"
-                found = f"{code}\n"
-            assert _is_like(found, expected), f"{block}: $ {command}\nprints\n{found}\nnot\n{expected}"
+    with Jobs(directory) as jobs:
+        for block in _blocks(page):
+            if block.title:
+                (directory / block.title).write_text(block.text, encoding="utf-8")
+            if block.language != "console" or "$ whimbrel " not in block.text:
+                continue
+            for command, expected in _steps(block):
+                words = shlex.split(command)
+                if words[0] in {"wait", "kill"} or words[-1] == "&":
+                    found = jobs.perform(words, monkeypatch)
+                elif words[0] == "whimbrel":
+                    found, code = _whimbrel(jobs.directed(words[1:]), directory, monkeypatch)
+                else:
+                    assert command == "echo $?", f"{block}: this is not run here: {command}"
+                    found = f"{code}\n"
+                assert _is_like(found, expected), f"{block}: $ {command}\nprints\n{found}\nnot\n{expected}"
 
 
 @pytest.mark.parametrize("page", _without_spark(_pages_with("console", "$ whimbrel ")), ids=_name)
 def test_every_command_prints_what_its_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader who types what is written must see what is written."""
     _try_commands(page, tmp_path, monkeypatch)
+
+
+def test_only_what_talks_to_a_broker_is_told_where_the_page_has_one(tmp_path: Path) -> None:
+    """A page without a broker must be tried as it stands, and one with a broker must not meet another."""
+    with Jobs(tmp_path) as jobs:
+        assert jobs.directed(["publish", "a", "b"]) == ["publish", "a", "b"]
+        jobs._port = 4_242
+        assert jobs.directed(["publish", "a", "b"]) == ["publish", "a", "b", "--port", "4242"]
+        assert jobs.directed(["log", "show", "a"]) == ["log", "show", "a"]
 
 
 def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
@@ -204,7 +299,7 @@ def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Pat
 @pytest.mark.parametrize("page", SPARK_PAGES, ids=_name)
 def test_every_page_with_spark_shows_what_is_seen(page: Path, tmp_path: Path) -> None:
     """Java is started in the page's folder, as a reader starts it: Spark never follows a later change of folder."""
-    environment = dict(os.environ)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # where `tests` is found, as pytest does
     if "JAVA_HOME" not in environment and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
         environment["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     command = [sys.executable, __file__, str(page)]
