@@ -25,7 +25,7 @@ Settings = Mapping[str, Mapping[str, object]]
 
 _START_S = 60.0  # a machine that does much else at the same time
 _STOP_S = 30.0
-_PORT = re.compile(r"\b(mqtt|mqtts|ws|wss|http)=([0-9]+)")
+_PORT = re.compile(r'\b(mqtt|mqtts|ws|wss|http)(?:=|": )([0-9]+)')  # as text or as JSON
 _OPTIONS = {"mqtt": "--port", "mqtts": "--tls-port", "ws": "--ws-port", "wss": "--wss-port", "http": "--http-port"}
 
 

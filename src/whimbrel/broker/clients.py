@@ -93,6 +93,7 @@ class Client:
     """A device: its link while there is one, and its private session's business on the wire."""
 
     __slots__ = (
+        "_again",
         "disconnected_at",
         "expiry_us",
         "flying",
@@ -133,6 +134,7 @@ class Client:
         self.queued_bytes = 0
         self.sent_seq = 0
         """The last number that was sent, of those that the hold holds; they are sent in order."""
+        self._again: list[Outgoing] = []
         self.will: Will | None = None
         self.will_delay_us = 0
         self.will_due: int | None = None
@@ -148,11 +150,22 @@ class Client:
         self.queued_bytes += len(out.message.body)
 
     def land(self) -> None:
-        """Take down what was in flight: the connection is gone, and the hold hands it over again."""
+        """Take down what was in flight: the connection is gone, and the hold hands it over again.
+
+        Retained messages, which it does not hold, are kept here.
+        """
+        self._again += [out._replace(dup=True) for out in self.flying.values() if not out.terms]
+        self._again += [out for out in self.queue if not out.terms]
         self.flying.clear()
         self.queue.clear()
         self.queued_bytes = 0
         self.receiving.clear()
+
+    def put_again(self) -> None:
+        """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
+        again, self._again = self._again, []
+        for out in again:
+            self.put(out)
 
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""

@@ -83,6 +83,9 @@ class Connecting:
         self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
 
     def _refused_will(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
+        refusal = self._publishing.refused_topic(will.topic)
+        if refusal is not None:
+            return refusal
         if not self._visitors.may_publish(link, client_id, will.topic):
             return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
         if will.qos > self._config.mqtt.maximum_qos:
@@ -139,6 +142,7 @@ class Connecting:
         link.keep_alive_us = keep_alive_s * _SECOND_US
         welcome = Connack(is_resumed, ReasonCode.SUCCESS, self._told(connect, assigned, keep_alive_s, client.expiry_us))
         self._sender.send(link, encode(welcome, machine.version))
+        client.put_again()
         self._delivering.resume(client, link)
         state.perform(commands, now)
         self._delivering.pump(client, now)

@@ -78,8 +78,7 @@ class Broker:
         self._verifies = verifies
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
-        visitors = Visitors() if visitors is None else visitors
-        state.visitors = visitors
+        self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
         self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
@@ -228,9 +227,10 @@ class Broker:
             state.retained.put(message)
             for session, identities in state.routes.by_subject(topic):
                 client = state.clients.get(client_of(session) or "")
-                if client is not None and client.link is not None:
+                link = None if client is None else client.link
+                if client is not None and link is not None and self._visitors.may_receive(link, client.id, topic):
                     identifiers = state.terms(session, identities, client.id).identifiers
-                    self._sender.copy(client.link, message, identifiers, now, retain=False)
+                    self._sender.copy(link, message, identifiers, now, retain=False)
 
     def drain(self) -> None:
         """Send everybody away: the broker stops."""

@@ -14,10 +14,8 @@ from whimbrel.broker.subscribing import Limits, identity_of, options_of, subscri
 from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.private import is_shared
 from whimbrel.language.filters import Filter
-from whimbrel.model.codecs import attributes_of
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
-from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Suback, Subscribe, Unsuback, Unsubscribe
@@ -117,7 +115,7 @@ class Interests:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
                 continue
-            if asked is not None and not asked.matches(attributes_of(message.payload, message.user())):
+            if asked is not None and not asked.matches(message.attributes()):
                 continue
             qos = min(message.qos, subscription.qos or 0)
             if qos:
@@ -134,7 +132,7 @@ class Interests:
             codes = [suback_return_code(code) for code in codes]
         elif reasons:
             properties = Properties({Property.REASON_STRING: "; ".join(reasons)[:_LONGEST_REASON]})
-        self._sender.send(link, encode(Suback(packet_id, tuple(codes), properties), link.machine.version))
+        self._sender.say(link, Suback(packet_id, tuple(codes), properties))
 
     def unsubscribe(self, link: Link, client: Client, packet: Unsubscribe, now: int) -> None:
         """Take in an UNSUBSCRIBE."""
@@ -170,6 +168,5 @@ class Interests:
 
     def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:
         if link.closing is None:
-            version = link.machine.version
-            answer = Unsuback(packet_id, tuple(codes) if version == V5 else (), NO_PROPERTIES)
-            self._sender.send(link, encode(answer, version))
+            told = tuple(codes) if link.machine.version == V5 else ()
+            self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))

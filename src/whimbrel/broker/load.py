@@ -63,6 +63,7 @@ __all__ = [
     "Served",
     "Tally",
     "Throughput",
+    "cpu_s",
     "publications",
     "raise_file_limit",
     "serve",
@@ -114,7 +115,7 @@ class Load:
     subscribers: int = 1
     filters: tuple[tuple[str, ...], ...] = ()
     """The filters by content of each subscriber; with them, every publication must be for exactly one subscriber."""
-    window: int = 800
+    window: int = 4_000
     """How many may be under way at a time."""
     limit_s: float = 20.0
     """How long sending may take; what is not sent by then is not sent."""

@@ -6,11 +6,13 @@ carries the identifier of the delivery before it, as the standard asks (4.4), an
 
 from __future__ import annotations
 
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.codecs import attributes_of
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.packets import V5
-from whimbrel.mqtt.properties import decode_properties
+from whimbrel.mqtt.properties import Property, decode_properties
 
 __all__ = ["Message", "packet_id_of"]
 
@@ -81,9 +83,12 @@ class Message:
         """Return what is only sent now, or said of the broker itself: nobody will ask for its number."""
         return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=b"", body=b"")
 
-    def user(self) -> tuple[tuple[str, str], ...]:
-        """Return its user properties."""
-        return decode_properties(self.properties, PacketType.PUBLISH).user if self.properties else ()
+    def attributes(self) -> Attributes:
+        """Return what content filters ask about."""
+        if not self.properties:
+            return attributes_of(self.payload)
+        properties = decode_properties(self.properties, PacketType.PUBLISH)
+        return attributes_of(self.payload, properties.user, content_type=properties.text(Property.CONTENT_TYPE))
 
     @property
     def size(self) -> int:

@@ -43,7 +43,7 @@ class Publishing:
     ) -> None:
         self._config, self._journal, self._state = config, journal, state
         self._sender, self._visitors = sender, visitors
-        self._lanes = Lanes(state, self._refused_topic)
+        self._lanes = Lanes(state, self.refused_topic)
         self.is_refusing = False
         """The disk takes nothing: publications are refused until it does."""
 
@@ -136,7 +136,7 @@ class Publishing:
     def _refusal(self, link: Link, client: Client, packet: Publish) -> tuple[ReasonCode, str] | None:
         """Return why a publication is not accepted, if it is not."""
         limits, topic, state = self._config.limits, packet.topic, self._state
-        refusal = self._refused_topic(topic)
+        refusal = self.refused_topic(topic)
         if refusal is not None:
             return refusal
         if not self._visitors.may_publish(link, client.id, topic):
@@ -153,7 +153,8 @@ class Publishing:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return None
 
-    def _refused_topic(self, topic: str) -> tuple[ReasonCode, str] | None:
+    def refused_topic(self, topic: str) -> tuple[ReasonCode, str] | None:
+        """Return why nobody may publish to *topic*, if so."""
         limits = self._config.limits
         if topic[0] == "$" and topic.startswith(_RESERVED):
             return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
@@ -167,10 +168,12 @@ class Publishing:
         if not packet.qos:
             return
         identifier = packet.packet_id
-        if link.machine.version == V5:
+        if code is ReasonCode.QOS_NOT_SUPPORTED:
+            self._sender.fail(link, code, reason)  # CONNACK said so (3.2.2.3.4)
+        elif link.machine.version == V5:
             link.machine.publication_ends()
             kind = Puback if packet.qos == 1 else Pubrec
-            self._sender.send(link, encode(kind(identifier, code, Properties({Property.REASON_STRING: reason})), V5))
+            self._sender.say(link, kind(identifier, code, Properties({Property.REASON_STRING: reason})))
         elif code is ReasonCode.QUOTA_EXCEEDED:
             self._sender.close(link, reason)  # an acknowledgement would be a lie, and silence would stop the client
         elif packet.qos == 1:

@@ -7,7 +7,7 @@ from whimbrel.broker.counters import Counters
 from whimbrel.broker.messages import Message
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
-from whimbrel.mqtt.packets import V5, Disconnect
+from whimbrel.mqtt.packets import V5, Disconnect, Puback, Pubrec, Suback, Unsuback
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
@@ -30,6 +30,15 @@ class Sender:
         if not link.is_dirty:
             link.is_dirty = True
             self.dirty.append(link)
+
+    def say(self, link: Link, packet: Puback | Pubrec | Suback | Unsuback) -> None:
+        """Answer; without the reasons where the client wants none, or its packets are too short for them."""
+        machine = link.machine
+        data = encode(packet, machine.version)
+        is_too_long = machine.max_packet_bytes and len(data) > machine.max_packet_bytes
+        if packet.properties and (is_too_long or not machine.wants_reasons):
+            data = encode(packet._replace(properties=NO_PROPERTIES), machine.version)
+        self.send(link, data)
 
     def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> None:
         """Send a QoS 0 copy."""

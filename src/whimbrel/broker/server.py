@@ -1,7 +1,8 @@
 """The server: sockets, the clock, the disk and threads around the core.
 
-What may wait for what: everything of the core happens on the event loop and never waits. One thread at a time syncs the
-log or writes the view (``_disk``); others verify passwords. They come back to the loop with what they found.
+What may wait for what: everything of the core happens on the event loop and never waits. One thread syncs the log
+(``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), others verify passwords or
+pack filters. They come back to the loop with what they found.
 Rule: what one turn of the loop has for a client is written at once, at its end.
 """
 
@@ -33,6 +34,7 @@ from whimbrel.broker.users import Users
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.websocket import Framing, accept
 from whimbrel.errors import WhimbrelError
+from whimbrel.hold.rows import Key
 from whimbrel.match.matcher import Matcher
 from whimbrel.match.packer import PackingProcess
 
@@ -42,6 +44,8 @@ _log = structlog.get_logger("whimbrel")
 _TICK_S = 0.25
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
+_PAUSE_S = 0.002
+_MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _HIGH_WATER = 1 << 20
@@ -219,6 +223,7 @@ class Server:
         self._pack = PackingProcess()
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="verify")
         self._storage = Storage(config)
         state, self.restored = self._storage.open(Routes(self._matcher))
@@ -233,7 +238,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
         self._is_flushing = self._is_syncing = False
-        self._is_viewing = False
+        self._is_viewing, self._has_view = False, True
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
@@ -338,14 +343,15 @@ class Server:
             with suppress(WhimbrelError):
                 seq = await self._loop.run_in_executor(self._disk, self._storage.log.sync)
                 self.broker.synced(seq)
-                put, drop = self.broker.state.changes()
-                self._storage.write_view(self.broker.applied, put, drop)
+                if self._has_view:
+                    put, drop = self.broker.state.changes()
+                    self._storage.write_view(self.broker.applied, put, drop)
         self.close()
 
     def close(self) -> None:
         """Let go of everything."""
         self.is_closed = True
-        for pool in (self._disk, self._verifiers, self._packers):
+        for pool in (self._disk, self._viewer, self._verifiers, self._packers):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
             self._storage.close()
@@ -485,22 +491,36 @@ class Server:
     def _view(self) -> None:
         """Bring the view up to date."""
         assert self._loop is not None
-        if not self._is_viewing and not self.broker.is_refusing and self.failure is None:
+        if self._has_view and not self._is_viewing and not self.broker.is_refusing and self.failure is None:
             self._is_viewing = True
-            applied = self.broker.applied
-            put, drop = self.broker.state.changes()
-            future = self._loop.run_in_executor(self._disk, self._storage.write_view, applied, put, drop)
-            future.add_done_callback(self._viewed)
+            self._gather_view({}, set())
         self._loop.call_later(self.config.log.view_interval_s, self._view)
+
+    def _gather_view(self, put: dict[Key, bytes], drop: set[Key]) -> None:
+        """Gather what the view is to be told, a little in each turn while it is much; the rest in one moment."""
+        assert self._loop is not None
+        state = self.broker.state
+        is_last = not state.has_many_changes or len(put) > _MOST_ROWS
+        more, gone = state.changes() if is_last else state.some_changes()
+        put.update(more)
+        for key in gone:
+            put.pop(key, None)
+        drop |= gone
+        if not is_last:
+            self._loop.call_later(_PAUSE_S, self._gather_view, put, drop)
+            return
+        drop.difference_update(put)
+        future = self._loop.run_in_executor(self._viewer, self._storage.write_view, self.broker.applied, put, drop)
+        future.add_done_callback(self._viewed)
 
     def _viewed(self, done: asyncio.Future[None]) -> None:
         self._is_viewing = False
         try:
             done.result()
         except WhimbrelError as error:
-            # The next rows would leave a gap: the view is made anew by the next start.
-            _log.warning("the view cannot be written; a restart will replay the log", reason=str(error))
-            self._is_viewing = True
+            # The next rows would leave a gap: there is no view any more until the next start.
+            self._has_view = False
+            _log.warning("the view cannot be written; a restart will replay the log from it", reason=str(error))
 
     # -- users and observers -----------------------------------------------------------------------------------------
 

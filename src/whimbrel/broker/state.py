@@ -42,6 +42,7 @@ from whimbrel.model.subscription import InterestChange, SubscriptionIdentity
 __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
+_MANY = 1_000
 _OWN_KINDS = frozenset({"notification", "retained", "client"})
 
 
@@ -65,6 +66,7 @@ class BrokerState:
         self.visitors: Visitors | None = None
         self.wills: set[str] = set()
         """Clients whose wills wait."""
+        self.hold.changes()  # from now on it notes what changes
         self._terms: dict[tuple[str, tuple[Identity, ...]], Terms] = {}
         self._touched: set[Key] = set()
         self._current: Message | None = None
@@ -320,17 +322,32 @@ class BrokerState:
 
     # -- the view ----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_many_changes(self) -> bool:
+        """Whether ``changes`` would take longer than clients like to wait."""
+        return len(self._touched) + self.hold.changed > _MANY
+
+    def some_changes(self) -> tuple[dict[Key, bytes], set[Key]]:
+        """Return some of what ``changes`` would; see ``Hold.some_changes``."""
+        put, drop = self.hold.some_changes(_MANY)
+        touched = {self._touched.pop() for _ in range(min(_MANY, len(self._touched)))}
+        self._write(touched, put, drop)
+        return put, drop
+
     def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
         """Return the rows to put and to drop since the last call."""
         put, drop = self.hold.changes()
         touched, self._touched = self._touched, set()
+        self._write(touched, put, drop)
+        return put, drop
+
+    def _write(self, touched: set[Key], put: dict[Key, bytes], drop: set[Key]) -> None:
         for key in touched:
             value = self._row(key)
             if value is None:
                 drop.add(key)
             else:
                 put[key] = value
-        return put, drop
 
     def _row(self, key: Key) -> bytes | None:
         kind, whose = key

@@ -13,6 +13,7 @@ from pathlib import Path
 from whimbrel.broker.config import Config
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.state import BrokerState
+from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import CorruptStoreError, NewerStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.reader import read
@@ -75,9 +76,7 @@ class Storage:
         self._store = SqliteStore(self._view_path)
         return reason
 
-    def write_view(
-        self, applied: int, put: dict[tuple[str | int | None, ...], bytes], drop: set[tuple[str | int | None, ...]]
-    ) -> None:
+    def write_view(self, applied: int, put: dict[Key, bytes], drop: set[Key]) -> None:
         """Bring the view to *applied*, once the log has everything for certain that the rows may know of."""
         assert self._store is not None
         self.log.sync()

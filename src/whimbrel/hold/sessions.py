@@ -733,6 +733,22 @@ class Hold:
         if self._is_followed:
             self._touched.add(key)
 
+    @property
+    def changed(self) -> int:
+        """How many rows have changed since the last call of ``changes``."""
+        return len(self._touched)
+
+    def some_changes(self, most: int) -> tuple[dict[Key, bytes], set[Key]]:
+        """Return at most about *most* of the rows that ``changes`` would; these may change again before it is called.
+
+        For whoever has much to write and little time at once: what all calls return together, the later before the
+        earlier, is what one call of ``changes`` at the end would have returned.
+        """
+        if not self._is_followed:
+            return {}, set()
+        chosen = {self._touched.pop() for _ in range(min(most, len(self._touched)))}
+        return written(self._state, chosen)
+
     def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
         """Return the rows to put and those to drop since the last call; the first call returns everything."""
         for lane in list(self._busy):

@@ -59,6 +59,7 @@ class ServerConnection:
         "receive_maximum",
         "unanswered",
         "version",
+        "wants_reasons",
     )
 
     def __init__(self, limits: ServerLimits) -> None:
@@ -74,6 +75,8 @@ class ServerConnection:
         """How many QoS 1 and 2 publications the client takes before it answers."""
         self.max_packet_bytes = 0
         """The longest packet the client takes; 0: any."""
+        self.wants_reasons = True
+        """Whether answers may say why in words (3.1.2.11.7)."""
         self.unanswered = 0
         """Publications of the client, QoS 1 and 2, that it has no last answer to."""
 
@@ -115,6 +118,7 @@ class ServerConnection:
         properties = connect.properties
         self.receive_maximum = properties.integer(Property.RECEIVE_MAXIMUM) or MAX_RECEIVE
         self.max_packet_bytes = properties.integer(Property.MAXIMUM_PACKET_SIZE) or 0
+        self.wants_reasons = properties.integer(Property.REQUEST_PROBLEM_INFORMATION) != 0
         aliases = properties.integer(Property.TOPIC_ALIAS_MAXIMUM) or 0
         self._outbound_maximum = min(aliases, self._limits.outbound_topic_aliases)
 
