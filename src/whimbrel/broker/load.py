@@ -516,7 +516,9 @@ def _paced(load: Load, rate: float) -> list[int]:
                     stamps, tally = tallies[link]
                     now = time.monotonic_ns()
                     times += [now - stamp for stamp in stamps.receive(data)]
-                    link.sendall(tally.receive(data))
+                    acknowledgements = tally.receive(data)
+                    if acknowledgements:
+                        link.sendall(acknowledgements)
     return times
 
 

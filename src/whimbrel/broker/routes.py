@@ -51,6 +51,10 @@ class Routes:
         """Whether the content of notifications makes a difference to anybody."""
         return bool(self._by_handle)
 
+    def settle(self) -> None:
+        """Let the matcher make itself at home with what did not change since the last call."""
+        self._matcher.content.settle()
+
     def put(self, subscription: Subscription) -> None:
         """Add *subscription*, or replace the one with its identity."""
         identity = (subscription.subject_filter, subscription.name)

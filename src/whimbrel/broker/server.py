@@ -42,6 +42,7 @@ __all__ = ["Server"]
 
 _log = structlog.get_logger("whimbrel")
 _TICK_S = 0.25
+_SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _PAUSE_S = 0.002
@@ -244,6 +245,7 @@ class Server:
         """Why the broker had to stop."""
         self.started_at = microseconds()
         self.is_closed = False
+        self._ticks = 0
         self._unwritten_bytes = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
@@ -421,6 +423,9 @@ class Server:
     def _tick(self) -> None:
         assert self._loop is not None
         self.broker.tick(microseconds())
+        self._ticks += 1
+        if self._ticks % _SETTLE_TICKS == 0:
+            self.broker.state.routes.settle()
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
 
@@ -494,6 +499,8 @@ class Server:
         if self._has_view and not self._is_viewing and not self.broker.is_refusing and self.failure is None:
             self._is_viewing = True
             self._gather_view({}, set())
+        elif not self._has_view:
+            self.broker.state.discard_changes()
         self._loop.call_later(self.config.log.view_interval_s, self._view)
 
     def _gather_view(self, put: dict[Key, bytes], drop: set[Key]) -> None:

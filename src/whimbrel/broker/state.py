@@ -334,6 +334,11 @@ class BrokerState:
         self._write(touched, put, drop)
         return put, drop
 
+    def discard_changes(self) -> None:
+        """Forget what has changed: there is no view any more."""
+        self.hold.discard_changes()
+        self._touched.clear()
+
     def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
         """Return the rows to put and to drop since the last call."""
         put, drop = self.hold.changes()

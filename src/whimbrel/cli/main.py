@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from whimbrel import __version__
+from whimbrel.cli.bench import app as bench_app
 from whimbrel.cli.demo import demo
 from whimbrel.cli.filter import app as filter_app
 from whimbrel.cli.log import app as log_app
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(bench_app, name="bench")
 app.add_typer(filter_app, name="filter")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")

@@ -749,6 +749,10 @@ class Hold:
         chosen = {self._touched.pop() for _ in range(min(most, len(self._touched)))}
         return written(self._state, chosen)
 
+    def discard_changes(self) -> None:
+        """Forget what has changed: whoever followed does not any more."""
+        self._touched.clear()
+
     def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
         """Return the rows to put and those to drop since the last call; the first call returns everything."""
         for lane in list(self._busy):

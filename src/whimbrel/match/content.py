@@ -34,6 +34,8 @@ Pack: TypeAlias = Callable[[Sequence[Part]], Segment]
 
 _DELTA = 1_024
 """Filters in the delta that make a repacking due."""
+_LITTLE = 16
+"""Filters in the delta that are worth a packing once they stay."""
 _SEGMENTS = 4
 """Small segments that are merged into one."""
 _SHARE = 4
@@ -78,6 +80,8 @@ class ContentIndex:
         self._run, self._pack = run, pack
         self._is_packing, self._is_merging = False, False
         """Whether one was started and has not ended."""
+        self._added = self._settled_at = 0
+        """How many filters were added, in all and when ``settle`` was last called."""
 
     @classmethod
     def load(
@@ -95,7 +99,23 @@ class ContentIndex:
         with self._lock:
             delta = self._state.deltas[-1]
             delta.add(handle, text)
+            self._added += 1
             is_due = len(delta) >= _DELTA and self._run is not None and not self._is_packing
+            self._is_packing |= is_due
+        if is_due and self._run is not None:
+            self._run(self._pack_once)
+
+    def settle(self) -> None:
+        """Start packing what is in the delta, if nothing was added since the last call.
+
+        For whoever calls it now and then: a delta that is too small to be packed is asked filter by filter, which is
+        of no account while filters come and go, and is all the cost there is once they stay.
+        """
+        with self._lock:
+            added = self._added
+            is_quiet, self._settled_at = added == self._settled_at, added
+            is_due = is_quiet and len(self._state.deltas[-1]) >= _LITTLE
+            is_due = is_due and self._run is not None and not self._is_packing
             self._is_packing |= is_due
         if is_due and self._run is not None:
             self._run(self._pack_once)

@@ -1,0 +1,198 @@
+"""A broker without sockets: its core on a log, clients that speak in packets, and a clock that is moved by hand.
+
+Rule: the rig does what the shell does and nothing more: it brings bytes and the time, takes what is to be written,
+closes what is to be closed, and says what is durable. Only ``sync`` makes anything durable.
+It stands here, and not beside the unit tests that use it too, because this folder is on the path of all tests.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TypeVar
+
+from whimbrel.broker.config import Config
+from whimbrel.broker.core import Broker
+from whimbrel.broker.state import BrokerState
+from whimbrel.log.writer import LogWriter
+from whimbrel.mqtt.codec import Decoder, encode
+from whimbrel.mqtt.packets import V5, Connack, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+
+__all__ = ["NODE", "SECOND_US", "START", "Peer", "Rig", "publishing", "subscribing"]
+
+NODE = "node-1"
+SECOND_US = 1_000_000
+START = 1_700_000_000 * SECOND_US
+NO_CONFIG = Config()
+
+_P = TypeVar("_P", bound=Packet)
+
+
+class Peer:
+    """One connection of a client: what it was sent stands in ``inbox`` until it is taken."""
+
+    def __init__(self, rig: Rig, version: int, address: str = "test") -> None:
+        self._rig, self.version = rig, version
+        self.link = rig.broker.opened(self, address, rig.now)
+        self._decoder = Decoder(version=version)
+        self.inbox: list[Packet] = []
+        self.is_closed = False
+        rig.peers.append(self)
+
+    def send(self, *packets: Packet) -> None:
+        """Say *packets*, in one piece."""
+        self.send_bytes(b"".join(encode(packet, self.version) for packet in packets))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Say bytes, whatever they are."""
+        self._rig.broker.receive(self.link, data, self._rig.now)
+        self._rig.flush()
+
+    def tell(self, *packets: Packet) -> list[Packet]:
+        """Say *packets* and take what was sent up to now."""
+        self.send(*packets)
+        return self.take()
+
+    def take(self) -> list[Packet]:
+        """Return what was sent since the last time."""
+        taken, self.inbox = self.inbox, []
+        return taken
+
+    def taken(self, kind: type[_P]) -> list[_P]:
+        """Return what was sent since the last time, of one kind; the rest is forgotten."""
+        return [packet for packet in self.take() if isinstance(packet, kind)]
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of what was published to it since the last time."""
+        return [packet.payload for packet in self.taken(Publish)]
+
+    def drop(self) -> None:
+        """Be cut off, without a word."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._rig.broker.closed(self.link, self._rig.now)
+            self._rig.flush()
+
+    def read(self) -> None:
+        """Take in what the broker has for it, as the shell's turn ends."""
+        link = self.link
+        data, link.is_dirty = b"".join(link.out), False
+        link.out.clear()
+        if self.is_closed:
+            return
+        self.inbox += self._decoder.receive(data)
+        assert self._decoder.failure is None, self._decoder.failure
+        if link.closing is not None:
+            self.drop()
+
+
+class Rig:
+    """A broker on the log in *folder*; *state* is what was there before."""
+
+    def __init__(self, folder: Path, config: Config = NO_CONFIG, *, state: BrokerState | None = None) -> None:
+        self.now = START
+        self.peers: list[Peer] = []
+        self.folder = folder
+        self.log = LogWriter(folder, NODE)
+        self.log.open()
+        self.state = BrokerState(NODE) if state is None else state
+        self.broker = Broker(config, self.log, self.state, rng=random.Random(1))
+
+    def flush(self) -> None:
+        """End a turn: everybody reads what there is. By order of coming, so that a turn ends the same every time."""
+        while self.broker.dirty:
+            self.broker.dirty.clear()
+            for peer in list(self.peers):
+                peer.read()
+        self.peers = [peer for peer in self.peers if not peer.is_closed]
+
+    def sync(self) -> None:
+        """Let the disk have everything, and say so."""
+        self.broker.synced(self.log.sync())
+        self.flush()
+
+    def settle(self) -> None:
+        """Sync until nobody waits."""
+        while self.broker.wants_sync:
+            self.sync()
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Let time pass."""
+        self.now += int(seconds * SECOND_US)
+        self.broker.tick(self.now)
+        self.flush()
+
+    def connecting(
+        self,
+        client_id: str,
+        *,
+        version: int = V5,
+        clean: bool = True,
+        expiry_s: int = 0,
+        will: Will | None = None,
+        keep_alive_s: int = 0,
+        options: dict[Property, object] | None = None,
+    ) -> Peer:
+        """Return a client whose CONNECT was sent, and perhaps not answered; *expiry_s* and *options* are of 5.0."""
+        told = dict(options or {})
+        if expiry_s:
+            told[Property.SESSION_EXPIRY_INTERVAL] = expiry_s
+        peer = Peer(self, version)
+        properties = Properties(told) if version == V5 else NO_PROPERTIES
+        peer.send(
+            Connect(
+                client_id,
+                clean_start=clean,
+                keep_alive_s=keep_alive_s,
+                version=version,
+                will=will,
+                properties=properties,
+            )
+        )
+        return peer
+
+    def client(
+        self,
+        client_id: str,
+        *,
+        version: int = V5,
+        clean: bool = True,
+        expiry_s: int = 0,
+        will: Will | None = None,
+        options: dict[Property, object] | None = None,
+    ) -> Peer:
+        """Return a client that is connected; everything is synced on the way, and its CONNACK is taken."""
+        peer = self.connecting(client_id, version=version, clean=clean, expiry_s=expiry_s, will=will, options=options)
+        self.settle()
+        welcome = peer.inbox.pop(0)
+        assert isinstance(welcome, Connack), welcome
+        assert welcome.code == 0, welcome
+        return peer
+
+    def subscriber(self, client_id: str, *wanted: str, qos: int = 0, expiry_s: int = 0, version: int = V5) -> Peer:
+        """Return a client that is connected and subscribes to *wanted*."""
+        peer = self.client(client_id, expiry_s=expiry_s, version=version)
+        peer.send(subscribing(*wanted, qos=qos))
+        self.settle()
+        peer.take()
+        return peer
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self.log.close()
+
+
+def subscribing(*wanted: str | SubscriptionRequest, qos: int = 0, packet_id: int = 1, **options: str) -> Subscribe:
+    """Return a SUBSCRIBE; *options* are its user properties."""
+    requests = tuple(
+        each if isinstance(each, SubscriptionRequest) else SubscriptionRequest(each, qos) for each in wanted
+    )
+    return Subscribe(packet_id, requests, Properties(user=tuple(options.items())))
+
+
+def publishing(
+    topic: str, payload: bytes = b"", qos: int = 0, packet_id: int = 0, *, retain: bool = False, dup: bool = False
+) -> Publish:
+    """Return a PUBLISH without properties."""
+    return Publish(topic, payload, qos, retain=retain, dup=dup, packet_id=packet_id)

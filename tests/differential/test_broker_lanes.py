@@ -1,0 +1,110 @@
+"""Lanes against the hold: what a broker passes on without asking the hold is what the hold would have said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from broker_rig import NODE, Peer, Rig, publishing, subscribing
+from broker_traffic import Traffic
+
+from whimbrel.broker.messages import Message
+from whimbrel.broker.routes import Found
+from whimbrel.log.reader import read_rows
+from whimbrel.mqtt.packets import Packet, Publish
+from whimbrel.mqtt.properties import Properties, Property
+
+CASES, STEPS = 200, 150
+
+
+def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """Return a broker that has every publication go through the hold.
+
+    When one is accepted stays as it is: without a lane the broker waits for the disk for some that nobody is owed (a
+    persistent session that was granted QoS 0), which is allowed, and lets clients hear the same in another order.
+    """
+    rig = Rig(folder)
+    way = rig.broker._publishing
+    lane_of, is_owed = way._lanes.get, way._is_owed
+
+    def is_owed_as_ever(message: Message, found: Found, _lane: None, packet_id: int) -> bool:
+        return is_owed(message, found, lane_of(message.subject), packet_id)
+
+    monkeypatch.setattr(way._lanes, "get", lambda _subject: None)
+    monkeypatch.setattr(way, "_is_owed", is_owed_as_ever)
+    return rig
+
+
+def _heard(traffic: Traffic) -> dict[str, list[Packet]]:
+    """Return what every client was sent, in order."""
+    return {voice.name: voice.heard for voice in traffic.voices}
+
+
+def _rows(rig: Rig) -> list[tuple[str, dict[str, object]]]:
+    """Return the log, without what was sent last to whose session ends there: nobody will ask, and lanes do not count."""
+    rig.close()
+    rows = list(read_rows(rig.folder, NODE))
+    for table, row in rows:
+        if table == "presence" and row["session_expiry_us"] == 0:
+            row["sent_seq"] = None
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_lanes_make_no_difference(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast path that tells a client or the log anything else is not a fast path but another broker."""
+    ours = Traffic(Rig(tmp_path / "lanes"), seed)
+    theirs = Traffic(_without_lanes(tmp_path / "hold", monkeypatch), seed)
+    for number in range(STEPS):
+        did, did_too = ours.step(), theirs.step()
+        assert did == did_too
+        if _heard(ours) != _heard(theirs):  # perhaps only not yet: a receipt that the hold is told of waits its turn
+            ours.settle()
+            theirs.settle()
+        assert _heard(ours) == _heard(theirs), f"after step {number}, {did}"
+    assert _rows(ours.rig) == _rows(theirs.rig)
+
+
+def _expiring(topic: str, payload: bytes, expiry_s: int) -> Publish:
+    return Publish(topic, payload, properties=Properties({Property.MESSAGE_EXPIRY_INTERVAL: expiry_s}))
+
+
+def _told_while_the_disk_sleeps(rig: Rig) -> Peer:
+    """Have something expire between its arrival and its acceptance; return who wants it."""
+    wanting, publisher = rig.subscriber("wanting", "a"), rig.client("publisher")
+    publisher.send(publishing("kept", b"first", 1, 1, retain=True))  # whatever comes now waits behind it
+    publisher.send(_expiring("a", b"stale", 1))
+    rig.tick(5)
+    rig.sync()
+    return wanting
+
+
+def test_what_expired_while_the_disk_was_waited_for_is_not_sent(tmp_path: Path) -> None:
+    """Expired is expired (MQTT 5, 3.3.2.3.3), and the log says that nobody was given it."""
+    assert _told_while_the_disk_sleeps(Rig(tmp_path)).payloads() == []
+
+
+def test_without_lanes_the_expired_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So says the hold (rule 2), and lanes have to agree with it."""
+    assert _told_while_the_disk_sleeps(_without_lanes(tmp_path, monkeypatch)).payloads() == []
+
+
+def test_an_expiry_of_no_time_is_expired(tmp_path: Path) -> None:
+    """Rule 2 again: what expires when it is published is handed to nobody, in a lane as well."""
+    rig = Rig(tmp_path)
+    wanting, publisher = rig.subscriber("wanting", "a"), rig.client("publisher")
+    publisher.send(_expiring("a", b"stale", 0))
+    assert wanting.payloads() == []
+
+
+def test_identifiers_stand_in_the_order_of_subscriptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One order for everybody: by subject filter and name, as the hold has it, in packets and in receipts."""
+    sent = []
+    for rig in (Rig(tmp_path / "lanes"), _without_lanes(tmp_path / "hold", monkeypatch)):
+        wanting = rig.client("wanting")
+        for number, wanted in enumerate(("b", "+", "#", "b/#"), start=1):
+            wanting.send(subscribing(wanted, qos=1)._replace(properties=Properties(identifiers=(number,))))
+        wanting.take()
+        wanting.send(publishing("b", b"x"))
+        sent.append([packet.properties.identifiers for packet in wanting.taken(Publish)])
+    assert sent == [[(3, 2, 1, 4)], [(3, 2, 1, 4)]]

@@ -1,0 +1,150 @@
+"""Restarts: the log alone, and the view with the log's tail, give the same broker, and it owes what was promised.
+
+A crash here is a copy of the log as it is on the disk: what was appended and not synced is not in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from broker_rig import NODE, Rig
+from broker_traffic import Traffic, Voice
+
+from whimbrel.broker.state import BrokerState
+from whimbrel.hold.store.memory import MemoryStore
+from whimbrel.log.reader import read
+from whimbrel.match.topics import matches
+from whimbrel.mqtt.packets import Packet, Puback, Publish, Pubrec
+
+CASES, STEPS = 150, 120
+FILTERS = ("a/#", "+", "#", "b", "a/b")
+
+
+def _viewed(traffic: Traffic, store: MemoryStore) -> None:
+    """Have a view follow the traffic now and then, as the shell has it: the log is synced first."""
+    rig = traffic.rig
+
+    def follow() -> None:
+        applied, (put, drop) = rig.broker.applied, rig.state.changes()
+        rig.log.sync()
+        store.commit(applied, put, drop)
+
+    traffic.others.append(follow)
+
+
+def _from_log(folder: Path) -> BrokerState:
+    state = BrokerState(NODE)
+    for fact in read(folder, NODE):
+        state.replay(fact)
+    return state
+
+
+def _from_view(folder: Path, store: MemoryStore) -> BrokerState:
+    state = BrokerState.restore(NODE, store.rows())
+    for fact in read(folder, NODE, first=max(store.applied, 0) + 1):
+        state.replay(fact)
+    return state
+
+
+def _crashed(traffic: Traffic, folder: Path) -> Path:
+    """Return a copy of what the disk has."""
+    shutil.copytree(traffic.rig.folder, folder)
+    return folder
+
+
+def _restarted(traffic: Traffic, folder: Path, state: BrokerState) -> Traffic:
+    """Return the clients of *traffic*, none of them connected, at a broker that knows *state*."""
+    rig = Rig(folder, state=state)
+    rig.now = traffic.rig.now
+    again = Traffic(rig, 0)
+    again.random = copy.deepcopy(traffic.random)
+    again.is_stable, again.has_wills = traffic.is_stable, traffic.has_wills
+    again.voices = [_cut_off(voice) for voice in traffic.voices]
+    again.bodies = traffic.bodies
+    return again
+
+
+def _cut_off(voice: Voice) -> Voice:
+    peer, voice.peer = voice.peer, None
+    other = copy.deepcopy(voice)
+    voice.peer = peer
+    other.is_welcome, other.todo = False, []
+    return other
+
+
+def _finish(traffic: Traffic) -> dict[str, list[Packet]]:
+    """Let everybody come back and answer everything; return what they were sent."""
+    before = {voice.name: len(voice.heard) for voice in traffic.voices}
+    for voice in traffic.voices:
+        traffic.connect(voice)
+        traffic.settle()
+    while any(voice.todo for voice in traffic.voices):
+        for voice in traffic.voices:
+            voice.answer(100)
+        traffic.settle()
+    return {voice.name: voice.heard[before[voice.name] :] for voice in traffic.voices}
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_the_view_and_the_log_say_the_same(seed: int, tmp_path: Path) -> None:
+    """A view saves time; a client that could tell it from the log would have been told something wrong."""
+    traffic, store = Traffic(Rig(tmp_path / "log"), seed), MemoryStore()
+    _viewed(traffic, store)
+    traffic.run(Random(seed).randrange(STEPS // 2, STEPS))
+    by_log, by_view = (_crashed(traffic, tmp_path / name) for name in ("by-log", "by-view"))
+    ours = _restarted(traffic, by_view, _from_view(by_view, store))
+    theirs = _restarted(traffic, by_log, _from_log(by_log))
+    assert _finish(ours) == _finish(theirs)
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_what_was_acknowledged_survives_crashes(seed: int, tmp_path: Path) -> None:
+    """The promise of the whole: accepted means delivered, at QoS 2 once, however often the broker dies."""
+    random = Random(seed)
+    traffic = Traffic(Rig(tmp_path / "log"), seed, is_stable=True, has_wills=False)
+    qos = {voice.name: random.randrange(3) for voice in traffic.voices}
+    wanted = {voice.name: random.choice(FILTERS) for voice in traffic.voices}
+    traffic.subscribe_all(lambda voice: qos[voice.name], lambda voice: wanted[voice.name])
+    store = MemoryStore()
+    for crash in range(3):
+        _viewed(traffic, store)
+        traffic.run(random.randrange(STEPS))
+        folder = _crashed(traffic, tmp_path / f"crash-{crash}")
+        owed = {voice.name: _unanswered(voice) for voice in traffic.voices}
+        if random.random() < 0.5:  # the view is lost, and is made anew
+            store = MemoryStore()
+        traffic = _restarted(traffic, folder, _from_view(folder, store))
+        sent = _finish(traffic)
+        for name, packets in owed.items():
+            assert packets <= {_known_by(each) for each in sent[name] if isinstance(each, Publish)}, name
+    accepted = [packet for voice in traffic.voices for packet in voice.accepted]
+    for voice in traffic.voices:
+        _check(voice, accepted, qos[voice.name], wanted[voice.name])
+
+
+def _known_by(packet: Publish) -> tuple[int, bytes, int, bool]:
+    return packet.packet_id, packet.payload, packet.qos, packet.dup
+
+
+def _unanswered(voice: Voice) -> set[tuple[int, bytes, int, bool]]:
+    """Return what a client has and did not answer, as it is to be sent again."""
+    if voice.peer is None:
+        return set()
+    latest = {each.packet_id: each for each in voice.heard if isinstance(each, Publish) and each.qos}
+    identifiers = [each.packet_id for each in voice.todo if isinstance(each, (Puback, Pubrec))]
+    return {_known_by(latest[identifier]._replace(dup=True)) for identifier in identifiers}
+
+
+def _check(voice: Voice, accepted: list[Publish], granted: int, wanted: str) -> None:
+    """Hold what a client took against what everybody was told to be accepted."""
+    taken = Counter(packet.payload for packet in voice.taken)
+    for packet in accepted:
+        qos = min(packet.qos, granted)
+        if qos and matches(wanted, packet.topic):
+            count = taken[packet.payload]
+            assert count == 1 if qos == 2 else count >= 1, f"{voice.name}: {packet}, {count} times"
