@@ -155,6 +155,12 @@ class Broker:
                     end += 1
                 self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
                 at = end
+            elif type(packet) is Puback and link.client is not None:
+                end = at + 1
+                while end < count and type(packets[end]) is Puback:
+                    end += 1
+                self._delivering.acknowledged(link.client, cast("Sequence[Puback]", packets[at:end]), now)
+                at = end
             else:
                 self._handle(link, packet, now)
                 at += 1
@@ -270,8 +276,6 @@ class Broker:
             self._connect(link, packet, now)
         elif client is None:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNECT")
-        elif isinstance(packet, Puback):
-            self._delivering.acknowledged(client, packet, now)
         elif isinstance(packet, Pubrec):
             self._delivering.received(client, link, packet, now)
         elif isinstance(packet, Pubrel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from whimbrel.broker.clients import Client, Link, Outgoing, Terms
@@ -66,12 +67,23 @@ class Delivering:
         for identifier in sorted(client.releasing):
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def acknowledged(self, client: Client, packet: Puback, now: int) -> None:
-        """Take in that a client has a QoS 1 hand-over."""
-        out = client.flying.get(packet.packet_id)
-        if out is None or out.qos != 1:
-            return  # late, or made up: nothing hangs on it
-        self._receipt(client, out, Outcome.DELIVERED, now)
+    def acknowledged(self, client: Client, packets: Sequence[Puback], now: int) -> None:
+        """Take in that a client has QoS 1 hand-overs."""
+        journal, flying = self._journal, client.flying
+        append, now, receipts = journal.append_body, journal.now(now), 0
+        for packet in packets:
+            identifier = packet.packet_id
+            out = flying.get(identifier)
+            if out is None or out.qos != 1:
+                continue  # late, or made up: nothing hangs on it
+            if out.is_held:
+                self._receipt(client, out, Outcome.DELIVERED, now)
+                continue
+            del flying[identifier]  # the hold does not know of it, so this is all
+            receipts += 1
+            for terms in out.terms:
+                append(receipt_body(journal.seq, now, terms.receipt, out.message.seq), now)
+        self._sender.counters.receipts += receipts
         if client.queue:
             self.pump(client, now)
 

@@ -30,6 +30,7 @@ _SECOND_US = 1_000_000
 _RESERVED = ("$SYS/", "$whimbrel/", "$share/", "$filter/")
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
+_EXACTLY_ONCE = 2
 
 _Answer = Callable[[bool], None]
 """Called with whether anybody wanted it."""
@@ -50,28 +51,50 @@ class Publishing:
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
         now = self._journal.now(now)
-        if not packets[0].qos and self._visitors.is_open and not self.is_refusing:
-            packets = self._passed_live(client, packets, now)
+        if packets[0].qos < _EXACTLY_ONCE and self._visitors.is_open and not self.is_refusing:
+            packets = self._passed_live(link, client, packets, now)
         found = self._found(packets)
         for at, packet in enumerate(packets):
             if link.closing is not None:
                 return
             self._received(link, client, packet, found[at], now)
 
-    def _passed_live(self, client: Client, packets: Sequence[Publish], now: int) -> Sequence[Publish]:
-        """Pass on what only live lanes want, from the first on; return the packets from where the hold is asked."""
+    def _passed_live(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> Sequence[Publish]:
+        """Pass on what the hold need not be asked about, from the first on; return the packets from where it must.
+
+        The same as the long way does to each of them, said once for all: most of what a broker does is this.
+        """
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
-        append, waiting = journal.append_body, journal.waiting
-        passed = 0
-        for topic, payload, qos, retain, _, _, properties in packets:
-            lane = None if qos or retain or properties is not NO_PROPERTIES or waiting else lanes.get(topic)
-            if lane is None:
+        append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
+        for topic, payload, qos, retain, _, identifier, properties in packets:
+            if qos >= _EXACTLY_ONCE or retain or properties is not NO_PROPERTIES or waiting:
                 break
-            append(publication_body(journal.seq, now, publisher, lane.subject, payload), now)
-            lane.send(payload, sender)
+            lane = lanes.get(topic)
+            if lane is None or (qos and (not lane or lane.is_owed)):
+                break
+            body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
+            append(body, now)
+            if qos:
+                message = Message(
+                    seq,
+                    client.id,
+                    topic,
+                    payload,
+                    qos=qos,
+                    retain=False,
+                    expires_at=None,
+                    properties=b"",
+                    body=body,
+                )
+                lane.pass_on(message, sender, ready, now)
+                link.out.append(_PUBACK + identifier.to_bytes(2))
+            else:
+                lane.send(payload, sender)
+            seq += 1
             passed += 1
         if passed:
             sender.counters.received += passed
+            sender.touch(link)
             self._state.tick(now)
         return packets[passed:]
 

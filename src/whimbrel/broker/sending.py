@@ -27,6 +27,10 @@ class Sender:
     def send(self, link: Link, data: bytes) -> None:
         """Have *data* written."""
         link.out.append(data)
+        self.touch(link)
+
+    def touch(self, link: Link) -> None:
+        """Have a link looked at, at the end of this turn."""
         if not link.is_dirty:
             link.is_dirty = True
             self.dirty.append(link)
@@ -111,6 +115,4 @@ class Sender:
         """Have a link closed once everything for it is written."""
         if link.closing is None:
             link.closing = reason
-            if not link.is_dirty:
-                link.is_dirty = True
-                self.dirty.append(link)
+            self.touch(link)
