@@ -1,6 +1,6 @@
 """Random traffic for a broker: clients of both versions that come, go, publish, subscribe, and answer when they like.
 
-Rule: what clients do depends on the seed and on what they were sent, so two brokers that say the same are told the same.
+Rule: what clients do depends on the seed and on what they were sent: brokers that say the same are told the same.
 Rule: clients keep the protocol: what they answer they were asked, and what is unfinished they send again when they are
 back in their session, with the identifier it had.
 """

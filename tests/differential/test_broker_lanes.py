@@ -41,7 +41,7 @@ def _heard(traffic: Traffic) -> dict[str, list[Packet]]:
 
 
 def _rows(rig: Rig) -> list[tuple[str, dict[str, object]]]:
-    """Return the log, without what was sent last to whose session ends there: nobody will ask, and lanes do not count."""
+    """Return the log, without what was sent last to whose session ends there: nobody asks, and lanes do not count."""
     rig.close()
     rows = list(read_rows(rig.folder, NODE))
     for table, row in rows:

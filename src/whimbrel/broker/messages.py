@@ -31,6 +31,7 @@ class Message:
 
     __slots__ = (
         "_parts",
+        "_variant",
         "body",
         "expires_at",
         "packet_id",
@@ -61,7 +62,9 @@ class Message:
         self.body = body
         """The record of it in the log, which is also what a view keeps."""
         self.packet_id = packet_id_of(seq).to_bytes(2)
-        self._parts: dict[object, tuple[bytes, bytes]] = {}
+        self._variant: object = None
+        self._parts: tuple[bytes, bytes] | None = None
+        """As it was last encoded: nearly always there is one way only."""
 
     @classmethod
     def of(cls, notification: Notification, body: bytes) -> Message:
@@ -112,8 +115,8 @@ class Message:
         if version == V5 and self.expires_at is not None:
             remaining = max(1, -(-(self.expires_at - now) // _SECOND_US))
         variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining)
-        parts = self._parts.get(variant)
-        if parts is None:
+        parts = self._parts
+        if parts is None or self._variant != variant:
             properties = b""
             if version == V5:
                 properties = _own_properties(remaining, alias, identifiers) + self.properties
@@ -122,7 +125,7 @@ class Message:
                 topic, self.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
             )
             if not alias:  # the aliases of one client are of no use to another
-                self._parts[variant] = parts
+                self._variant, self._parts = variant, parts
         return parts[0] + self.packet_id + parts[1] if qos else parts[0]
 
 

@@ -14,13 +14,18 @@ from whimbrel.mqtt.codes import PacketType, ReasonCode
 from whimbrel.mqtt.decoding import decode, publish_at
 from whimbrel.mqtt.encoding import encode, publish_parts
 from whimbrel.mqtt.errors import PacketTooLargeError, ProtocolError
-from whimbrel.mqtt.packets import V5, Connect, Packet
+from whimbrel.mqtt.packets import V5, Connect, Packet, Puback
 from whimbrel.mqtt.primitives import MAX_VARINT, partial_varint_at
+from whimbrel.mqtt.properties import NO_PROPERTIES
 
 __all__ = ["MAX_PACKET_BYTES", "Decoder", "decode", "encode", "publish_parts"]
 
 MAX_PACKET_BYTES = MAX_VARINT + 5
 """The largest packet there can be: a byte, four bytes of length, and what they can say."""
+
+
+_new = tuple.__new__  # the shortest PUBACK is as frequent as PUBLISH, and is read here at once
+_SUCCESS = ReasonCode.SUCCESS
 
 
 class Decoder:
@@ -96,6 +101,8 @@ class Decoder:
                 packets.append(packet)
             elif first & 0xF0 == 0x30:
                 packets.append(publish_at(data, first, start, stop, version))
+            elif first == 0x40 and length == 2 and (data[start] or data[start + 1]):
+                packets.append(_new(Puback, (data[start] << 8 | data[start + 1], _SUCCESS, NO_PROPERTIES)))
             else:
                 packets.append(decode(first, data[start:stop], version))
             at = stop

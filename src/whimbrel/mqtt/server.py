@@ -12,7 +12,7 @@ from enum import Enum
 from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
-from whimbrel.mqtt.packets import V5, Auth, Connack, Connect, Packet, Pingresp, Publish, Suback, Unsuback
+from whimbrel.mqtt.packets import V5, Auth, Connack, Connect, Packet, Pingresp, Puback, Publish, Suback, Unsuback
 from whimbrel.mqtt.properties import Property
 
 __all__ = ["MAX_RECEIVE", "Phase", "ServerConnection", "ServerLimits"]
@@ -93,7 +93,7 @@ class ServerConnection:
                     except ProtocolError as error:
                         self.failure = error
                         return packets[:at]
-            else:
+            elif type(packet) is not Puback:
                 trouble = self._trouble(packet)
                 if trouble is not None:
                     self.failure = trouble
