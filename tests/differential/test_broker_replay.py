@@ -12,29 +12,30 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from broker_rig import NODE, Rig
+from broker_rig import NODE, Rig, publishing, subscribing
 from broker_traffic import Traffic, Voice
 
 from whimbrel.broker.state import BrokerState
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.reader import read
 from whimbrel.match.topics import matches
-from whimbrel.mqtt.packets import Packet, Puback, Publish, Pubrec
+from whimbrel.mqtt.packets import Packet, Puback, Publish, Pubrec, Pubrel
+from whimbrel.mqtt.properties import Properties, Property
 
 CASES, STEPS = 150, 120
 FILTERS = ("a/#", "+", "#", "b", "a/b")
 
 
+def _follow(rig: Rig, store: MemoryStore) -> None:
+    """Bring a view up to date, as the shell does: the log is synced first."""
+    applied, (put, drop) = rig.broker.applied, rig.state.changes()
+    rig.log.sync()
+    store.commit(applied, put, drop)
+
+
 def _viewed(traffic: Traffic, store: MemoryStore) -> None:
-    """Have a view follow the traffic now and then, as the shell has it: the log is synced first."""
-    rig = traffic.rig
-
-    def follow() -> None:
-        applied, (put, drop) = rig.broker.applied, rig.state.changes()
-        rig.log.sync()
-        store.commit(applied, put, drop)
-
-    traffic.others.append(follow)
+    """Have a view follow the traffic now and then."""
+    traffic.others.append(lambda: _follow(traffic.rig, store))
 
 
 def _from_log(folder: Path) -> BrokerState:
@@ -125,6 +126,50 @@ def test_what_was_acknowledged_survives_crashes(seed: int, tmp_path: Path) -> No
     accepted = [packet for voice in traffic.voices for packet in voice.accepted]
     for voice in traffic.voices:
         _check(voice, accepted, qos[voice.name], wanted[voice.name])
+
+
+def test_a_tick_does_not_overtake_what_waits_for_the_disk(tmp_path: Path) -> None:
+    """Ticks are not in the log: one that ends what is not yet applied has the living and a replay disagree (rule 1)."""
+    rig = Rig(tmp_path)
+    rig.subscriber("keeper", "a", qos=2, expiry_s=60)
+    properties = Properties({Property.MESSAGE_EXPIRY_INTERVAL: 3})
+    rig.client("publisher").send(Publish("a", b"x", 2, packet_id=1, properties=properties))
+    rig.tick(5)
+    rig.settle()
+    rig.log.sync()
+    replayed = _from_log(tmp_path)
+    replayed.tick(rig.now)
+    assert sorted(rig.state.messages) == sorted(replayed.messages)
+
+
+@pytest.mark.parametrize("has_view", [False, True])
+def test_a_retained_hand_over_is_released_after_a_restart(tmp_path: Path, *, has_view: bool) -> None:
+    """The client has its identifier until PUBREL comes (4.3.3), whether a session holds the publication or not."""
+    rig, store = Rig(tmp_path / "log"), MemoryStore()
+    rig.client("publisher").send(publishing("a", b"x", 2, 1, retain=True))
+    rig.settle()
+    keeper = rig.client("keeper", expiry_s=60)
+    keeper.send(subscribing("a", qos=2))
+    rig.settle()
+    (given,) = keeper.taken(Publish)
+    keeper.send(Pubrec(given.packet_id))
+    rig.settle()
+    assert keeper.take() == [Pubrel(given.packet_id)]
+    if has_view:
+        _follow(rig, store)
+    rig.log.sync()
+    folder = Path(shutil.copytree(rig.folder, tmp_path / "crash"))
+    again = Rig(folder, state=_from_view(folder, store))
+    assert again.client("keeper", clean=False, expiry_s=60).take() == [Pubrel(given.packet_id)]
+
+
+def test_a_plain_subscription_of_a_view_is_plain(tmp_path: Path) -> None:
+    """Else every publication after a restart takes the slow way, through content that nobody asked about."""
+    rig, store = Rig(tmp_path), MemoryStore()
+    rig.subscriber("keeper", "a", qos=1, expiry_s=60)
+    _follow(rig, store)
+    assert not _from_log(tmp_path).routes.has_content
+    assert not _from_view(tmp_path, store).routes.has_content
 
 
 def _known_by(packet: Publish) -> tuple[int, bytes, int, bool]:

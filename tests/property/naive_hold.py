@@ -263,6 +263,8 @@ class NaiveHold:
             if self.members[session, device] is Mode.TAKE and (session, seq) in self.pending:
                 held = tuple(self.pending[session, seq])
                 self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
+        elif session == f"$mqtt/{device}" and (session, seq) in self.pending:
+            self._end(session, seq, Ending(outcome, tuple(self.pending[session, seq]), self.now))
 
     # Rule 9
 

@@ -209,10 +209,10 @@ class Broker:
 
     def tick(self, now: int) -> None:
         """Let time pass: what is held, wills, sessions and keep alives end."""
-        now = self._journal.now(now)
-        self.state.tick(now)
-        self._connecting.tick(now)
-        self._delivering.pump_ready(now)
+        stamp = self._journal.now(now)
+        self.state.tick(stamp)
+        self._connecting.tick(stamp)
+        self._delivering.pump_ready(stamp)
         connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
         for link in list(self.links):
             if link.closing is not None:

@@ -66,8 +66,9 @@ class Publishing:
         """
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
+        most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
         for topic, payload, qos, retain, _, identifier, properties in packets:
-            if qos >= _EXACTLY_ONCE or retain or properties is not NO_PROPERTIES or waiting:
+            if qos > most or retain or properties is not NO_PROPERTIES or waiting:
                 break
             lane = lanes.get(topic)
             if lane is None or (qos and (not lane or lane.is_owed)):
@@ -170,7 +171,8 @@ class Publishing:
             return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
         if packet.qos and state.held_bytes > limits.held_bytes:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, no more are allowed"
-        if packet.retain and len(state.retained) >= limits.retained_messages and topic not in state.retained:
+        is_retained = packet.retain and packet.payload and topic not in state.retained
+        if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
@@ -312,8 +314,8 @@ class Publishing:
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
-        is_wanted = bool(found)
-        if lane is not None:
+        is_wanted, expires_at = bool(found), message.expires_at
+        if lane is not None and (expires_at is None or expires_at > max(now, self._state.hold.now)):
             found = lane.pass_on(message, self._sender, self._state.ready, now)
         self._state.apply_publication(message, found, packet_id, now)
         if answer is not None:

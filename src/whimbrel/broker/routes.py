@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from whimbrel.hold.commands import Identity
+from whimbrel.hold.counting import sorted_identities
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
@@ -125,7 +126,7 @@ class Routes:
         for number in numbers:
             session, identity, _ = self._wanted[number]
             found[session] = (*found.get(session, ()), identity)
-        return [(session, found[session]) for session in sorted(found)]
+        return [(session, sorted_identities(found[session])) for session in sorted(found)]
 
 
 def _by_row(rows: Any, handles: Any, count: int) -> list[list[int]]:  # noqa: ANN401 # numpy arrays

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.counting import Matches, counting, in_order
 from whimbrel.hold.lane import Lane, lane_of, lapse_of
+from whimbrel.hold.private import client_of
 from whimbrel.hold.quality import CONFIRMED, is_live_only, of_hand_over
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, keys, restored, written
@@ -247,6 +248,8 @@ class Hold:
             self._end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
         elif pending.end is not None:
             self._close(session, seq, pending, out)
+        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is nobody else to keep it for
+            self._end(session, seq, outcome, tuple(pending.held), self._state.now, out)
 
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
