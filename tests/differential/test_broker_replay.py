@@ -22,7 +22,7 @@ from whimbrel.match.topics import matches
 from whimbrel.mqtt.packets import Packet, Puback, Publish, Pubrec, Pubrel
 from whimbrel.mqtt.properties import Properties, Property
 
-CASES, STEPS = 150, 120
+CASES, STEPS = 80, 120
 FILTERS = ("a/#", "+", "#", "b", "a/b")
 
 

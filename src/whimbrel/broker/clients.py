@@ -15,7 +15,11 @@ from whimbrel.hold.commands import Identity
 from whimbrel.mqtt.packets import Will
 from whimbrel.mqtt.server import Phase, ServerConnection
 
-__all__ = ["Client", "Link", "Outgoing", "Terms"]
+__all__ = ["LIVE", "RETAINED", "Client", "Link", "Outgoing", "Terms"]
+
+
+LIVE, RETAINED = "live", "retained"
+"""Why a message is handed over, as receipts say it."""
 
 
 class Terms(NamedTuple):
@@ -38,9 +42,10 @@ class Outgoing(NamedTuple):
     dup: bool
     identifiers: tuple[int, ...]
     terms: tuple[Terms, ...]
-    """For which sessions it counts; none for a retained message, which no session holds."""
+    """For which sessions it counts."""
     is_held: bool = True
     """Whether the hold holds it, and is told of the receipt."""
+    via: str = LIVE
 
 
 class Link:
@@ -81,7 +86,7 @@ class Link:
         self.opened_at = self.last_at = 0
         self.parked: object | None = None
         """A CONNECT that is being answered."""
-        self.waiting: list[bytes] = []
+        self.waiting = bytearray()
         """What came meanwhile."""
 
     def is_parked(self) -> bool:
@@ -154,8 +159,8 @@ class Client:
 
         Retained messages, which it does not hold, are kept here.
         """
-        self._again += [out._replace(dup=True) for out in self.flying.values() if not out.terms]
-        self._again += [out for out in self.queue if not out.terms]
+        self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
+        self._again += [out for out in self.queue if out.via == RETAINED]
         self.flying.clear()
         self.queue.clear()
         self.queued_bytes = 0
@@ -180,6 +185,6 @@ class Client:
             return None  # 65,535 notifications ago; it must be answered first
         self.flying[identifier] = self.queue.popleft()
         self.queued_bytes -= len(out.message.body)
-        if out.is_held and out.terms:
+        if out.is_held:
             self.sent_seq = max(self.sent_seq, out.message.seq)
         return out

@@ -127,6 +127,7 @@ class Connecting:
         commands = state.apply_presence(fact)
         client = state.clients[fact.device]
         if link.closing is not None:  # it went while the disk was waited for
+            state.perform(commands, now)
             self._leave(client, client.expiry_us, now, is_will_due=False)
             return
         machine = link.machine

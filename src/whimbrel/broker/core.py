@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from whimbrel.broker.clients import Link
@@ -210,7 +211,8 @@ class Broker:
     def tick(self, now: int) -> None:
         """Let time pass: what is held, wills, sessions and keep alives end."""
         stamp = self._journal.now(now)
-        self.state.tick(stamp)
+        # What waits for the disk has its time already, and the hold's must not overtake it.
+        self._journal.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
         self._delivering.pump_ready(stamp)
         connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
@@ -248,15 +250,15 @@ class Broker:
 
     def _keep_for_later(self, link: Link, data: bytes) -> None:
         """Keep what comes while CONNECT is being answered."""
-        link.waiting.append(data)
-        if sum(map(len, link.waiting)) > self.config.limits.packet_bytes:
+        link.waiting += data
+        if len(link.waiting) > self.config.limits.packet_bytes:
             self._sender.fail(link, ReasonCode.PACKET_TOO_LARGE, "too much before the answer to CONNECT")
 
     def _opened(self, link: Link) -> None:
         """Go on with what came while CONNECT was being answered."""
-        waiting, link.waiting = link.waiting, []
-        for data in waiting:
-            self.receive(link, data, link.last_at)
+        waiting, link.waiting = link.waiting, bytearray()
+        if waiting:
+            self.receive(link, bytes(waiting), link.last_at)
 
     def _broken(self, link: Link, failure: ProtocolError) -> None:
         self.counters.protocol_errors += 1

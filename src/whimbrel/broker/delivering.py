@@ -82,7 +82,7 @@ class Delivering:
             del flying[identifier]  # the hold does not know of it, so this is all
             receipts += 1
             for terms in out.terms:
-                append(receipt_body(journal.seq, now, terms.receipt, out.message.seq), now)
+                append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, out.via), now)
         self._sender.counters.receipts += receipts
         if client.queue:
             self.pump(client, now)
@@ -135,7 +135,7 @@ class Delivering:
         for terms in out.terms:
             seq = journal.seq
             if outcome is Outcome.DELIVERED:
-                journal.append_body(receipt_body(seq, now, terms.receipt, message.seq), now)
+                journal.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 journal.append(self._undelivered(seq, now, terms, client, message, outcome))
             if not out.is_held:

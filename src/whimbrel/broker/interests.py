@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from whimbrel.broker.clients import Client, Link, Outgoing
+from whimbrel.broker.clients import RETAINED, Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
@@ -109,6 +109,8 @@ class Interests:
         if wanted is None or client.link is not link or is_shared(wanted):
             return
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
+        identity = (wanted, subscription.name)
+        terms = (self._state.terms(client.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
         for message in self._state.retained.matching(wanted):
             if message.expires_at is not None and message.expires_at <= now:
@@ -119,7 +121,7 @@ class Interests:
                 continue
             qos = min(message.qos, subscription.qos or 0)
             if qos:
-                client.put(Outgoing(message, qos, True, False, identifiers, ()))
+                client.put(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
         self._delivering.pump(client, now)

@@ -314,10 +314,10 @@ class Publishing:
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
-        is_wanted, expires_at = bool(found), message.expires_at
-        if lane is not None and (expires_at is None or expires_at > max(now, self._state.hold.now)):
-            found = lane.pass_on(message, self._sender, self._state.ready, now)
-        self._state.apply_publication(message, found, packet_id, now)
+        is_wanted, expires_at, accepted_at = bool(found), message.expires_at, self._journal.last_at
+        if lane is not None and (expires_at is None or expires_at > accepted_at):
+            found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
+        self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
         if answer is not None:
             answer(is_wanted)
 

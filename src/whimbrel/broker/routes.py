@@ -62,7 +62,7 @@ class Routes:
         self.remove(subscription.session, identity)
         _, subject_filter = split_share(subscription.subject_filter or "#")
         self._last += 1
-        is_plain = subscription.filter_text is None and subscription.keys is NO_KEYS and subscription.accept_insecure
+        is_plain = subscription.filter_text is None and subscription.keys == NO_KEYS and subscription.accept_insecure
         number = self._last if is_plain else -self._last
         if is_plain:
             self._plain.add(subject_filter, number)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import cbor2
 
-from whimbrel.broker.clients import Client, Outgoing, Terms
+from whimbrel.broker.clients import RETAINED, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.messages import Message, packet_id_of
 from whimbrel.broker.retained import Retained
@@ -95,19 +95,21 @@ class BrokerState:
             return self.routes.by_subject(message.subject)
         return self.routes.by_content([message.subject], [notification.attributes])[0]
 
-    def apply_publication(self, message: Message, found: Found, packet_id: int, now: int) -> None:
-        """Take in a publication that is accepted, and who wants it."""
+    def apply_publication(
+        self, message: Message, found: Found, packet_id: int, at: int, *, now: int | None = None
+    ) -> None:
+        """Take in a publication of the time *at* that is accepted *now*, and who wants it."""
         if packet_id:
             publisher = self.clients.get(message.publisher or "")
             if publisher is not None:
                 publisher.received.add(packet_id)
                 self._touched.add(("client", publisher.id))
         commands = self.hold.published(
-            message.seq, now, message.expires_at, found, qos=message.qos, publisher=message.publisher
+            message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
         )
         if commands:
             self._current = message
-            self.perform(commands, now)
+            self.perform(commands, at if now is None else now)
             self._current = None
         if message.retain:
             self._retain(message)
@@ -183,7 +185,7 @@ class BrokerState:
         seq = fact.notification.seq
         client = self.clients.get(fact.device)
         if client is not None and fact.outcome is Outcome.DELIVERED:
-            out = self._unqueued(client, seq)
+            out = None if fact.via == RETAINED else self._unqueued(client, seq)
             if (self._granted(fact) if out is None else out.qos) == _EXACTLY_ONCE:
                 self.releasing(client, packet_id_of(seq))
         self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome)
@@ -196,12 +198,14 @@ class BrokerState:
     def _granted(self, fact: Receipt) -> int:
         """Return the QoS of a hand-over that the view knows of, and the queue does not."""
         message = self.messages.get(fact.notification.seq)
+        sent = _EXACTLY_ONCE if fact.via == RETAINED else 0 if message is None else message.qos
         granted = [
             subscription.qos or 0
             for each in fact.subscriptions
             if (subscription := self.hold.subscription(fact.session, (each.subject_filter, each.name))) is not None
         ]
-        return 0 if message is None else min(message.qos, max(granted, default=message.qos))
+        # Where a retained message was sent at less than its subscription allows, a PUBREL more does no harm.
+        return min(sent, max(granted, default=sent))
 
     @staticmethod
     def _unqueued(client: Client, seq: int) -> Outgoing | None:
@@ -263,7 +267,8 @@ class BrokerState:
             keeps_retain = keeps_retain or each.keeps_retain
         retain = message.retain and keeps_retain
         if not command.qos:
-            if self.sender is not None and client.link is not None and self._may_receive(client, message):
+            is_alive = message.expires_at is None or message.expires_at > now
+            if self.sender is not None and client.link is not None and is_alive and self._may_receive(client, message):
                 self.sender.copy(client.link, message, identifiers, now, retain=retain)
             return
         client.put(Outgoing(message, command.qos, retain, command.is_again, identifiers, terms))
