@@ -83,7 +83,10 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
         "PUBACK PUBREC SUBACK DISCONNECT",
         "a limit is reached or the disk is full; DISCONNECT: too much waits to be acknowledged by the client",
     ),
-    ReasonCode.QOS_NOT_SUPPORTED: ("CONNACK", "the will's QoS is above `mqtt.maximum_qos`"),
+    ReasonCode.QOS_NOT_SUPPORTED: (
+        "CONNACK DISCONNECT",
+        "the will's QoS, or a publication's, is above `mqtt.maximum_qos`",
+    ),
 }
 """What the broker sends, in which packets, and when; what is not here it never says."""
 
