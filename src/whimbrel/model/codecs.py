@@ -25,6 +25,8 @@ import cbor2
 from whimbrel.errors import InvalidValueError, MalformedBodyError
 from whimbrel.model.attributes import (
     DEFAULT_LIMITS,
+    INT32_MAX,
+    INT32_MIN,
     NO_ATTRIBUTES,
     Attributes,
     FrozenAttributes,
@@ -88,10 +90,53 @@ def _attributes_of_body(body: bytes, content_type: str | None) -> Attributes:
             read = from_cbor
         else:
             return NO_ATTRIBUTES
+    flat = _flat_attributes(body) if read is from_json else None
+    if flat is not None:
+        return flat
     try:
         return read(body, limits=_LIMITS)
     except MalformedBodyError:
         return NO_ATTRIBUTES
+
+
+def _flat_attributes(body: bytes) -> Attributes | None:
+    """Return what ``from_json`` would of a short, flat, plain object, at a quarter of its price; None: ask it.
+
+    Nearly all bodies are such. Whatever there is a rule for (names twice, nesting, large numbers, text that is not
+    ASCII, what JSON does not have) is left to the one who knows the rules.
+    """
+    if len(body) > _SHORT:
+        return None
+    try:
+        pairs = _PLAIN.decode(body.decode("ascii"))
+    except (ValueError, RecursionError):
+        return None
+    if type(pairs) is not tuple:
+        return None
+    found: dict[str, Scalar] = {}
+    for name, value in pairs:
+        kind = type(value)
+        if kind is int:
+            if not INT32_MIN <= value <= INT32_MAX:
+                return None
+        elif kind is float:
+            if value - value != 0.0:  # an infinity, or none at all
+                return None
+        elif kind is str:
+            if not value.isascii():
+                return None
+        elif kind is bool:
+            value = int(value)  # noqa: PLW2901 # as JSON's booleans are
+        else:
+            return None
+        if not name or not name.isascii() or name[0] == "\0":
+            return None
+        found[name] = value
+    return FrozenAttributes(found) if len(found) == len(pairs) else None
+
+
+_SHORT = 1_024
+_PLAIN = json.JSONDecoder(object_pairs_hook=tuple)  # a tuple is an object, a list an array
 
 
 def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
