@@ -32,7 +32,8 @@ _BAR_CELLS = 20
 _CELL_CHARACTERS = 60
 _HIDDEN = {
     "popularity": {"window_end"},
-    "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"},
+    "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"}
+    | {"properties", "packet_id"},
 }
 """What people rarely ask for; ``--json`` has it all."""
 
