@@ -10,7 +10,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
 DEV_EXTRAS := spark,bench,dev
-# Test files side by side; each may have a Spark session of its own, so more is not always faster.
+# Tests side by side; each worker may have a Spark session of its own, so more is not always faster.
 WORKERS ?= 2
 FAST := tests/unit tests/property tests/contract tests/differential
 
@@ -23,7 +23,7 @@ run: $(STAMP) ## Set up, then show Whimbrel at work (about ten seconds)
 	$(BIN)/whimbrel demo $(ARGS)
 
 test: $(DEV_STAMP) java ## Set up, then run all tests
-	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(DEV_STAMP) ## Format, lint, strict types, fast tests
 	$(BIN)/ruff format --check .

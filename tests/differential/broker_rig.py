@@ -8,6 +8,7 @@ It stands here, and not beside the unit tests that use it too, because this fold
 from __future__ import annotations
 
 import random
+import weakref
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,6 +99,8 @@ class Rig:
         self.log.open()
         self.state = BrokerState(NODE) if state is None else state
         self.broker = Broker(config, self.log, self.state, rng=random.Random(1))
+        # A test has many rigs, and forgets them; their files must not stay open for all the tests that come after.
+        weakref.finalize(self, self.log._release)
 
     def flush(self) -> None:
         """End a turn: everybody reads what there is. By order of coming, so that a turn ends the same every time."""
