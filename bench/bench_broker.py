@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from crash_soak import malformed
 from measure import Check, Comparison, Figure, Grid, Report, Timing
 from whimbrel.broker.load import Generator, Idle, Latency, Load, Served, Throughput, cpu_s, raise_file_limit, serve
 
@@ -86,8 +85,6 @@ class _Sizes:
     publishers_of_held: int
     syncs: int
     idle: int
-    kills: int
-    malformed: int
 
 
 _FULL = _Sizes(
@@ -101,8 +98,6 @@ _FULL = _Sizes(
     publishers_of_held=10,
     syncs=500,
     idle=10_000,
-    kills=100,
-    malformed=1_000_000,
 )
 _QUICK = _Sizes(
     repetitions=1,
@@ -115,8 +110,6 @@ _QUICK = _Sizes(
     publishers_of_held=3,
     syncs=10,
     idle=200,
-    kills=2,
-    malformed=1_000,
 )
 
 
@@ -133,7 +126,7 @@ def run(*, quick: bool) -> Report:
     report.grids += [compared.rates(), compared.latencies()]
     report.grids.append(_aims(compared, content, held, idle, is_full=not quick))
     report.figures += [*_content_figures(content, sizes), *_held_figures(held, sizes), *_idle_figures(idle)]
-    report.checks += [*compared.checks(), *_own_checks(content, held, idle, sizes), *_soak(sizes)]
+    report.checks += [*compared.checks(), *_own_checks(content, held, idle, sizes)]
     report.notes += [*compared.notes, *_NOTES]
     return report
 
@@ -536,25 +529,6 @@ def _own_checks(content: _Content, held: _Held, idle: Idle, sizes: _Sizes) -> It
     yield Check(f"held: {returned:,} of {all_held:,} were handed over", returned == all_held)
     claim = f"idle: {idle.answered:,} of {idle.connections:,} connections are answered, {sizes.idle:,} were wanted"
     yield Check(claim, idle.answered == idle.connections == sizes.idle)
-
-
-def _soak(sizes: _Sizes) -> Iterator[Check]:
-    """Kill a broker many times, and send one what no broker may accept."""
-    from tests.e2e.crash_checker import crash  # crash_soak has made it importable
-
-    with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
-        killed = crash(Path(name), kills=sizes.kills, seed=_SEED).summary()
-    claim = f"{killed['kills']} kills among clients: {killed['acknowledged']:,} acknowledged, none lost or doubled"
-    yield Check(_with_violations(claim, killed["violations"]), not killed["violations"])
-    with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
-        attacked = malformed(Path(name), count=sizes.malformed, seed=_SEED, progress=lambda _: None)
-    claim = f"{attacked['malformed']:,} malformed packets: others were served, {attacked['rss_growth_mib']} MiB more"
-    yield Check(_with_violations(claim, attacked["violations"]), not attacked["violations"])
-
-
-def _with_violations(claim: str, violations: object) -> str:
-    assert isinstance(violations, list)
-    return "; ".join((claim, *map(str, violations[:3])))
 
 
 def _aims(compared: _Compared, content: _Content, held: _Held, idle: Idle, *, is_full: bool) -> Grid:
