@@ -43,6 +43,7 @@ __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
 _MANY = 1_000
+_MOST_TERMS = 10_000
 _OWN_KINDS = frozenset({"notification", "retained", "client"})
 
 
@@ -259,6 +260,9 @@ class BrokerState:
         message = current if current is not None and current.seq == command.seq else self.messages.get(command.seq)
         if message is None:
             return
+        if not command.qos:
+            self._hand_over_live(client, message, command, now)
+            return
         terms = tuple(self.terms(session, identities, command.device) for session, identities in command.sessions)
         identifiers: tuple[int, ...] = ()
         keeps_retain = False
@@ -266,13 +270,20 @@ class BrokerState:
             identifiers += each.identifiers
             keeps_retain = keeps_retain or each.keeps_retain
         retain = message.retain and keeps_retain
-        if not command.qos:
-            is_alive = message.expires_at is None or message.expires_at > now
-            if self.sender is not None and client.link is not None and is_alive and self._may_receive(client, message):
-                self.sender.copy(client.link, message, identifiers, now, retain=retain)
-            return
         client.put(Outgoing(message, command.qos, retain, command.is_again, identifiers, terms))
         self.ready.append(client)
+
+    def _hand_over_live(self, client: Client, message: Message, command: HandOver, now: int) -> None:
+        """Send a QoS 0 copy, which needs no receipt, and so no terms."""
+        link = client.link
+        if self.sender is None or link is None or (message.expires_at is not None and message.expires_at <= now):
+            return
+        if not self._may_receive(client, message):
+            return
+        found = [self._options(session, identities) for session, identities in command.sessions]
+        identifiers = tuple(identifier for each, _ in found for identifier in each)
+        retain = message.retain and any(keeps_retain for _, keeps_retain in found)
+        self.sender.copy(link, message, identifiers, now, retain=retain)
 
     def _may_receive(self, client: Client, message: Message) -> bool:
         assert client.link is not None
@@ -282,19 +293,27 @@ class BrokerState:
         """Return what the subscriptions say about handing over."""
         found = self._terms.get((session, identities))
         if found is None:
-            subscriptions = [
-                subscription
-                for identity in identities
-                if (subscription := self.hold.subscription(session, identity)) is not None
-            ]
+            if len(self._terms) >= _MOST_TERMS:  # content filters combine in more ways than can be remembered
+                self._terms.clear()
             found = self._terms[session, identities] = Terms(
                 session,
                 identities,
-                tuple(each.identifier for each in subscriptions if each.identifier is not None),
-                any(each.retain_as_published for each in subscriptions),
+                *self._options(session, identities),
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
             )
         return found
+
+    def _options(self, session: str, identities: tuple[Identity, ...]) -> tuple[tuple[int, ...], bool]:
+        """Return the identifiers of subscriptions, and whether any wants retain as it was published."""
+        identifiers: tuple[int, ...] = ()
+        keeps_retain = False
+        for identity in identities:
+            subscription = self.hold.subscription(session, identity)
+            if subscription is not None:
+                if subscription.identifier is not None:
+                    identifiers += (subscription.identifier,)
+                keeps_retain = keeps_retain or subscription.retain_as_published
+        return identifiers, keeps_retain
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
