@@ -12,6 +12,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.packets import V5
+from whimbrel.mqtt.primitives import encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties
 
 __all__ = ["Message", "packet_id_of"]
@@ -136,15 +137,5 @@ def _own_properties(remaining_s: int, alias: int, identifiers: tuple[int, ...]) 
     if alias:
         found += _ALIAS + alias.to_bytes(2)
     for identifier in identifiers:
-        found += _IDENTIFIER + _variable(identifier)
+        found += _IDENTIFIER + encode_varint(identifier)
     return found
-
-
-def _variable(number: int) -> bytes:
-    encoded = bytearray()
-    while True:
-        number, low = number >> 7, number & 0x7F
-        if not number:
-            encoded.append(low)
-            return bytes(encoded)
-        encoded.append(low | 0x80)

@@ -12,12 +12,12 @@ from typing import Any
 
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
+from whimbrel.hold.private import asked_for
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS
 from whimbrel.model.subscription import Subscription
-from whimbrel.mqtt.topics import split_share
 
 __all__ = ["Found", "Routes"]
 
@@ -60,7 +60,7 @@ class Routes:
         """Add *subscription*, or replace the one with its identity."""
         identity = (subscription.subject_filter, subscription.name)
         self.remove(subscription.session, identity)
-        _, subject_filter = split_share(subscription.subject_filter or "#")
+        subject_filter = asked_for(subscription.subject_filter) or "#"
         self._last += 1
         is_plain = subscription.filter_text is None and subscription.keys == NO_KEYS and subscription.accept_insecure
         number = self._last if is_plain else -self._last
