@@ -35,6 +35,7 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.websocket import Framing, accept
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.rows import Key
+from whimbrel.log.errors import LogWriteError
 from whimbrel.match.matcher import Matcher
 from whimbrel.match.packer import PackingProcess
 
@@ -364,8 +365,14 @@ class Server:
     def received(self, link: Link, data: bytes) -> None:
         """Give the core what a client sent."""
         broker = self.broker
+        if self.failure is not None:
+            return
         broker.counters.bytes_received += len(data)
-        broker.receive(link, data, time.time_ns() // 1_000)
+        try:
+            broker.receive(link, data, time.time_ns() // 1_000)
+        except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
+            self._failed(error)
+            return
         if not self._is_flushing:
             self.flush_soon()
         if broker.verifications:
@@ -422,6 +429,8 @@ class Server:
     @_until_closed
     def _tick(self) -> None:
         assert self._loop is not None
+        if self.failure is not None:
+            return
         self.broker.tick(microseconds())
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
