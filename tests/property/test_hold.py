@@ -487,6 +487,26 @@ def test_throwing_lapses_away_early_changes_nothing(steps: list[_Timed]) -> None
     assert found == [_settled_order(_told(twin, event)) for event in [*spelled(steps), Event(END)]]
 
 
+@given(steps=HISTORIES, sizes=st.lists(st.integers(0, 3), min_size=1))
+def test_changes_in_small_steps_are_the_changes(steps: list[_Timed], sizes: list[int]) -> None:
+    """A view that is told a little at a time, while facts go on, knows in the end what one told at once does."""
+    hold, rows = Hold(NODE, retention=RETENTION), dict[Key, bytes]()
+    _save(hold, rows)
+    for number, event in enumerate(spelled(steps)):
+        _told(hold, event)
+        put, drop = hold.some_changes(sizes[number % len(sizes)])
+        rows.update(put)
+        for key in drop:
+            rows.pop(key, None)
+    _save(hold, rows)
+    at_once = dict[Key, bytes]()
+    other = Hold(NODE, retention=RETENTION)
+    for event in spelled(steps):
+        _told(other, event)
+    _save(other, at_once)
+    assert rows == at_once
+
+
 class Witness:
     """Watches the commands of a hold and knows only what devices and subscribers were promised."""
 
