@@ -19,11 +19,13 @@ from whimbrel.hold.access import (
     PasswordHash,
     Passwords,
     Right,
+    decoy,
     read_access,
 )
 from whimbrel.model.facts import SessionChange, SessionChanged
 
 SALT = b"sixteen bytes or more"
+KEY = b"a key of the broker's own"
 CHEAP = Cost(n=2, r=1)
 READ = {Right.JOIN}
 CHANGE = {Right.JOIN, Right.CHANGE_SUBSCRIPTIONS}
@@ -34,7 +36,24 @@ def _passwords(**words: str) -> Passwords:
 
 
 def _rights(of: Access, **asked: Any) -> set[Right]:
-    return {right for right in Right if of.allows(right, **asked)}
+    """Return what *of* allows, asked one by one, which must be what it says at once."""
+    allowed = {right for right in Right if of.allows(right, **asked)}
+    assert of.rights(**asked) == allowed
+    return allowed
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return a list that gets the salt of each hash that is computed."""
+    salts: list[bytes] = []
+    original = access._scrypt
+
+    def counted(secret: bytes, salt: bytes, cost: Cost) -> bytes:
+        salts.append(salt)
+        return original(secret, salt, cost)
+
+    monkeypatch.setattr(access, "_scrypt", counted)
+    return salts
 
 
 def _opened(session: Passwords, password: str) -> set[Right]:
@@ -105,19 +124,57 @@ def test_nobody_may_do_nothing(of: Access) -> None:
 
 
 @pytest.mark.parametrize("password", ["one", "two", "three", "wrong", "", None, "x" * 2_000, "\0", "\ud800"])
-def test_every_password_costs_the_same(monkeypatch: pytest.MonkeyPatch, password: str | None) -> None:
+def test_every_password_costs_the_same(computed: list[bytes], password: str | None) -> None:
     """The time of an answer must not tell at which level a guess was close."""
     session = _passwords(user="one", admin="two", owner="three")
-    computed: list[bytes] = []
-    original = access._scrypt
-
-    def counted(secret: bytes, salt: bytes, cost: Cost) -> bytes:
-        computed.append(salt)
-        return original(secret, salt, cost)
-
-    monkeypatch.setattr(access, "_scrypt", counted)
+    computed.clear()
     assert session.allows(Right.JOIN, password=password) is (password in {"one", "two", "three"})
     assert len(computed) == 3
+    computed.clear()
+    assert (session.rights(password=password) == set()) is (password not in {"one", "two", "three"})
+    assert len(computed) == len(set(computed)) == 3
+
+
+def _levels(of: Access) -> list[str]:
+    return list(json.loads(of.to_text())["passwords"])
+
+
+def test_a_decoy_is_the_same_each_time() -> None:
+    """A session that exists does not change its cost from one question to the next either."""
+    assert decoy("s", KEY) == decoy("s", KEY)
+    assert decoy("s", KEY) != decoy("t", KEY)
+    assert decoy("s", KEY) != decoy("s", KEY[::-1])
+
+
+def test_decoys_have_the_levels_that_sessions_have() -> None:
+    """Each scheme is about as frequent as the others, and which one a name has depends on the key."""
+    schemes = [["owner"], ["user", "admin"], ["user", "admin", "owner"]]
+    names = [f"session {number}" for number in range(600)]
+    drawn, others = ([_levels(decoy(name, key)) for name in names] for key in (KEY, KEY[::-1]))
+    assert all(150 < drawn.count(scheme) < 250 for scheme in schemes)
+    assert all(levels in schemes for levels in drawn)
+    assert 300 < sum(one != other for one, other in zip(drawn, others, strict=True)) < 500
+
+
+@pytest.mark.parametrize("password", ["one", "", None, "\ud800", "x" * 2_000])
+@pytest.mark.parametrize("name", ["", "s", "ü", "\0", "\ud800", "x" * 2_000])
+def test_nobody_opens_a_decoy(computed: list[bytes], name: str, password: str | None) -> None:
+    """Whatever it is asked, the answer is no, and it was computed as for a session that exists."""
+    session = decoy(name, KEY, cost=CHEAP)
+    assert session.rights(password=password, user=name, groups=[name]) == set()
+    assert len(computed) == len(set(computed)) == len(_levels(session))
+
+
+def test_a_decoy_costs_what_a_new_session_does() -> None:
+    """Scrypt's cost is most of the time of an answer."""
+    assert {hashed.cost for hashed in (decoy("s", KEY).admin, decoy("s", KEY).owner) if hashed} == {access.DEFAULT_COST}
+
+
+@pytest.mark.parametrize("key", [b"", b"short", b"x" * 65])
+def test_a_key_of_decoys_cannot_be_guessed(key: bytes) -> None:
+    """With the key anybody could compute which sessions there are not; it is not shown either."""
+    with pytest.raises(InvalidValueError, match=f"key: found '{len(key)} bytes', allowed is 16 to 64 bytes"):
+        decoy("s", key)
 
 
 @pytest.mark.parametrize("password", ["", "secret" * 200, "secret\0", "secret\ud800"])

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from whimbrel.broker.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.broker.routes import OPEN
+from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
+from whimbrel.model.facts import Mode
 from whimbrel.mqtt.packets import Will
 from whimbrel.mqtt.server import Phase, ServerConnection
 
-__all__ = ["LIVE", "RETAINED", "Client", "Link", "Outgoing", "Terms"]
+__all__ = ["LIVE", "RETAINED", "Client", "Joining", "Link", "Outgoing", "Terms"]
 
 
 LIVE, RETAINED = "live", "retained"
@@ -48,6 +52,16 @@ class Outgoing(NamedTuple):
     via: str = LIVE
 
 
+class Joining(NamedTuple):
+    """A named session that a device may join."""
+
+    session: str
+    mode: Mode
+    rights: frozenset[Right]
+    access: str | None
+    """Who might do what in it when this was decided; if that has changed, it is decided anew."""
+
+
 class Link:
     """A connection as the core sees it; *shell* is whatever carries the bytes."""
 
@@ -58,12 +72,15 @@ class Link:
         "is_choked",
         "is_dirty",
         "is_plain",
+        "joining",
         "keep_alive_us",
+        "keyring",
         "last_at",
         "machine",
         "opened_at",
         "out",
         "parked",
+        "rights",
         "shell",
         "user",
         "verified_user",
@@ -88,6 +105,17 @@ class Link:
         """A CONNECT that is being answered."""
         self.waiting = bytearray()
         """What came meanwhile."""
+        self.joining: tuple[Joining, ...] = ()
+        """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
+        self.rights: dict[str, frozenset[Right]] = {}
+        """The named sessions that were joined over it, and what it may do in each."""
+        self.keyring = NO_KEYS_AT_ALL
+        """The keys of everything that is published and subscribed to over it."""
+
+    @property
+    def home(self) -> str | None:
+        """The named session that SUBSCRIBE is for; None if it is for the private one."""
+        return self.joining[0].session if self.joining else None
 
     def is_parked(self) -> bool:
         """Tell whether its CONNECT is being answered."""
@@ -106,16 +134,17 @@ class Client:
         "id_bytes",
         "link",
         "queue",
+        "queued_at_once",
         "queued_bytes",
         "received",
         "receiving",
         "releasing",
         "sent_seq",
         "session",
-        "subscribed",
         "will",
         "will_delay_us",
         "will_due",
+        "will_secured",
     )
 
     def __init__(self, client_id: str, session: str) -> None:
@@ -126,8 +155,6 @@ class Client:
         """How long the session outlives the connection."""
         self.disconnected_at: int | None = None
         """When its connection ended; None while it has one."""
-        self.subscribed: set[Identity] = set()
-        """What it subscribes to, or will once the disk has it."""
         self.received: set[int] = set()
         """Packet identifiers of QoS 2 publications that were accepted and not yet released."""
         self.receiving: set[int] = set()
@@ -137,12 +164,15 @@ class Client:
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
+        self.queued_at_once = 0
+        """How many of them are of QoS 0: what is behind them must not overtake them."""
         self.sent_seq = 0
         """The last number that was sent, of those that the hold holds; they are sent in order."""
         self._again: list[Outgoing] = []
         self.will: Will | None = None
         self.will_delay_us = 0
         self.will_due: int | None = None
+        self.will_secured = OPEN
 
     @property
     def is_persistent(self) -> bool:
@@ -153,6 +183,7 @@ class Client:
         """Let something wait for its turn."""
         self.queue.append(out)
         self.queued_bytes += len(out.message.body)
+        self.queued_at_once += not out.qos
 
     def land(self) -> None:
         """Take down what was in flight: the connection is gone, and the hold hands it over again.
@@ -163,7 +194,7 @@ class Client:
         self._again += [out for out in self.queue if out.via == RETAINED]
         self.flying.clear()
         self.queue.clear()
-        self.queued_bytes = 0
+        self.queued_bytes = self.queued_at_once = 0
         self.receiving.clear()
 
     def put_again(self) -> None:
@@ -177,14 +208,53 @@ class Client:
         link = self.link
         if not self.queue or link is None or link.is_choked or link.machine.phase is not Phase.OPEN:
             return None
+        if not self.queue[0].qos:  # it is its own receipt, so there is nothing to wait for
+            self.queued_at_once -= 1
+            return self._next()
         if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
             return None
         out = self.queue[0]
         identifier = packet_id_of(out.message.seq)
         if identifier in self.flying or identifier in self.releasing:
             return None  # 65,535 notifications ago; it must be answered first
-        self.flying[identifier] = self.queue.popleft()
-        self.queued_bytes -= len(out.message.body)
+        self.flying[identifier] = self._next()
         if out.is_held:
             self.sent_seq = max(self.sent_seq, out.message.seq)
         return out
+
+    def _next(self) -> Outgoing:
+        out = self.queue.popleft()
+        self.queued_bytes -= len(out.message.body)
+        return out
+
+    def arrange(self) -> None:
+        """Put what waits in the order it was accepted: a session that was joined brought what is older."""
+        self.queue = deque(sorted(self.queue, key=lambda out: out.message.seq))
+
+    def count(self, seq: int, terms: Terms) -> None:
+        """Let a copy that is on its way count for one more session."""
+        flying = self.flying.get(packet_id_of(seq))
+        if flying is not None and flying.message.seq == seq:
+            self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))
+            return
+        for at, out in enumerate(self.queue):
+            if out.message.seq == seq:
+                identifiers = (*out.identifiers, *terms.identifiers)
+                self.queue[at] = out._replace(terms=(*out.terms, terms), identifiers=identifiers)
+                return
+
+    def withdraw(self, session: str) -> None:
+        """Let nothing count for a session any more; what waits and counts for no other is not sent."""
+        for identifier, out in self.flying.items():
+            self.flying[identifier] = _without(out, session)
+        waiting, self.queue = self.queue, deque()
+        self.queued_bytes = self.queued_at_once = 0
+        for out in waiting:
+            left = _without(out, session)
+            if left.terms:
+                self.put(left)
+
+
+def _without(out: Outgoing, session: str) -> Outgoing:
+    """Return *out* without its terms for a session."""
+    return out._replace(terms=tuple(terms for terms in out.terms if terms.session != session))

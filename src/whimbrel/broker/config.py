@@ -34,6 +34,7 @@ __all__ = [
     "MqttSettings",
     "NodeSettings",
     "ObserveSettings",
+    "SessionSettings",
     "Setting",
     "TlsSettings",
     "nearest",
@@ -271,6 +272,27 @@ class HoldSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings(_Section):
+    """Named sessions, which several devices share."""
+
+    section: ClassVar[str] = "sessions"
+
+    count: int = _whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
+    devices: int = _whole(100, 1, 100_000, "How many devices may be members of one session.")
+    joined: int = _whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    max: int = _whole(
+        1_000, 1, INT32_MAX, "How many notifications are held for a subscription that does not say how many."
+    )
+    held: int = _whole(
+        200_000, 1, INT64_MAX, "How many notifications all subscriptions of one session together may ask to be held."
+    )
+    username_is_session: bool = _flag(
+        "Whether the user name of CONNECT is a session to join, and the password its password; not with a users file.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings(_Section):
     """Who may connect, and who may use which topics.
 
@@ -284,6 +306,16 @@ class AccessSettings(_Section):
     rights: str = _path("The rights file, which says who may use which topics; without it everybody may use all.")
     anonymous: bool = _flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
+    )
+    wrong_passwords_per_minute: int = _whole(
+        10,
+        0,
+        1_000_000,
+        "How many wrong passwords one address may give, of users and of sessions.",
+        note="0: any number",
+    )
+    passwords_waiting: int = _whole(
+        10_000, 1, 1_000_000, "How many clients may wait for their passwords to be verified; more are turned away."
     )
 
     @property
@@ -330,6 +362,7 @@ class Config:
     limits: LimitSettings = field(default_factory=LimitSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     hold: HoldSettings = field(default_factory=HoldSettings)
+    sessions: SessionSettings = field(default_factory=SessionSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     log: LogSettings = field(default_factory=LogSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
@@ -337,6 +370,9 @@ class Config:
     def __post_init__(self) -> None:
         _check_tls(self.listen, self.tls)
         _check_ports(self.listen)
+        if self.sessions.username_is_session and self.access.users:
+            allowed = "false as long as there is a users file, access.users"
+            raise ConfigError("", "sessions.username_is_session", found=True, allowed=allowed)
 
     def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
         """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""
@@ -359,6 +395,7 @@ _SECTIONS: dict[str, type[_Section]] = {
         LimitSettings,
         MqttSettings,
         HoldSettings,
+        SessionSettings,
         AccessSettings,
         LogSettings,
         ObserveSettings,

@@ -14,8 +14,11 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.publishing import Publishing
+from whimbrel.broker.routes import Secured
 from whimbrel.broker.sending import Sender
+from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
+from whimbrel.broker.unlocking import unlocked_will
 from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.private import private_session
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
@@ -44,12 +47,14 @@ class Connecting:
         visitors: Visitors,
         publishing: Publishing,
         delivering: Delivering,
+        sessions: Sessions,
         *,
         rng: random.Random,
         opened: Callable[[Link], None],
     ) -> None:
         self._config, self._journal, self._state, self._sender = config, journal, state, sender
         self._visitors, self._publishing, self._delivering = visitors, publishing, delivering
+        self._sessions = sessions
         self._rng, self._opened = rng, opened
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
@@ -82,6 +87,11 @@ class Connecting:
             return
         self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
 
+    def _unlocked_will(self, link: Link, will: Will) -> tuple[Will, Secured]:
+        will, secured = unlocked_will(will, link.keyring)
+        assert secured is not None, "CONNECT was refused for it"
+        return will, secured
+
     def _refused_will(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
         refusal = self._publishing.refused_topic(will.topic)
         if refusal is not None:
@@ -90,6 +100,8 @@ class Connecting:
             return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
         if will.qos > self._config.mqtt.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
+        if unlocked_will(will, link.keyring)[1] is None:
+            return ReasonCode.PAYLOAD_FORMAT_INVALID, "a key of the will, or what it says of insecure, is none"
         return None
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
@@ -99,6 +111,10 @@ class Connecting:
             self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
             return
         now = self._journal.now(now)
+        refusal = self._sessions.refusal(link, client_id)
+        if refusal is not None:
+            self.refuse(link, *refusal)
+            return
         client = self._state.clients.get(client_id)
         if client is not None:
             if client.link is not None:
@@ -118,7 +134,11 @@ class Connecting:
         )
         self._coming.add(client_id)
         apply = partial(self._came, link, connect, fact, assigned)
-        self._journal.enter(fact, apply, is_owed=expiry_us > 0 or client is not None)
+        is_owed = expiry_us > 0 or client is not None or bool(link.joining)
+        self._journal.enter(fact, apply, is_owed=is_owed)
+        if link.joining:
+            self._sessions.enter(link, client_id, now)
+            self._journal.then(partial(self._settle_in, link, client_id))
 
     def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> None:
         now, state = fact.changed_at, self._state
@@ -133,8 +153,9 @@ class Connecting:
         machine = link.machine
         link.client, client.link = client, link
         state.wills.discard(client.id)
-        client.will, client.will_due, client.will_delay_us = connect.will, None, 0
+        client.will, client.will_due, client.will_delay_us = None, None, 0
         if connect.will is not None:
+            client.will, client.will_secured = self._unlocked_will(link, connect.will)
             client.will_delay_us = (connect.will.properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US
         machine.phase = Phase.OPEN
         link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
@@ -146,7 +167,17 @@ class Connecting:
         client.put_again()
         self._delivering.resume(client, link)
         state.perform(commands, now)
-        self._delivering.pump(client, now)
+        if not link.joining:
+            self._settle_in(link, client.id)
+
+    def _settle_in(self, link: Link, client_id: str) -> None:
+        """Begin to send what was held in all sessions, and go on with what came meanwhile."""
+        client = self._state.clients.get(client_id)
+        if client is None or client.link is not link or link.closing is not None:
+            return
+        if link.joining:
+            client.arrange()
+        self._delivering.pump(client, self._journal.last_at)
         link.parked = None
         self._opened(link)
 
@@ -258,7 +289,7 @@ class Connecting:
         will, client.will, client.will_due = client.will, None, None
         self._state.wills.discard(client.id)
         if will is not None:
-            self._publishing.publish_will(client.id, will, now)
+            self._publishing.publish_will(client.id, will, client.will_secured, now)
 
     def _end(self, client: Client, now: int) -> None:
         """End a client's session; a will that waits is sent now (3.1.3.2.2)."""

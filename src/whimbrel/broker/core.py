@@ -9,21 +9,27 @@ a restart would have to know.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from whimbrel.broker.clients import Link
+from whimbrel.broker.clients import Joining, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.connecting import Connecting
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.interests import Interests
+from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.messages import Message
+from whimbrel.broker.patience import Patience
 from whimbrel.broker.publishing import Publishing
+from whimbrel.broker.questions import Question, Questions
 from whimbrel.broker.sending import Sender
+from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
+from whimbrel.broker.telling import SESSIONS
 from whimbrel.broker.visitors import Visitors
+from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import encode
@@ -45,7 +51,7 @@ from whimbrel.mqtt.packets import (
 from whimbrel.mqtt.properties import Property
 from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 
-__all__ = ["Broker", "Verification"]
+__all__ = ["Broker", "Verify"]
 
 _SECOND_US = 1_000_000
 _PINGRESP = b"\xd0\x00"
@@ -53,13 +59,8 @@ _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
 
 
-class Verification:
-    """A CONNECT whose user the shell has to verify; answered with ``Broker.verified``."""
-
-    __slots__ = ("connect", "link")
-
-    def __init__(self, link: Link, connect: Connect) -> None:
-        self.link, self.connect = link, connect
+Verify = Callable[[str, bytes | None], bool]
+"""Whether a user has a password; it takes tens of milliseconds, in any thread."""
 
 
 class Broker:
@@ -73,16 +74,31 @@ class Broker:
         *,
         rng: random.Random,
         visitors: Visitors | None = None,
-        verifies: bool = False,
+        verify: Verify | None = None,
     ) -> None:
         self.config, self.state, self.counters = config, state, state.counters
-        self._verifies = verifies
+        self._verify = verify
+        patience = Patience(config.access.wrong_passwords_per_minute)
+        self.questions = Questions(patience, most=config.access.passwords_waiting)
+        """What the shell has to ask."""
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
         self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
         self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
+        self._sessions = Sessions(
+            config,
+            self._journal,
+            state,
+            self._sender,
+            visitors,
+            self._interests,
+            self._delivering,
+            self.questions,
+            rng=rng,
+        )
+        self._publishing.answer = self._sessions.received
         self._connecting = Connecting(
             config,
             self._journal,
@@ -91,6 +107,7 @@ class Broker:
             visitors,
             self._publishing,
             self._delivering,
+            self._sessions,
             rng=rng,
             opened=self._opened,
         )
@@ -101,8 +118,6 @@ class Broker:
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
         self.links: set[Link] = set()
-        self.verifications: list[Verification] = []
-        """What the shell has to verify."""
         self.is_draining = False
         self._connecting.take_over()
 
@@ -188,15 +203,10 @@ class Broker:
         if not is_choked and link.client is not None:
             self._delivering.pump(link.client, self._journal.now(now))
 
-    def verified(self, verification: Verification, now: int, *, is_welcome: bool) -> None:
-        """Take in what became of a verification."""
-        link = verification.link
-        if link.closing is not None:
-            return
-        if is_welcome:
-            self._connecting.connect(link, verification.connect, verification.connect.username, now)
-        else:
-            self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+    def answered(self, question: Question, answer: object, now: int) -> None:
+        """Take in the answer to a question."""
+        question.then(answer, now)
+        self._delivering.pump_ready(self._journal.last_at)
 
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""
@@ -306,10 +316,61 @@ class Broker:
         elif len(connect.client_id.encode()) > limits.client_id_bytes:
             reason = f"at most {limits.client_id_bytes} bytes are allowed"
             refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
-        elif link.verified_user is not None:
-            self._connecting.connect(link, connect, link.verified_user, now)
-        elif self._verifies:
-            link.parked = connect
-            self.verifications.append(Verification(link, connect))
+        elif link.verified_user is not None or self._verify is None:
+            self._welcome(link, connect, link.verified_user, now)  # a name that nobody verified is only a claim
+        elif connect.username is None and self.config.access.admits_anonymous:
+            self._welcome(link, connect, None, now)
+        elif connect.username is None:
+            refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
+        elif self.questions.is_full:
+            refuse(link, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
-            self._connecting.connect(link, connect, None, now)  # a name that nobody verified is only a claim
+            link.parked = connect
+            ask = partial(self._verify, connect.username, connect.password)
+            self.questions.put(link.address, ask, partial(self._verified, link, connect), partial(self._wait, link))
+
+    def _wait(self, link: Link, now: int) -> None:
+        del now
+        if link.closing is None:
+            self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
+
+    def _verified(self, link: Link, connect: Connect, is_welcome: bool, now: int) -> None:  # noqa: FBT001 # the answer
+        if link.closing is not None:
+            return
+        if is_welcome:
+            self._welcome(link, connect, connect.username, now)
+        else:
+            self.questions.was_wrong(link.address, now)
+            self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+
+    def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
+        """Let a client in whose user is known, if it may join what it asks for."""
+        link.user = user
+        try:
+            by_name = self.config.sessions.username_is_session
+            wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
+        except ProtocolError as error:
+            self._connecting.refuse(link, error.code, error.reason)
+            return
+        if not wanted:
+            self._connecting.connect(link, connect, user, now)
+        elif not self._visitors.may_publish(link, connect.client_id, f"{SESSIONS}join"):
+            self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+        else:
+            link.parked = connect
+            refuse = partial(self._turn_away, link)
+            self._sessions.door.rights_in(link, wanted, now, partial(self._admitted, link, connect, user), refuse)
+
+    def _turn_away(self, link: Link, code: ReasonCode, reason: str, now: int) -> None:
+        del now
+        if link.closing is None:
+            self._connecting.refuse(link, code, reason)
+
+    def _admitted(self, link: Link, connect: Connect, user: str | None, joinings: Sequence[Joining], now: int) -> None:
+        if link.closing is not None:
+            return
+        if any(Right.JOIN not in joining.rights for joining in joinings):
+            self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+            return
+        link.joining = tuple(joinings)
+        self._connecting.connect(link, connect, user, now)

@@ -56,11 +56,18 @@ class Delivering:
             # What was begun at QoS 2 is brought to its end, expired or not (4.3.3).
             is_begun = out.qos == _EXACTLY_ONCE and out.dup
             if message.expires_at is not None and message.expires_at <= now and not is_begun:
-                self._receipt(client, out, Outcome.EXPIRED, now)
+                self._kept_back(client, out, Outcome.EXPIRED, now)
             elif not self._visitors.may_receive(link, client.id, message.subject):
-                self._receipt(client, out, Outcome.WITHHELD, now)
+                self._kept_back(client, out, Outcome.WITHHELD, now)
+            elif not out.qos:
+                self._sender.copy(link, message, out.identifiers, now, retain=out.retain)
             elif not self._sender.hand_over(link, out, now):
                 self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+
+    def _kept_back(self, client: Client, out: Outgoing, outcome: Outcome, now: int) -> None:
+        """Write down that something was not sent; what is of QoS 0 has its receipt already (rule 16)."""
+        if out.qos:
+            self._receipt(client, out, outcome, now)
 
     def resume(self, client: Client, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""

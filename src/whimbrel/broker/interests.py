@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.clients import RETAINED, Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
+from whimbrel.broker.messages import Message
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
-from whimbrel.broker.subscribing import Limits, identity_of, options_of, subscription_of
+from whimbrel.broker.subscribing import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.telling import SESSIONS, subscriptions_of, subscriptions_topic
 from whimbrel.broker.visitors import Visitors
-from whimbrel.hold.private import is_shared
+from whimbrel.hold.access import Right
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import is_private, is_shared
 from whimbrel.language.filters import Filter
+from whimbrel.match.keys import may_deliver
+from whimbrel.match.topics import matches
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
-from whimbrel.mqtt.packets import V5, Suback, Subscribe, Unsuback, Unsubscribe
+from whimbrel.mqtt.packets import V5, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import split_share
 
@@ -27,6 +34,8 @@ __all__ = ["Interests"]
 _SECOND_US = 1_000_000
 _LONGEST_REASON = 1_000
 _IF_NEW = 1
+_OWN_TOPICS = ("$whimbrel/", "$SYS/")
+"""What a client is told of itself and of the broker, which is never a named session's to hold."""
 
 
 class Interests:
@@ -43,15 +52,17 @@ class Interests:
     ) -> None:
         self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
         self._delivering = delivering
-        self._most = config.limits.subscriptions_per_session
-        self._limits = Limits(
+        self._most, self._most_held = config.limits.subscriptions_per_session, config.sessions.held
+        self.limits = Limits(
             filter_bytes=config.limits.filter_bytes,
             topic_bytes=config.limits.topic_bytes,
             topic_levels=config.limits.topic_levels,
             maximum_qos=config.mqtt.maximum_qos,
             ttl_us=config.hold.ttl_s * _SECOND_US,
             max_held=config.hold.max,
+            max_held_by_default=config.hold.max,
         )
+        self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max)
         self.is_refusing = False
         """The disk takes nothing."""
 
@@ -62,35 +73,74 @@ class Interests:
         reasons: list[str] = []
         for request in packet.requests:
             try:
-                options = options_of(packet.properties.user, self._limits)
+                options = options_of(packet.properties.user, self.limits)
+                session = _session(link, client, options, request.topic_filter)
                 identifiers = packet.properties.identifiers
-                identifier = identifiers[0] if identifiers else None
-                subscription = subscription_of(request, options, client.session, identifier, self._limits)
-                self._check(link, client, subscription)
+                subscription = self.asked_for(link, request, options, session, *identifiers[:1])
+                self.check(link, client, subscription, link.rights.get(session, frozenset()))
             except ProtocolError as error:
                 codes.append(error.code)
                 reasons.append(error.reason)
             else:
                 codes.append(subscription.qos or 0)
-                self._put(link, client, subscription, request.retain_handling, now)
+                self.put(link, client, subscription, request.retain_handling, now)
         self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
-    def _check(self, link: Link, client: Client, subscription: Subscription) -> None:
-        """Refuse a subscription that may not be made."""
+    def asked_for(
+        self,
+        link: Link,
+        request: SubscriptionRequest,
+        options: Options,
+        session: str,
+        identifier: int | None = None,
+    ) -> Subscription:
+        """Return the subscription that is asked for, or raise ``ProtocolError``."""
+        limits = self.limits if is_private(session) else self._named_limits
+        return subscription_of(request, options, session, identifier, limits, link.keyring.subscriptions)
+
+    def check(self, link: Link, client: Client, subscription: Subscription, rights: frozenset[Right]) -> None:
+        """Refuse a subscription that may not be made with these *rights* in its session."""
         assert subscription.subject_filter is not None
+        session = subscription.session
+        if not is_private(session):
+            self._check_named(subscription, rights)
         if self.is_refusing:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
         _, plain = split_share(subscription.subject_filter)
         if not self._visitors.may_subscribe(link, client.id, plain):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
         identity = (subscription.subject_filter, subscription.name)
-        if identity not in client.subscribed and len(client.subscribed) >= self._most:
+        subscribed = self._state.subscribed.get(session, {})
+        if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
 
-    def _put(self, link: Link, client: Client, subscription: Subscription, retain_handling: int, now: int) -> None:
+    def _check_named(self, subscription: Subscription, rights: frozenset[Right]) -> None:
+        session = subscription.session
+        self.check_right(session, rights)
+        if is_shared(subscription.subject_filter):
+            reason = "a shared subscription in a named session"
+            raise ProtocolError(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
+        if subscription.no_local:
+            reason = "no local in a named session, where several devices receive"
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
+        subscribed = self._state.subscribed.get(session, {})
+        others = sum(subscribed.values()) - subscribed.get((subscription.subject_filter, subscription.name), 0)
+        if others + (subscription.max_held or 0) > self._most_held:
+            reason = f"max of all subscriptions together would be more than {self._most_held}"
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def check_right(self, session: str, rights: frozenset[Right]) -> None:
+        """Refuse a change of a named session's subscriptions without the right to it."""
+        if session in self._state.deleting or Right.CHANGE_SUBSCRIPTIONS not in rights:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
+
+    def put(self, link: Link, client: Client, subscription: Subscription, retain_handling: int, now: int) -> None:
+        """Put a subscription that was checked in its place."""
+        session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
-        is_new = identity not in client.subscribed
-        client.subscribed.add(identity)
+        subscribed = self._state.subscribed.setdefault(session, {})
+        is_new = identity not in subscribed
+        subscribed[identity] = subscription.max_held or 0
         fact = InterestChanged(
             node=self._journal.node,
             seq=self._journal.seq,
@@ -99,7 +149,8 @@ class Interests:
             subscription=subscription,
             device=client.id,
         )
-        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=client.is_persistent)
+        is_owed = client.is_persistent or not is_private(session)
+        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
             self._journal.then(partial(self._send_retained, link, client, subscription, now))
 
@@ -108,9 +159,11 @@ class Interests:
         wanted = subscription.subject_filter
         if wanted is None or client.link is not link or is_shared(wanted):
             return
+        if wanted.startswith(SESSIONS):
+            self._tell_of_sessions(link, client, wanted, now)
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
-        terms = (self._state.terms(client.session, (identity,), client.id),)
+        terms = (self._state.terms(subscription.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
         for message in self._state.retained.matching(wanted):
             if message.expires_at is not None and message.expires_at <= now:
@@ -119,12 +172,21 @@ class Interests:
                 continue
             if asked is not None and not asked.matches(message.attributes()):
                 continue
+            if not _keys_allow(message, subscription):
+                continue
             qos = min(message.qos, subscription.qos or 0)
             if qos:
                 client.put(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
         self._delivering.pump(client, now)
+
+    def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
+        """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
+        for session in link.rights:
+            if matches(wanted, subscriptions_topic(session)):
+                message = subscriptions_of(session, self._state.hold.subscriptions(session))
+                self._state.tell(client, message, now)
 
     def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: list[str]) -> None:
         if link.closing is not None:
@@ -142,22 +204,23 @@ class Interests:
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
             try:
-                options = options_of(packet.properties.user, self._limits)
-                identity = identity_of(topic_filter, options, self._limits)
+                options = options_of(packet.properties.user, self.limits)
+                session = _session(link, client, options, topic_filter)
+                if not is_private(session):
+                    self.check_right(session, link.rights.get(session, frozenset()))
+                identity = identity_of(topic_filter, options, self.limits)
             except ProtocolError as error:
                 codes.append(error.code)
                 continue
-            if identity not in client.subscribed:
-                codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
-                continue
-            codes.append(ReasonCode.SUCCESS)
-            client.subscribed.discard(identity)
-            self._remove(
-                client, Subscription(session=client.session, subject_filter=identity[0], name=identity[1]), now
-            )
+            is_there = self.remove(client, session, identity, now)
+            codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
 
-    def _remove(self, client: Client, subscription: Subscription, now: int) -> None:
+    def remove(self, client: Client, session: str, identity: Identity, now: int) -> bool:
+        """Take a subscription away; tell whether there was one."""
+        if self._state.subscribed.get(session, {}).pop(identity, None) is None:
+            return False
+        subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
         fact = InterestChanged(
             node=self._journal.node,
             seq=self._journal.seq,
@@ -166,9 +229,28 @@ class Interests:
             subscription=subscription,
             device=client.id,
         )
-        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=client.is_persistent)
+        is_owed = client.is_persistent or not is_private(session)
+        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        return True
 
     def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:
         if link.closing is None:
             told = tuple(codes) if link.machine.version == V5 else ()
             self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))
+
+
+def _session(link: Link, client: Client, options: Options, topic_filter: str) -> str:
+    """Return the session that a SUBSCRIBE or UNSUBSCRIBE is for (docs/reference/sessions.md, "Subscribing")."""
+    chosen = link.home if options.session is None else options.session
+    if not chosen or topic_filter.startswith(_OWN_TOPICS):
+        return client.session
+    if chosen not in link.rights:
+        raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this session was not joined over this connection")
+    return chosen
+
+
+def _keys_allow(message: Message, subscription: Subscription) -> bool:
+    keys, deliver_insecure = message.secured
+    return may_deliver(
+        keys, subscription.keys, deliver_insecure=deliver_insecure, accept_insecure=subscription.accept_insecure
+    )

@@ -6,6 +6,7 @@ carries the identifier of the delivery before it, as the standard asks (4.4), an
 
 from __future__ import annotations
 
+from whimbrel.broker.routes import OPEN, Secured
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.notification import Notification
@@ -15,7 +16,7 @@ from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties
 
-__all__ = ["Message", "packet_id_of"]
+__all__ = ["Message", "packet_id_of", "secured_of"]
 
 _IDENTIFIERS = 65_535
 _EXPIRY, _ALIAS, _IDENTIFIER = b"\x02", b"\x23", b"\x0b"
@@ -41,6 +42,7 @@ class Message:
         "publisher",
         "qos",
         "retain",
+        "secured",
         "seq",
         "subject",
     )
@@ -57,11 +59,13 @@ class Message:
         expires_at: int | None,
         properties: bytes,
         body: bytes,
+        secured: Secured = OPEN,
     ) -> None:
         self.seq, self.publisher, self.subject, self.payload = seq, publisher, subject, payload
         self.qos, self.retain, self.expires_at, self.properties = qos, retain, expires_at, properties
         self.body = body
         """The record of it in the log, which is also what a view keeps."""
+        self.secured = secured
         self.packet_id = packet_id_of(seq).to_bytes(2)
         self._variant: object = None
         self._parts: tuple[bytes, bytes] | None = None
@@ -80,12 +84,13 @@ class Message:
             expires_at=notification.expires_at,
             properties=notification.properties,
             body=body,
+            secured=secured_of(notification),
         )
 
     @classmethod
-    def live(cls, subject: str, payload: bytes, *, retain: bool = False) -> Message:
+    def live(cls, subject: str, payload: bytes, *, retain: bool = False, properties: bytes = b"") -> Message:
         """Return what is only sent now, or said of the broker itself: nobody will ask for its number."""
-        return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=b"", body=b"")
+        return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=properties, body=b"")
 
     def attributes(self) -> Attributes:
         """Return what content filters ask about."""
@@ -128,6 +133,13 @@ class Message:
             if not alias:  # the aliases of one client are of no use to another
                 self._variant, self._parts = variant, parts
         return parts[0] + self.packet_id + parts[1] if qos else parts[0]
+
+
+def secured_of(notification: Notification) -> Secured:
+    """Return the keys that a notification was published with."""
+    if not notification.keys.hashes and notification.deliver_insecure:
+        return OPEN
+    return Secured(notification.keys, notification.deliver_insecure)
 
 
 def _own_properties(remaining_s: int, alias: int, identifiers: tuple[int, ...]) -> bytes:

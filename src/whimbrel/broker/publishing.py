@@ -10,9 +10,11 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.lanes import Lane, Lanes
 from whimbrel.broker.messages import Message
-from whimbrel.broker.routes import Found
+from whimbrel.broker.routes import OPEN, Found, Secured
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
+from whimbrel.broker.telling import SESSIONS
+from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
@@ -47,17 +49,26 @@ class Publishing:
         self._lanes = Lanes(state, self.refused_topic)
         self.is_refusing = False
         """The disk takes nothing: publications are refused until it does."""
+        self.answer: Callable[[Link, Client, Publish, int], None] | None = None
+        """Who answers requests about sessions."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
         now = self._journal.now(now)
-        if packets[0].qos < _EXACTLY_ONCE and self._visitors.is_open and not self.is_refusing:
+        has_keys = bool(link.keyring.publications.hashes)
+        is_open = self._visitors.is_open and not has_keys and not self.is_refusing
+        if is_open and packets[0].qos < _EXACTLY_ONCE:
             packets = self._passed_live(link, client, packets, now)
-        found = self._found(packets)
+        secured: list[Secured | None] = [OPEN] * len(packets)
+        if has_keys or any(packet.properties.user for packet in packets):
+            packets = list(packets)
+            for at, packet in enumerate(packets):
+                packets[at], secured[at] = unlocked_by(packet, link.keyring)
+        found = self._found(packets, [each or OPEN for each in secured])
         for at, packet in enumerate(packets):
             if link.closing is not None:
                 return
-            self._received(link, client, packet, found[at], now)
+            self._received(link, client, packet, secured[at], found[at], now)
 
     def _passed_live(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> Sequence[Publish]:
         """Pass on what the hold need not be asked about, from the first on; return the packets from where it must.
@@ -99,9 +110,10 @@ class Publishing:
             self._state.tick(now)
         return packets[passed:]
 
-    def _found(self, packets: Sequence[Publish]) -> list[Found]:
+    def _found(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> list[Found]:
         routes = self._state.routes
-        if not routes.has_content:
+        is_open = all(each is OPEN for each in secured)
+        if is_open and not routes.has_content:
             return [routes.by_subject(packet.topic) for packet in packets]
         attributes = [
             attributes_of(
@@ -111,9 +123,11 @@ class Publishing:
             else attributes_of(packet.payload)
             for packet in packets
         ]
-        return routes.by_content([packet.topic for packet in packets], attributes)
+        return routes.by_content([packet.topic for packet in packets], attributes, None if is_open else secured)
 
-    def _received(self, link: Link, client: Client, packet: Publish, found: Found, now: int) -> None:
+    def _received(
+        self, link: Link, client: Client, packet: Publish, secured: Secured | None, found: Found, now: int
+    ) -> None:
         self._sender.counters.received += 1
         qos, identifier = packet.qos, packet.packet_id
         if qos:
@@ -126,9 +140,15 @@ class Publishing:
                 reason = f"more than {most} publications without an answer"
                 self._sender.fail(link, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, reason)
                 return
+        if self.answer is not None and packet.topic.startswith(SESSIONS):
+            self.answer(link, client, packet, now)
+            return
         refusal = self._refusal(link, client, packet)
-        if refusal is not None:
-            self._refuse(link, client, packet, *refusal)
+        if secured is None and refusal is None:
+            refusal = ReasonCode.PAYLOAD_FORMAT_INVALID, "a key, or what it says of insecure, is none"
+        if secured is None or refusal is not None:
+            assert refusal is not None
+            self.refuse(link, client, packet, *refusal)
             return
         expires_at = None
         if packet.properties:
@@ -136,16 +156,16 @@ class Publishing:
             if expiry_s is not None:
                 expires_at = now + expiry_s * _SECOND_US
         if not qos:
-            self._accept(packet, found, client.id, expires_at, 0, None, now)
+            self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
         elif qos == 1:
             answer = partial(self._acknowledge, link, identifier)
-            self._accept(packet, found, client.id, expires_at, 0, answer, now)
+            self._accept(packet, secured, found, client.id, expires_at, 0, answer, now)
         else:
             client.receiving.add(identifier)
             answer = partial(self._confirm, link, client, identifier)
-            self._accept(packet, found, client.id, expires_at, identifier, answer, now)
+            self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now)
 
-    def publish_will(self, publisher: str, will: Will, now: int) -> None:
+    def publish_will(self, publisher: str, will: Will, secured: Secured, now: int) -> None:
         """Publish what a client left behind."""
         if self.is_refusing:
             return
@@ -153,7 +173,8 @@ class Publishing:
         expiry_s = will.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
         packet = Publish(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
         expires_at = None if expiry_s is None else now + expiry_s * _SECOND_US
-        self._accept(packet, self._found([packet])[0], publisher, expires_at, 0, None, now)
+        found = self._found([packet], [secured])[0]
+        self._accept(packet, secured, found, publisher, expires_at, 0, None, now)
 
     # -- refusing ----------------------------------------------------------------------------------------------------
 
@@ -187,7 +208,7 @@ class Publishing:
             return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
         return None
 
-    def _refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
+    def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
         """Answer a publication that is not accepted; 3.1.1 has no words for it."""
         self._sender.counters.refused += 1
         if not packet.qos:
@@ -213,6 +234,7 @@ class Publishing:
     def _accept(
         self,
         packet: Publish,
+        secured: Secured,
         found: Found,
         publisher: str,
         expires_at: int | None,
@@ -225,8 +247,9 @@ class Publishing:
         qos, retain, seq = packet.qos, packet.retain, journal.seq
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
-        if properties and (properties.user or properties.text(Property.CONTENT_TYPE)):
-            body = self._full_body(packet, seq, publisher, expires_at, packet_id, onward, now)
+        is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
+        if is_more or secured is not OPEN:
+            body = self._full_body(packet, secured, seq, publisher, expires_at, packet_id, onward, now)
         else:
             body = publication_body(
                 seq,
@@ -251,8 +274,9 @@ class Publishing:
             expires_at=expires_at,
             properties=onward,
             body=body,
+            secured=secured,
         )
-        lane = self._lanes.get(topic) if self._visitors.is_open else None
+        lane = self._lanes.get(topic) if self._visitors.is_open and secured is OPEN else None
         is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
         if is_owed or journal.waiting:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
@@ -271,6 +295,7 @@ class Publishing:
     def _full_body(
         self,
         packet: Publish,
+        secured: Secured,
         seq: int,
         publisher: str,
         expires_at: int | None,
@@ -293,6 +318,8 @@ class Publishing:
             expires_at=expires_at,
             properties=onward,
             packet_id=packet_id or None,
+            keys=secured.keys,
+            deliver_insecure=secured.deliver_insecure,
         )
         return body_of(fact)[0]
 
@@ -307,8 +334,9 @@ class Publishing:
         now: int,
     ) -> None:
         if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
-            found = self._found([packet])[0]
-        lane = self._lanes.get(message.subject) if self._visitors.is_open else None
+            found = self._found([packet], [message.secured])[0]
+        is_open = self._visitors.is_open and message.secured is OPEN
+        lane = self._lanes.get(message.subject) if is_open else None
         self._pass_on(message, found, lane, packet_id, answer, now)
 
     def _pass_on(

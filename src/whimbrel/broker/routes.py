@@ -8,7 +8,9 @@ Rule: this is ``match/``; nothing about matching is decided here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -16,15 +18,26 @@ from whimbrel.hold.private import asked_for
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
-from whimbrel.model.keys import NO_KEYS
+from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["Found", "Routes"]
+__all__ = ["OPEN", "Found", "Routes", "Secured"]
 
 Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
 _REMEMBERED = 100_000
+
+
+class Secured(NamedTuple):
+    """The keys of a notification, and whether subscriptions whose keys do not match may have it all the same."""
+
+    keys: KeyHashes
+    deliver_insecure: bool
+
+
+OPEN = Secured(NO_KEYS, deliver_insecure=True)
+"""Nearly every notification."""
 
 
 class Routes:
@@ -106,19 +119,30 @@ class Routes:
             self._remembered[subject] = found
         return found
 
-    def by_content(self, subjects: Sequence[str], attributes: Sequence[Attributes]) -> list[Found]:
-        """Return for each notification everybody who wants it."""
+    def by_content(
+        self, subjects: Sequence[str], attributes: Sequence[Attributes], secured: Sequence[Secured] | None = None
+    ) -> list[Found]:
+        """Return for each notification everybody who wants it, and may have it; without *secured* all are open."""
         if len(subjects) == 1:
-            handles: list[list[int]] = [self._matcher.match_parts(subjects[0], attributes[0])]
+            keys, deliver_insecure = OPEN if secured is None else secured[0]
+            handles: list[list[int]] = [
+                self._matcher.match_parts(subjects[0], attributes[0], keys, deliver_insecure=deliver_insecure)
+            ]
         else:
-            rows, found = self._matcher.match_batch(subjects, attributes)
+            rows, found = self._matcher.match_batch(
+                subjects,
+                attributes,
+                keys=None if secured is None else [each.keys for each in secured],
+                deliver_insecure=None if secured is None else np.array([each.deliver_insecure for each in secured]),
+            )
             handles = _by_row(rows, found, len(subjects))
         by_handle = self._by_handle
+        plain = [self.by_subject(subject) for subject in subjects]
+        if secured is not None:  # plain subscriptions have no keys
+            plain = [each if is_open.deliver_insecure else [] for each, is_open in zip(plain, secured, strict=True)]
         return [
-            self._merged([by_handle[handle] for handle in each], self.by_subject(subject))
-            if each
-            else self.by_subject(subject)
-            for subject, each in zip(subjects, handles, strict=True)
+            self._merged([by_handle[handle] for handle in each], others) if each else others
+            for others, each in zip(plain, handles, strict=True)
         ]
 
     def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:

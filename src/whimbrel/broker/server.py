@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import cast
 
@@ -24,9 +24,10 @@ import structlog
 
 from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config
-from whimbrel.broker.core import Broker, Verification
+from whimbrel.broker.core import Broker
 from whimbrel.broker.http import BadRequestError, RequestReader, response
 from whimbrel.broker.metrics import prometheus, system_values
+from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.storage import Storage
@@ -47,6 +48,7 @@ _SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _PAUSE_S = 0.002
+_ASKERS = 2
 _MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
@@ -226,7 +228,8 @@ class Server:
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
-        self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="verify")
+        self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="ask")
+        self._asking = 0
         self._storage = Storage(config)
         state, self.restored = self._storage.open(Routes(self._matcher))
         self.broker = Broker(
@@ -235,7 +238,7 @@ class Server:
             state,
             rng=random.SystemRandom(),
             visitors=Visitors(rights, self._groups),
-            verifies=self._users is not None,
+            verify=None if self._users is None else self._users.verify,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
@@ -272,7 +275,7 @@ class Server:
         await self._listen("http", listen.http_port, lambda: _Observed(self), None)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
-        self._loop.call_later(self.config.log.view_interval_s, self._view)
+        self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
         if self.config.observe.sys_interval_s:
             self._tell_system()
         self._sync_if_wanted()
@@ -354,7 +357,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything."""
         self.is_closed = True
-        for pool in (self._disk, self._viewer, self._verifiers, self._packers):
+        for pool in (self._disk, self._viewer, self._askers, self._packers):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
             self._storage.close()
@@ -375,8 +378,8 @@ class Server:
             return
         if not self._is_flushing:
             self.flush_soon()
-        if broker.verifications:
-            self._verify()
+        if broker.questions:
+            self._ask()
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
@@ -540,25 +543,21 @@ class Server:
 
     # -- users and observers -----------------------------------------------------------------------------------------
 
-    def _verify(self) -> None:
+    def _ask(self) -> None:
+        """Ask questions of the core as long as there is a thread for them."""
         assert self._loop is not None
-        waiting, self.broker.verifications = self.broker.verifications, []
-        for verification in waiting:
-            connect = verification.connect
-            if connect.username is None:
-                self._verified(verification, is_welcome=self.config.access.admits_anonymous)
-                continue
-            assert self._users is not None
-            future = self._loop.run_in_executor(self._verifiers, self._users.verify, connect.username, connect.password)
-            future.add_done_callback(
-                lambda done, verification=verification: self._verified(  # type: ignore[misc]
-                    verification, is_welcome=done.exception() is None and done.result()
-                )
-            )
-
-    def _verified(self, verification: Verification, *, is_welcome: bool) -> None:
-        self.broker.verified(verification, microseconds(), is_welcome=is_welcome)
+        while self._asking < _ASKERS and (question := self.broker.questions.next(microseconds())) is not None:
+            self._asking += 1
+            future = self._loop.run_in_executor(self._askers, question.ask)
+            future.add_done_callback(partial(self._answered, question))
         self.flush_soon()
+
+    def _answered(self, question: Question, done: asyncio.Future[object]) -> None:
+        self._asking -= 1
+        if self.failure is None and not self.is_closed:
+            self.broker.answered(question, done.result(), microseconds())
+            self._sync_if_wanted()
+            self._ask()
 
     def observed(self, method: str, path: str) -> bytes:
         """Answer a request for metrics or health."""

@@ -13,13 +13,14 @@ import cbor2
 
 from whimbrel.broker.clients import RETAINED, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.broker.messages import Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
-from whimbrel.broker.routes import Found, Routes
+from whimbrel.broker.routes import OPEN, Found, Routes
 from whimbrel.broker.sending import Sender
+from whimbrel.broker.telling import changed_subscription, is_told, subscriptions_of
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store
+from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.private import client_of, is_private
 from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import Hold
@@ -68,9 +69,15 @@ class BrokerState:
         self.wills: set[str] = set()
         """Clients whose wills wait."""
         self.hold.changes()  # from now on it notes what changes
-        self._terms: dict[tuple[str, tuple[Identity, ...]], Terms] = {}
+        self.deleting: set[str] = set()
+        """Named sessions whose end waits for the disk."""
+        self.subscribed: dict[str, dict[Identity, int]] = {}
+        """What sessions subscribe to, or will once the disk has it, and how many each asks to be held."""
+        self._terms: dict[tuple[str, tuple[Identity, ...], str], Terms] = {}
         self._touched: set[Key] = set()
         self._current: Message | None = None
+        self._changer: str | None = None
+        """Who changed a subscription, while the others are told of it."""
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -92,9 +99,10 @@ class BrokerState:
             self.perform(self.hold.apply(fact), fact.state.reported_at)
 
     def _match(self, message: Message, notification: Notification) -> Found:
-        if not self.routes.has_content:
+        secured = secured_of(notification)
+        if not self.routes.has_content and secured is OPEN:
             return self.routes.by_subject(message.subject)
-        return self.routes.by_content([message.subject], [notification.attributes])[0]
+        return self.routes.by_content([message.subject], [notification.attributes], [secured])[0]
 
     def apply_publication(
         self, message: Message, found: Found, packet_id: int, at: int, *, now: int | None = None
@@ -134,6 +142,8 @@ class BrokerState:
             client.disconnected_at = None
         client = self.clients.get(fact.device)
         if client is not None:
+            if change is PresenceChange.LEFT:
+                client.withdraw(fact.session or "")
             if change is PresenceChange.DISCONNECTED:
                 client.land()
                 client.disconnected_at = fact.changed_at
@@ -150,17 +160,16 @@ class BrokerState:
         subscription = fact.subscription
         identity = (subscription.subject_filter, subscription.name)
         commands = self.hold.apply(fact)
-        client = self.clients.get(fact.device or "") if is_private(subscription.session) else None
         if fact.change is InterestChange.REMOVED:
             self.routes.remove(subscription.session, identity)
-            if client is not None:
-                client.subscribed.discard(identity)
+            self.subscribed.get(subscription.session, {}).pop(identity, None)
         else:
             self.routes.put(subscription)
-            if client is not None:
-                client.subscribed.add(identity)
+            self.subscribed.setdefault(subscription.session, {})[identity] = subscription.max_held or 0
         self._terms.clear()
+        self._changer = fact.device
         self.perform(commands, fact.changed_at)
+        self._changer = None
 
     def apply_session(self, fact: SessionChanged) -> list[Command]:
         """Take in what became of a session."""
@@ -168,7 +177,12 @@ class BrokerState:
             for subscription in self.hold.subscriptions(fact.session):
                 self.routes.remove(fact.session, (subscription.subject_filter, subscription.name))
             self._terms.clear()
-            if is_private(fact.session) and fact.device is not None:
+            self.subscribed.pop(fact.session, None)
+            if not is_private(fact.session):
+                for device in self.hold.members(fact.session):
+                    if (member := self.clients.get(device)) is not None:
+                        member.withdraw(fact.session)
+            elif fact.device is not None:
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
                     gone.land()
@@ -243,6 +257,27 @@ class BrokerState:
                 if gone is not None:
                     self.held_bytes -= gone.size
                     self._touched.add(("notification", gone.seq))
+            elif kind is Tell or kind is TellAll:
+                self._tell(command, now)  # type: ignore[arg-type]
+
+    def _tell(self, command: Tell | TellAll, now: int) -> None:
+        """Tell a device of its session, if it wants to hear of it."""
+        client = self.clients.get(command.device)
+        if self.sender is None or client is None or client.link is None or is_private(command.session):
+            return
+        if isinstance(command, TellAll):
+            message = subscriptions_of(command.session, command.subscriptions)
+        else:
+            message = changed_subscription(command.session, command.change, command.subscription, self._changer)
+        self.tell(client, message, now)
+
+    def tell(self, client: Client, message: Message, now: int) -> None:
+        """Send a client what only it is told, if it subscribes to that in its private session."""
+        link = client.link
+        if self.sender is None or link is None or not self._may_receive(client, message):
+            return
+        if is_told(message.subject, self.subscribed.get(client.session, ())):
+            self.sender.copy(link, message, (), now, retain=False)
 
     def _count(self, settled: Settle) -> None:
         if settled.outcome is Outcome.EXPIRED:
@@ -254,13 +289,17 @@ class BrokerState:
 
     def _hand_over(self, command: HandOver, now: int) -> None:
         client = self.clients.get(command.device)
-        if client is None or not command.is_copy:
+        if client is None:
+            return
+        if not command.is_copy:  # the copy that is on its way counts here too
+            for session, identities in command.sessions:
+                client.count(command.seq, self.terms(session, identities, command.device))
             return
         current = self._current
         message = current if current is not None and current.seq == command.seq else self.messages.get(command.seq)
         if message is None:
             return
-        if not command.qos:
+        if not command.qos and not command.is_held and not client.queued_at_once:
             self._hand_over_live(client, message, command, now)
             return
         terms = tuple(self.terms(session, identities, command.device) for session, identities in command.sessions)
@@ -291,11 +330,11 @@ class BrokerState:
 
     def terms(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
         """Return what the subscriptions say about handing over."""
-        found = self._terms.get((session, identities))
+        found = self._terms.get((session, identities, device))
         if found is None:
             if len(self._terms) >= _MOST_TERMS:  # content filters combine in more ways than can be remembered
                 self._terms.clear()
-            found = self._terms[session, identities] = Terms(
+            found = self._terms[session, identities, device] = Terms(
                 session,
                 identities,
                 *self._options(session, identities),
@@ -415,11 +454,10 @@ class BrokerState:
         for (kind, whose), value in own:
             state._restore_row(str(kind), whose, value)
         for session in state.hold.sessions():
-            client = state.clients.get(client_of(session) or "")
             for subscription in state.hold.subscriptions(session):
                 state.routes.put(subscription)
-                if client is not None:
-                    client.subscribed.add((subscription.subject_filter, subscription.name))
+                identity = (subscription.subject_filter, subscription.name)
+                state.subscribed.setdefault(session, {})[identity] = subscription.max_held or 0
         return state
 
     def _restore_row(self, kind: str, whose: str | int | None, value: bytes) -> None:

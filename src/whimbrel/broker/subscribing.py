@@ -11,20 +11,22 @@ import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whimbrel.errors import FilterError, WhimbrelError
+from whimbrel.broker.keyring import for_subscription, read_insecure
+from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
 from whimbrel.language.filters import parse
 from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import SubscriptionRequest
 from whimbrel.mqtt.topics import check_topic_filter, split_share
 
-__all__ = ["NO_OPTIONS", "Limits", "Options", "identity_of", "options_of", "subscription_of"]
+__all__ = ["NO_OPTIONS", "Limits", "Options", "check_filter", "identity_of", "options_of", "subscription_of"]
 
 _IN_TOPIC = "$filter/"
-_KNOWN = ("filter", "ttl", "max", "name")
-_LATER = ("policy", "near", "key")
+_KNOWN = ("filter", "ttl", "max", "name", "session", "insecure")
+_LATER = ("policy", "near")
 _MAX_TTL_S = 10 * 365 * 24 * 3_600
 
 
@@ -38,6 +40,7 @@ class Limits:
     maximum_qos: int = 2
     ttl_us: int = 604_800_000_000
     max_held: int = 100_000
+    max_held_by_default: int = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,11 @@ class Options:
     ttl_us: int | None = None
     max_held: int | None = None
     name: str = ""
+    session: str | None = None
+    """The session it is for; None: not said, "": the private one."""
+    keys: KeyHashes = NO_KEYS
+    is_insecure: bool | None = None
+    """Whether notifications are accepted whose keys do not match; None: not said."""
 
 
 NO_OPTIONS = Options()
@@ -58,6 +66,11 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits) -> Options:
     if not user:
         return NO_OPTIONS
     found: dict[str, str] = {}
+    try:
+        keys = for_subscription(value for name, value in user if name == "key")
+        is_insecure = next((read_insecure(value) for name, value in user if name == "insecure"), None)
+    except InvalidValueError as error:
+        raise _refusal(f"user property {error}") from None
     for name, value in user:
         if name in _LATER:
             raise _refusal(f"user property {name}, which this broker does not offer")
@@ -67,19 +80,30 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits) -> Options:
             found[name] = value
     text = found.get("filter")
     if text is not None:
-        _check_filter(text, limits)
+        check_filter(text, limits)
     return Options(
         filter_text=text,
         ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
         max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
         name=found.get("name", ""),
+        session=found.get("session"),
+        keys=keys,
+        is_insecure=is_insecure,
     )
 
 
 def subscription_of(
-    request: SubscriptionRequest, options: Options, session: str, identifier: int | None, limits: Limits
+    request: SubscriptionRequest,
+    options: Options,
+    session: str,
+    identifier: int | None,
+    limits: Limits,
+    connection_keys: KeyHashes = NO_KEYS,
 ) -> Subscription:
-    """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code of the answer."""
+    """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code of the answer.
+
+    The keys of the connection are merged into it, and it keeps them (Elvin proxy, 5.2.3).
+    """
     topic_filter, name, text = _parts(request.topic_filter, options, limits)
     _, plain = split_share(topic_filter)
     check_topic_filter(plain)
@@ -89,13 +113,16 @@ def subscription_of(
             ReasonCode.TOPIC_FILTER_INVALID, f"a topic filter of {len(topic_filter)} characters, {allowed}"
         )
     try:
+        keys = options.keys | connection_keys if connection_keys.hashes else options.keys
         return Subscription(
             session=session,
             subject_filter=topic_filter,
             name=name,
             filter_text=text,
             ttl_us=limits.ttl_us if options.ttl_us is None else options.ttl_us,
-            max_held=limits.max_held if options.max_held is None else min(options.max_held, limits.max_held),
+            max_held=min(limits.max_held_by_default if options.max_held is None else options.max_held, limits.max_held),
+            keys=keys,
+            accept_insecure=not keys.hashes if options.is_insecure is None else options.is_insecure,
             qos=min(request.qos, limits.maximum_qos),
             no_local=request.no_local,
             retain_as_published=request.retain_as_published,
@@ -120,11 +147,12 @@ def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, st
         text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise _refusal("$filter/ is followed by base64url of a filter's text, a slash and a topic filter") from None
-    _check_filter(text, limits)
+    check_filter(text, limits)
     return plain, options.name or _IN_TOPIC + encoded, text
 
 
-def _check_filter(text: str, limits: Limits) -> None:
+def check_filter(text: str, limits: Limits) -> None:
+    """Raise ``ProtocolError`` if *text* is no filter."""
     if len(text.encode()) > limits.filter_bytes:
         raise _refusal(f"a filter of {len(text.encode())} bytes, at most {limits.filter_bytes} are allowed")
     try:

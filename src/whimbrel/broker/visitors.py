@@ -26,6 +26,10 @@ class Visitors:
         self.checks_deliveries = rights.checks_deliveries
         """Whether something that was subscribed to may still not be received."""
 
+    def groups_of(self, link: Link) -> frozenset[str]:
+        """Return the groups that a client's user is in."""
+        return self._groups(link.user)
+
     def may_publish(self, link: Link, client_id: str, topic: str) -> bool:
         """Tell whether a client may publish to *topic*."""
         return self.is_open or self._rights.may_publish(link.user, self._groups(link.user), client_id, topic)

@@ -3,6 +3,7 @@
 Rule: a session has passwords of one, two or three levels, or an access control list; ``Access`` is any of them.
 Rule: no password is kept, only its scrypt hash; neither stands in a ``repr`` or in an error.
 Rule: a question costs the same whoever asks: the hashes of all levels are computed and compared, always.
+Rule: for a session that does not exist a ``decoy`` is asked, so that it costs what one that exists would.
 Rule: the salt is given: whoever draws random bytes is a shell.
 
 | level | one password | user, admin | user, admin, owner |
@@ -40,6 +41,7 @@ __all__ = [
     "PasswordHash",
     "Passwords",
     "Right",
+    "decoy",
     "read_access",
 ]
 
@@ -166,12 +168,18 @@ class Passwords:
         self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> bool:
         """Return whether *password* gives *right*; users and groups mean nothing here."""
+        return right in self.rights(password=password, user=user, groups=groups)
+
+    def rights(
+        self, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
+    ) -> frozenset[Right]:
+        """Return all that *password* gives, by every level whose password it is; users and groups mean nothing here."""
         del user, groups
         levels = self._levels()
         rights = _SCHEMES[tuple(levels)]
         # A list, not a generator: every level is computed before one is looked at.
-        found = [(hashed.verify(password), right in rights[level]) for level, hashed in levels.items()]
-        return any(is_right and is_allowed for is_right, is_allowed in found)
+        found = [(rights[level], hashed.verify(password)) for level, hashed in levels.items()]
+        return frozenset[Right]().union(*(given for given, is_theirs in found if is_theirs))
 
     def to_text(self) -> str:
         """Return the JSON text for ``SessionChanged.access``: hashes and what they cost, no password."""
@@ -214,13 +222,21 @@ class AccessControlList:
         self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> bool:
         """Return whether *user*, or one of the *groups* the user is in, has *right*; passwords mean nothing here."""
+        return right in self.rights(password=password, user=user, groups=groups)
+
+    def rights(
+        self, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
+    ) -> frozenset[Right]:
+        """Return all that *user* has, by name or by the *groups* the user is in; passwords mean nothing here."""
         del password
         if user is None:
-            return False
-        return user == self.owner or any(
-            right in grant.rights and (grant.who in groups if grant.is_group else grant.who == user)
-            for grant in self.grants
+            return frozenset()
+        if user == self.owner:
+            return ALL_RIGHTS
+        theirs = (
+            grant.rights for grant in self.grants if (grant.who in groups if grant.is_group else grant.who == user)
         )
+        return frozenset[Right]().union(*theirs)
 
     def to_text(self) -> str:
         """Return the JSON text for ``SessionChanged.access``."""
@@ -239,6 +255,27 @@ Access: TypeAlias = Passwords | AccessControlList
 
 _LIMITS = Limits(max_bytes=MAX_ACCESS_BYTES)
 _Member = TypeVar("_Member", bound=Enum)
+
+
+def decoy(name: str, key: bytes, *, cost: Cost = DEFAULT_COST) -> Passwords:
+    """Return what stands in for the session *name*, which does not exist: nobody has one of its passwords.
+
+    How many levels it has is drawn from *name* with *key*, which is random bytes: the same name always costs the same,
+    as it would if the session existed, and who does not know *key* cannot tell that the number was drawn.
+    """
+    _check_size("key", key, MIN_SALT_BYTES, MAX_SALT_BYTES)
+
+    def drawn(what: str) -> bytes:
+        # A name is whatever a stranger asked for: half a surrogate pair must not be an error here.
+        return hmac.digest(key, f"{what}\0{name}".encode(errors="surrogatepass"), "sha256")
+
+    levels = tuple(_SCHEMES)[int.from_bytes(drawn("levels")) % len(_SCHEMES)]
+    return Passwords(
+        **{
+            level: PasswordHash(salt=drawn(f"salt of {level}"), digest=drawn(f"hash of {level}"), cost=cost)
+            for level in levels
+        }
+    )
 
 
 def read_access(access: str) -> Access:

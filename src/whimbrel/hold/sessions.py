@@ -106,6 +106,16 @@ class Hold:
         found = self._state.sessions.get(session)
         return {} if found is None else {d: (m.is_present, m.takes) for d, m in found.members.items()}
 
+    def is_member(self, session: str, device: str) -> bool:
+        """Tell whether a device is a member of a session, present or away."""
+        found = self._state.sessions.get(session)
+        return found is not None and device in found.members
+
+    @property
+    def named_count(self) -> int:
+        """How many sessions there are that are not private."""
+        return len(self._state.sessions) - self._state.privates
+
     def pending_count(self, session: str) -> int:
         """Return how many notifications a session has pending or in flight."""
         found = self._state.sessions.get(session)

@@ -208,13 +208,18 @@ class Matcher:
 
     def match(self, notification: Notification) -> list[int]:
         """Return the handles of everyone who wants *notification*."""
-        found = self.match_parts(notification.subject, notification.attributes)
-        if not self._interests and notification.deliver_insecure:
-            return found
-        return [handle for handle in found if self._may_have(notification, handle)]
+        flags = {"deliver_insecure": notification.deliver_insecure}
+        return self.match_parts(notification.subject, notification.attributes, notification.keys, **flags)
 
-    def match_parts(self, subject: str | None, attributes: Attributes) -> list[int]:
-        """Return the handles that want this subject with these attributes, whatever their keys."""
+    def match_parts(
+        self,
+        subject: str | None,
+        attributes: Attributes,
+        keys: KeyHashes = NO_KEYS,
+        *,
+        deliver_insecure: bool = True,
+    ) -> list[int]:
+        """Return the handles of everyone who wants this subject with these attributes, and may have it."""
         if subject is None:
             found = self._content.match(attributes)
         else:
@@ -224,16 +229,19 @@ class Matcher:
             found += self._topics.match(subject)
         if self._looked_at_again:
             found = [handle for handle in found if self._admits(handle, subject)]
-        return [*found, *self._everything] if self._everything else found
+        if self._everything:
+            found = [*found, *self._everything]
+        if not self._interests and deliver_insecure:
+            return found
+        return [handle for handle in found if self._may_have(keys, handle, deliver_insecure=deliver_insecure)]
 
     def _admits(self, handle: int, subject: str | None) -> bool:
         topic_filter = self._looked_at_again.get(handle)
         return topic_filter is None or (subject is not None and matches(topic_filter, subject))
 
-    def _may_have(self, notification: Notification, handle: int) -> bool:
-        keys, accept_insecure = self._interests.get(handle, (NO_KEYS, True))
-        flags = {"deliver_insecure": notification.deliver_insecure, "accept_insecure": accept_insecure}
-        return may_deliver(notification.keys, keys, **flags)
+    def _may_have(self, keys: KeyHashes, handle: int, *, deliver_insecure: bool) -> bool:
+        theirs, accept_insecure = self._interests.get(handle, (NO_KEYS, True))
+        return may_deliver(keys, theirs, deliver_insecure=deliver_insecure, accept_insecure=accept_insecure)
 
     def match_batch(
         self,

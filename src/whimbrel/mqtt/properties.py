@@ -216,6 +216,10 @@ class Properties:
         assert value is None or isinstance(value, bytes), f"{which.name} is not binary data"
         return value
 
+    def with_user(self, user: tuple[tuple[str, str], ...]) -> Properties:
+        """Return these properties with *user* in place of its own user properties."""
+        return _fill(Properties(), self._values, user, self.identifiers)
+
     def once(self) -> tuple[tuple[Property, int | str | bytes], ...]:
         """Return the properties that stand once, ascending; ``user`` and ``identifiers`` are not among them."""
         return self._values

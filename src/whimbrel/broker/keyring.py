@@ -1,0 +1,172 @@
+"""Keyring: Elvin's keys as they stand on the wire, read and hashed at once.
+
+| text | what it is |
+|---|---|
+| ``<scheme>:private:<text>`` | a private key: both of its hashes are kept, and not the text |
+| ``<scheme>:<hex>`` | a public key: the SHA-256 (64 digits) or the SHA-1 (40 digits) of a private one |
+
+Rule: a key is for publications or for subscriptions, by its scheme and by whether it is private: whoever proves who
+they are under a scheme (``match/keys``) has private keys of it, the other side public ones.
+Rule: so a hash that proves something was made here. Who only knows a public key cannot use it as its owner would.
+Rule: an error never quotes a text that was found, nor does an error behind it: it may be a private key, and errors are
+logged and sent. It says which key it was, counted from 1, and what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.match.keys import NOTIFICATION_PROVES, SUBSCRIPTION_PROVES
+from whimbrel.model.keys import MAX_KEYS, NO_KEYS, KeyHash, KeyHashes, Scheme
+
+__all__ = [
+    "MAX_PRIVATE_TEXT_BYTES",
+    "NO_KEYS_AT_ALL",
+    "Keyring",
+    "for_publication",
+    "for_subscription",
+    "read_insecure",
+    "read_keys",
+]
+
+MAX_PRIVATE_TEXT_BYTES = 1_024
+
+_PRIVATE = "private:"
+_SCHEMES = {scheme.value: scheme for scheme in Scheme}
+_ALLOWED = f"<scheme>:private:<text>, or <scheme>:<hex> of 64 or 40 digits, the scheme one of {', '.join(_SCHEMES)}"
+_INSECURE = {"yes": True, "no": False}
+
+
+class _Side(Enum):
+    """What a key is carried by."""
+
+    PUBLICATION = "publication"
+    SUBSCRIPTION = "subscription"
+
+
+_PROVES = {_Side.PUBLICATION: NOTIFICATION_PROVES, _Side.SUBSCRIPTION: SUBSCRIPTION_PROVES}
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """The keys of a connection: those its publications carry, and those its subscriptions carry."""
+
+    publications: KeyHashes = NO_KEYS
+    subscriptions: KeyHashes = NO_KEYS
+
+    def __or__(self, other: Keyring) -> Keyring:
+        return Keyring(self.publications | other.publications, self.subscriptions | other.subscriptions)
+
+    def without(self, other: Keyring) -> Keyring:
+        """Return what is left when the keys of *other* are taken away; those that are not there do not matter."""
+        return Keyring(
+            KeyHashes(self.publications.hashes - other.publications.hashes),
+            KeyHashes(self.subscriptions.hashes - other.subscriptions.hashes),
+        )
+
+
+NO_KEYS_AT_ALL = Keyring()
+
+
+def read_keys(texts: Iterable[str]) -> Keyring:
+    """Return the keys that *texts* are, each on the side that it is for."""
+    return _read(texts, None)
+
+
+def for_publication(texts: Iterable[str]) -> KeyHashes:
+    """Return the keys that *texts* are; one that is for subscriptions is refused."""
+    return _read(texts, _Side.PUBLICATION).publications
+
+
+def for_subscription(texts: Iterable[str]) -> KeyHashes:
+    """Return the keys that *texts* are; one that is for publications is refused."""
+    return _read(texts, _Side.SUBSCRIPTION).subscriptions
+
+
+def read_insecure(text: str) -> bool:
+    """Return what ``insecure`` says: ``yes`` or ``no``."""
+    found = _INSECURE.get(text)
+    if found is None:
+        raise InvalidValueError("insecure", "something else", "yes or no")
+    return found
+
+
+def _read(texts: Iterable[str], only: _Side | None) -> Keyring:
+    """Return the keys that *texts* are, or refuse those that are not for the side *only*, where there is one."""
+    hashes: dict[_Side, set[KeyHash]] = {side: set() for side in _Side}
+    for number, text in enumerate(texts, start=1):
+        what = f"key {number}" if only is None else f"key {number} of a {only.value}"
+        key = _read_key(text, what)
+        if only is not None and key.side is not only:
+            raise InvalidValueError(what, str(key), _carried(only))
+        hashes[key.side] |= key.hashes.hashes
+        if len(hashes[key.side]) > MAX_KEYS:  # at once: what comes behind it would be hashed for nothing
+            allowed = f"at most {MAX_KEYS} hashes for {key.side.value}s; a private key has two"
+            raise InvalidValueError(what, f"{len(hashes[key.side])} hashes", allowed)
+    return Keyring(KeyHashes(frozenset(hashes[_Side.PUBLICATION])), KeyHashes(frozenset(hashes[_Side.SUBSCRIPTION])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    """One text, read; the private key itself is gone already."""
+
+    scheme: Scheme
+    is_private: bool
+    hashes: KeyHashes
+
+    @property
+    def side(self) -> _Side:
+        """What carries it."""
+        return next(side for side in _Side if (self.scheme in _PROVES[side]) is self.is_private)
+
+    def __str__(self) -> str:
+        return f"a {'private' if self.is_private else 'public'} key of {self.scheme.value}"
+
+
+def _carried(side: _Side) -> str:
+    """Return which keys *side* carries, in words."""
+    private, public = (
+        " and ".join(scheme.value for scheme in Scheme if (scheme in _PROVES[side]) is is_private)
+        for is_private in (True, False)
+    )
+    return f"private keys of {private}, and public keys of {public}"
+
+
+def _read_key(text: str, what: str) -> _Key:
+    word, _, rest = text.partition(":")
+    scheme = _SCHEMES.get(word)
+    if scheme is None:
+        raise InvalidValueError(what, "something else", _ALLOWED)
+    if rest.startswith(_PRIVATE):
+        secret = _encoded(rest.removeprefix(_PRIVATE))
+        if secret is None:
+            raise InvalidValueError(what, "something else", "Unicode without lone surrogates")
+        if not 1 <= len(secret) <= MAX_PRIVATE_TEXT_BYTES:
+            allowed = f"1 to {MAX_PRIVATE_TEXT_BYTES} bytes of UTF-8 behind {_PRIVATE}"
+            raise InvalidValueError(what, f"{len(secret)} bytes", allowed)
+        return _Key(scheme=scheme, is_private=True, hashes=KeyHashes.of_private(scheme, secret))
+    public = _parsed(text)
+    if public is None:
+        raise InvalidValueError(what, "something else", _ALLOWED)
+    return _Key(scheme=scheme, is_private=False, hashes=KeyHashes(frozenset({public})))
+
+
+# These two answer None and do not raise: an error that is raised while another is handled carries that one with it,
+# and with it the text.
+
+
+def _encoded(text: str) -> bytes | None:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _parsed(text: str) -> KeyHash | None:
+    try:
+        return KeyHash.parse(text)
+    except InvalidValueError:
+        return None

@@ -1,0 +1,77 @@
+"""Questions: what takes too long to be answered between two packets, such as whether a password is right.
+
+The core writes a question down; the shell asks it in a thread, a few at a time and in order, and tells the answer.
+Rule: a question whose time is over when its turn comes is not asked: whoever gave too many wrong passwords meanwhile
+learns nothing from the ones that still wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from whimbrel.broker.patience import Patience
+
+__all__ = ["Question", "Questions"]
+
+_Answer = TypeVar("_Answer")
+
+
+class Question:
+    """One question: *ask* may run in any thread; *then* and *refuse* are the core's, and are given the time."""
+
+    __slots__ = ("address", "ask", "refuse", "then")
+
+    def __init__(
+        self,
+        address: str,
+        ask: Callable[[], object],
+        then: Callable[[object, int], None],
+        refuse: Callable[[int], None],
+    ) -> None:
+        self.address, self.ask, self.then, self.refuse = address, ask, then, refuse
+
+
+class Questions:
+    """The questions of a broker; at most *most* wait."""
+
+    def __init__(self, patience: Patience, *, most: int) -> None:
+        self._patience, self._most = patience, most
+        self._waiting: deque[Question] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more can wait."""
+        return len(self._waiting) >= self._most
+
+    def put(
+        self,
+        address: str,
+        ask: Callable[[], _Answer],
+        then: Callable[[_Answer, int], None],
+        refuse: Callable[[int], None],
+    ) -> None:
+        """Let a question wait for its turn; *refuse* is called instead if *address* has to wait when it comes."""
+        self._waiting.append(Question(address, ask, partial(_told, then), refuse))
+
+    def next(self, now: int) -> Question | None:
+        """Return the next question to be asked, if there is one."""
+        while self._waiting:
+            question = self._waiting.popleft()
+            if self._patience.may_try(question.address, now):
+                return question
+            question.refuse(now)
+        return None
+
+    def was_wrong(self, address: str, now: int) -> None:
+        """Note that a password was wrong."""
+        self._patience.failed(address, now)
+
+
+def _told(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:
+    then(answer, now)  # type: ignore[arg-type]  # the answer is what *ask* returned
