@@ -127,6 +127,7 @@ class Client:
 
     __slots__ = (
         "_again",
+        "asked",
         "disconnected_at",
         "expiry_us",
         "flying",
@@ -159,6 +160,8 @@ class Client:
         """Packet identifiers of QoS 2 publications that were accepted and not yet released."""
         self.receiving: set[int] = set()
         """The same, not yet accepted: the disk is being waited for."""
+        self.asked: set[int] = set()
+        """Those of requests that were answered, which nobody knows of after a restart."""
         self.releasing: set[int] = set()
         """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
         self.flying: dict[int, Outgoing] = {}

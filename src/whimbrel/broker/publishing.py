@@ -131,8 +131,9 @@ class Publishing:
         self._sender.counters.received += 1
         qos, identifier = packet.qos, packet.packet_id
         if qos:
-            if qos == 2 and (identifier in client.received or identifier in client.receiving):
-                if identifier in client.received:  # else it is answered when the disk has it
+            is_known = identifier in client.received or identifier in client.asked
+            if qos == 2 and (is_known or identifier in client.receiving):
+                if is_known:  # else it is answered when the disk has it
                     self._sender.send(link, _PUBREC + identifier.to_bytes(2))
                 return
             if not link.machine.publication_begins():
@@ -376,6 +377,11 @@ class Publishing:
         It is free for certain only when that is written: an identifier that came back from a crash would swallow the
         next publication under it.
         """
+        if identifier in client.asked:
+            client.asked.discard(identifier)
+            link.machine.publication_ends()
+            self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
+            return
         if identifier not in client.received:
             code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
             not_found = encode(Pubcomp(identifier, code, NO_PROPERTIES), V5)

@@ -487,7 +487,7 @@ class Sessions:
         if packet.qos == _AT_LEAST_ONCE or code.is_error:
             link.machine.publication_ends()
         else:
-            client.received.add(identifier)
+            client.asked.add(identifier)
         told = Properties({Property.REASON_STRING: reason}) if is_v5 and reason else NO_PROPERTIES
         self._sender.say(link, kind(identifier, code, told))
 
