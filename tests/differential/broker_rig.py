@@ -7,25 +7,43 @@ It stands here, and not beside the unit tests that use it too, because this fold
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import weakref
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from whimbrel.broker.config import Config
-from whimbrel.broker.core import Broker
+from whimbrel.broker.core import Broker, Verify
 from whimbrel.broker.state import BrokerState
+from whimbrel.broker.visitors import Visitors
+from whimbrel.hold.access import HASH_BYTES, Cost
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import Decoder, encode
 from whimbrel.mqtt.packets import V5, Connack, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
-__all__ = ["NODE", "SECOND_US", "START", "Peer", "Rig", "publishing", "subscribing"]
+__all__ = [
+    "ANSWERS",
+    "NODE",
+    "SECOND_US",
+    "START",
+    "Peer",
+    "Rig",
+    "asking",
+    "publishing",
+    "quick_scrypt",
+    "subscribing",
+]
 
 NODE = "node-1"
 SECOND_US = 1_000_000
 START = 1_700_000_000 * SECOND_US
 NO_CONFIG = Config()
+SESSIONS = "$whimbrel/session/"
+ANSWERS = f"{SESSIONS}answer"
+"""Where 3.1.1 is answered; in version 5 our clients ask to be answered there too."""
 
 _P = TypeVar("_P", bound=Packet)
 
@@ -68,6 +86,19 @@ class Peer:
         """Return the payloads of what was published to it since the last time."""
         return [packet.payload for packet in self.taken(Publish)]
 
+    def ask(self, verb: str, *, qos: int = 0, packet_id: int = 0, **members: object) -> dict[str, Any]:
+        """Make a request, let everything settle, and return the answer; what else was sent stays in ``inbox``."""
+        self.send(asking(verb, qos=qos, packet_id=packet_id, version=self.version, **members))
+        self._rig.settle()
+        (answer,) = self.answers()
+        return answer
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Take the answers to requests; what else was sent stays in ``inbox``."""
+        found = [each for each in self.inbox if isinstance(each, Publish) and each.topic == ANSWERS]
+        self.inbox = [each for each in self.inbox if not (isinstance(each, Publish) and each.topic == ANSWERS)]
+        return [json.loads(each.payload) for each in found]
+
     def drop(self) -> None:
         """Be cut off, without a word."""
         if not self.is_closed:
@@ -91,14 +122,22 @@ class Peer:
 class Rig:
     """A broker on the log in *folder*; *state* is what was there before."""
 
-    def __init__(self, folder: Path, config: Config = NO_CONFIG, *, state: BrokerState | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Config = NO_CONFIG,
+        *,
+        state: BrokerState | None = None,
+        visitors: Visitors | None = None,
+        verify: Verify | None = None,
+    ) -> None:
         self.now = START
         self.peers: list[Peer] = []
         self.folder = folder
         self.log = LogWriter(folder, NODE)
         self.log.open()
         self.state = BrokerState(NODE) if state is None else state
-        self.broker = Broker(config, self.log, self.state, rng=random.Random(1))
+        self.broker = Broker(config, self.log, self.state, rng=random.Random(1), visitors=visitors, verify=verify)
         # A test has many rigs, and forgets them; their files must not stay open for all the tests that come after.
         weakref.finalize(self, self.log._release)
 
@@ -115,9 +154,16 @@ class Rig:
         self.broker.synced(self.log.sync())
         self.flush()
 
+    def answer_questions(self) -> None:
+        """Ask what the core wants to know, one after the other, and tell it."""
+        while (question := self.broker.questions.next(self.now)) is not None:
+            self.broker.answered(question, question.ask(), self.now)
+        self.flush()
+
     def settle(self) -> None:
-        """Sync until nobody waits."""
-        while self.broker.wants_sync:
+        """Answer and sync until nobody waits."""
+        while self.broker.wants_sync or self.broker.questions:
+            self.answer_questions()
             self.sync()
 
     def tick(self, seconds: float = 0.0) -> None:
@@ -136,19 +182,28 @@ class Rig:
         will: Will | None = None,
         keep_alive_s: int = 0,
         options: dict[Property, object] | None = None,
+        user: tuple[tuple[str, str], ...] = (),
+        username: str | None = None,
+        password: bytes | None = None,
+        address: str = "test",
     ) -> Peer:
-        """Return a client whose CONNECT was sent, and perhaps not answered; *expiry_s* and *options* are of 5.0."""
+        """Return a client whose CONNECT was sent, and perhaps not answered.
+
+        *expiry_s*, *options* and the *user* properties are of 5.0.
+        """
         told = dict(options or {})
         if expiry_s:
             told[Property.SESSION_EXPIRY_INTERVAL] = expiry_s
-        peer = Peer(self, version)
-        properties = Properties(told) if version == V5 else NO_PROPERTIES
+        peer = Peer(self, version, address)
+        properties = Properties(told, user=user) if version == V5 else NO_PROPERTIES
         peer.send(
             Connect(
                 client_id,
                 clean_start=clean,
                 keep_alive_s=keep_alive_s,
                 version=version,
+                username=username,
+                password=password,
                 will=will,
                 properties=properties,
             )
@@ -164,9 +219,22 @@ class Rig:
         expiry_s: int = 0,
         will: Will | None = None,
         options: dict[Property, object] | None = None,
+        user: tuple[tuple[str, str], ...] = (),
+        username: str | None = None,
+        password: bytes | None = None,
     ) -> Peer:
         """Return a client that is connected; everything is synced on the way, and its CONNACK is taken."""
-        peer = self.connecting(client_id, version=version, clean=clean, expiry_s=expiry_s, will=will, options=options)
+        peer = self.connecting(
+            client_id,
+            version=version,
+            clean=clean,
+            expiry_s=expiry_s,
+            will=will,
+            options=options,
+            user=user,
+            username=username,
+            password=password,
+        )
         self.settle()
         welcome = peer.inbox.pop(0)
         assert isinstance(welcome, Connack), welcome
@@ -199,3 +267,15 @@ def publishing(
 ) -> Publish:
     """Return a PUBLISH without properties."""
     return Publish(topic, payload, qos, retain=retain, dup=dup, packet_id=packet_id)
+
+
+def asking(verb: str, *, qos: int = 0, packet_id: int = 0, version: int = V5, **members: object) -> Publish:
+    """Return the PUBLISH of a request about named sessions, to be answered at ``ANSWERS``."""
+    properties = Properties({Property.RESPONSE_TOPIC: ANSWERS}) if version == V5 else NO_PROPERTIES
+    body = json.dumps(members).encode()
+    return Publish(SESSIONS + verb, body, qos, packet_id=packet_id, properties=properties)
+
+
+def quick_scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
+    """Hash as scrypt does, without its cost: for tests of what comes of passwords, to stand in for ``access._scrypt``."""
+    return hashlib.pbkdf2_hmac("sha256", password, salt + repr(cost).encode(), 1, HASH_BYTES)

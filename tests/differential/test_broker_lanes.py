@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
+from session_traffic import SessionTraffic
 
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import Found
@@ -53,8 +54,19 @@ def _rows(rig: Rig) -> list[tuple[str, dict[str, object]]]:
 @pytest.mark.parametrize("seed", range(CASES))
 def test_lanes_make_no_difference(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fast path that tells a client or the log anything else is not a fast path but another broker."""
-    ours = Traffic(Rig(tmp_path / "lanes"), seed)
-    theirs = Traffic(_without_lanes(tmp_path / "hold", monkeypatch), seed)
+    _check_alike(Traffic(Rig(tmp_path / "lanes"), seed), Traffic(_without_lanes(tmp_path / "hold", monkeypatch), seed))
+
+
+@pytest.mark.parametrize("seed", range(CASES // 2))
+def test_lanes_make_no_difference_beside_named_sessions(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device may be in sessions that the hold is asked for, and be sent what it is not asked for."""
+    ours = SessionTraffic(Rig(tmp_path / "lanes"), seed)
+    _check_alike(ours, SessionTraffic(_without_lanes(tmp_path / "hold", monkeypatch), seed))
+
+
+def _check_alike(ours: Traffic, theirs: Traffic) -> None:
     for number in range(STEPS):
         did, did_too = ours.step(), theirs.step()
         assert did == did_too

@@ -34,6 +34,7 @@ __all__ = ["Interests"]
 _SECOND_US = 1_000_000
 _LONGEST_REASON = 1_000
 _IF_NEW = 1
+_AT_LEAST_ONCE = 1
 _OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
 
@@ -62,7 +63,10 @@ class Interests:
             max_held=config.hold.max,
             max_held_by_default=config.hold.max,
         )
-        self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max)
+        # Exactly once is an exchange of two; where another device may take what one has begun to receive, it would be
+        # left with an identifier that nobody ever releases.
+        most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
+        self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.is_refusing = False
         """The disk takes nothing."""
 
