@@ -277,5 +277,5 @@ def asking(verb: str, *, qos: int = 0, packet_id: int = 0, version: int = V5, **
 
 
 def quick_scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
-    """Hash as scrypt does, without its cost: for tests of what comes of passwords, to stand in for ``access._scrypt``."""
+    """Hash without scrypt's cost, in place of ``access._scrypt``: for tests of what comes of passwords."""
     return hashlib.pbkdf2_hmac("sha256", password, salt + repr(cost).encode(), 1, HASH_BYTES)

@@ -85,12 +85,11 @@ def test_the_living_broker_and_its_log_say_the_same(seed: int, tmp_path: Path) -
     traffic = SessionTraffic(Rig(tmp_path / "log"), seed)
     for _ in range(4):
         traffic.run(STEPS // 4)
+        traffic.rig.tick()
         traffic.settle()
         traffic.rig.log.sync()
         replayed = _from_view(tmp_path / "log", MemoryStore())
-        now = traffic.rig.now
-        replayed.tick(now)
-        traffic.rig.tick()
+        replayed.tick(traffic.rig.now)
         assert _told(traffic.rig.state) == _told(replayed)
 
 

@@ -127,6 +127,7 @@ class Client:
 
     __slots__ = (
         "_again",
+        "_also",
         "asked",
         "disconnected_at",
         "expiry_us",
@@ -172,6 +173,8 @@ class Client:
         self.sent_seq = 0
         """The last number that was sent, of those that the hold holds; they are sent in order."""
         self._again: list[Outgoing] = []
+        self._also: dict[int, tuple[Terms, ...]] = {}
+        """By number, the terms for which something counts that waits, beside its own."""
         self.will: Will | None = None
         self.will_delay_us = 0
         self.will_due: int | None = None
@@ -197,6 +200,7 @@ class Client:
         self._again += [out for out in self.queue if out.via == RETAINED]
         self.flying.clear()
         self.queue.clear()
+        self._also.clear()
         self.queued_bytes = self.queued_at_once = 0
         self.receiving.clear()
 
@@ -211,6 +215,8 @@ class Client:
         link = self.link
         if not self.queue or link is None or link.is_choked or link.machine.phase is not Phase.OPEN:
             return None
+        if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
+            return None
         if not self.queue[0].qos:  # it is its own receipt, so there is nothing to wait for
             self.queued_at_once -= 1
             return self._next()
@@ -220,7 +226,7 @@ class Client:
         identifier = packet_id_of(out.message.seq)
         if identifier in self.flying or identifier in self.releasing:
             return None  # 65,535 notifications ago; it must be answered first
-        self.flying[identifier] = self._next()
+        out = self.flying[identifier] = self._next()
         if out.is_held:
             self.sent_seq = max(self.sent_seq, out.message.seq)
         return out
@@ -228,6 +234,9 @@ class Client:
     def _next(self) -> Outgoing:
         out = self.queue.popleft()
         self.queued_bytes -= len(out.message.body)
+        if self._also and out.is_held:
+            for terms in self._also.pop(out.message.seq, ()):
+                out = out._replace(terms=(*out.terms, terms), identifiers=(*out.identifiers, *terms.identifiers))
         return out
 
     def arrange(self) -> None:
@@ -239,12 +248,8 @@ class Client:
         flying = self.flying.get(packet_id_of(seq))
         if flying is not None and flying.message.seq == seq:
             self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))
-            return
-        for at, out in enumerate(self.queue):
-            if out.message.seq == seq:
-                identifiers = (*out.identifiers, *terms.identifiers)
-                self.queue[at] = out._replace(terms=(*out.terms, terms), identifiers=identifiers)
-                return
+        else:
+            self._also[seq] = (*self._also.get(seq, ()), terms)
 
     def withdraw(self, session: str) -> None:
         """Let nothing count for a session any more; what waits and counts for no other is not sent."""
@@ -253,7 +258,8 @@ class Client:
         waiting, self.queue = self.queue, deque()
         self.queued_bytes = self.queued_at_once = 0
         for out in waiting:
-            left = _without(out, session)
+            also = self._also.pop(out.message.seq, ()) if out.is_held else ()
+            left = _without(out._replace(terms=(*out.terms, *also)), session)
             if left.terms:
                 self.put(left)
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.counting import Matches, counting, in_order
 from whimbrel.hold.lane import Lane, lane_of, lapse_of
-from whimbrel.hold.private import client_of
+from whimbrel.hold.private import client_of, private_session
 from whimbrel.hold.quality import CONFIRMED, is_live_only, of_hand_over
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, keys, restored, written
@@ -577,11 +577,7 @@ class Hold:
             if member.takes:
                 self._end(session, seq, _TAKEN, identities, self._state.now, out)
             return
-        is_on_its_way = any(
-            device in self._state.sessions[other].pending[seq].in_flight
-            for other in copy.sessions
-            if other != session.name
-        )
+        is_on_its_way = self._is_on_its_way(device, seq, session.name)
         member.in_flight[seq] = identities
         pending.in_flight.add(device)
         counted = ((session.name, identities),)
@@ -594,6 +590,16 @@ class Hold:
         out.append(HandOver(device, seq, counted, is_held=True, is_again=is_again, is_copy=is_copy, qos=qos))
         if qos == 0:
             self._confirm(session, device, member, seq, _DELIVERED, out)
+
+    def _is_on_its_way(self, device: str, seq: int, joining: str) -> bool:
+        """Tell whether a device has a notification in flight through another session than the one it is joining."""
+        # Only its own sessions are looked at: a notification may be held in thousands.
+        for name in (*self._state.joined.get(device, ()), private_session(device)):
+            session = self._state.sessions.get(name) if name != joining else None
+            pending = None if session is None else session.pending.get(seq)
+            if pending is not None and device in pending.in_flight:
+                return True
+        return False
 
     def left(self, at: int, device: str, name: str) -> list[Command]:
         """Let a device be no member of a session any more (rule 10)."""
