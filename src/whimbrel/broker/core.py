@@ -79,7 +79,7 @@ class Broker:
         self.config, self.state, self.counters = config, state, state.counters
         self._verify = verify
         patience = Patience(config.access.wrong_passwords_per_minute)
-        self.questions = Questions(patience, most=config.access.passwords_waiting)
+        self.questions = Questions(patience, self.counters, most=config.access.passwords_waiting)
         """What the shell has to ask."""
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)

@@ -23,6 +23,8 @@ class Counters:
     expired: int = 0
     displaced: int = 0
     dropped: int = 0
+    wrong_passwords: int = 0
+    """Of users and of sessions."""
     protocol_errors: int = 0
     slow_readers: int = 0
     bytes_received: int = 0

@@ -20,6 +20,7 @@ def gauges(broker: Broker) -> dict[str, int]:
     return {
         "clients_connected": sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
         "clients": len(broker.state.clients),
+        "named_sessions": broker.state.hold.named_count,
         "subscriptions": len(broker.state.routes),
         "retained_messages": len(broker.state.retained),
         "held_notifications": len(broker.state.messages),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from whimbrel.broker.counters import Counters
 from whimbrel.broker.patience import Patience
 
 __all__ = ["Question", "Questions"]
@@ -37,8 +38,8 @@ class Question:
 class Questions:
     """The questions of a broker; at most *most* wait."""
 
-    def __init__(self, patience: Patience, *, most: int) -> None:
-        self._patience, self._most = patience, most
+    def __init__(self, patience: Patience, counters: Counters, *, most: int) -> None:
+        self._patience, self._counters, self._most = patience, counters, most
         self._waiting: deque[Question] = deque()
 
     def __len__(self) -> int:
@@ -70,6 +71,7 @@ class Questions:
 
     def was_wrong(self, address: str, now: int) -> None:
         """Note that a password was wrong."""
+        self._counters.wrong_passwords += 1
         self._patience.failed(address, now)
 
 
