@@ -10,18 +10,19 @@ import json
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from whimbrel.cli.lines import MAX_LINE_BYTES
+from whimbrel.cli.passwords import Insecure, KeyFile, Keys, keys_from
 from whimbrel.cli.user import _password_from as password_from
 from whimbrel.errors import MalformedLineError
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
-    from whimbrel.client import Client, ReasonCode
+    from whimbrel.client import Client, Join, ReasonCode
 
     _Send = Callable[[Client, bytes], Coroutine[object, object, None]]
 
@@ -64,6 +65,9 @@ def publish(
             "--property", metavar="K=V", help="A user property, which filters see as an attribute; repeatable."
         ),
     ] = None,
+    keys: Keys = None,
+    key_file: KeyFile = None,
+    insecure: Insecure = None,
     client_id: ClientId = "",
     user: User = None,
     password_file: PasswordFile = None,
@@ -75,19 +79,27 @@ def publish(
     """Publish a message, or many, and wait until the broker has accepted them.
 
     With --qos 1 or 2 the broker's answer is waited for; with --qos 0 there is none. A BODY that is a JSON object can
-    be selected by content: see `whimbrel subscribe --filter`. Exits 1 if the broker cannot be reached or refuses.
+    be selected by content: see `whimbrel subscribe --filter`. With keys, only subscriptions with keys that match get
+    it. Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel publish ward/3/bed/4 '{"temperature": 39.2}' --qos 1
     """
     if sum((body is not None, file is not None, lines)) > 1:
         raise typer.BadParameter("BODY, --file and --lines exclude each other")
     given = [_pair(text) for text in properties or ()]
-    if mqtt != "5" and (given or expiry is not None):
-        raise typer.BadParameter("--property and --expiry need MQTT 5")
-    client = client_for(host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt)
+    if mqtt != "5" and (given or expiry is not None or insecure is not None):
+        raise typer.BadParameter("--property, --expiry, --insecure and --secure need MQTT 5")
+    own_keys = keys_from(keys, key_file)
+    # MQTT 3.1.1 has no place for the keys of one message; those of the connection are for every message.
+    shared_keys, own_keys = ((), own_keys) if mqtt == "5" else (own_keys, ())
+    client = client_for(
+        host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt, keys=shared_keys
+    )
 
     async def send(connected: Client, payload: bytes) -> None:
-        code = await connected.publish(topic, payload, qos=qos, retain=retain, expiry_s=expiry, user=given)
+        code = await connected.publish(
+            topic, payload, qos=qos, retain=retain, expiry_s=expiry, user=given, keys=own_keys, insecure=insecure
+        )
         if as_json:
             typer.echo(json.dumps(_outcome(topic, code, len(payload)), ensure_ascii=False))
 
@@ -104,6 +116,8 @@ def client_for(
     mqtt: str,
     session_expiry_s: int = 0,
     is_lasting: bool = False,
+    join: Sequence[Join] = (),
+    keys: Sequence[str] = (),
 ) -> Client:
     """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost."""
     from whimbrel.client import Backoff, Client  # see above
@@ -122,6 +136,8 @@ def client_for(
         session_expiry_s=session_expiry_s,
         reconnect=Backoff(most_s=10.0) if is_lasting else None,
         told=lambda sentence: typer.echo(sentence, err=True),
+        join=join,
+        keys=keys,
     )
 
 

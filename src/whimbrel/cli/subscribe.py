@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from whimbrel.cli.options import read_seconds
+from whimbrel.cli.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
 from whimbrel.cli.publish import ClientId, Host, Mqtt, PasswordFile, Port, User, client_for, run
 from whimbrel.language.filters import parse
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
-    from whimbrel.client import Client, Message
+    from whimbrel.client import Client, Join, Message
 
-__all__ = ["subscribe"]
+__all__ = ["print_all", "subscribe"]
 
 
 def subscribe(
@@ -36,6 +38,16 @@ def subscribe(
         int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept while we are away.")
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Tells subscriptions to one topic apart.")] = "",
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--join", metavar="SESSION", help="Join a named session and subscribe there; needs --client-id. Repeatable."
+        ),
+    ] = None,
+    session_password_file: SessionPasswordFile = None,
+    keys: Keys = None,
+    key_file: KeyFile = None,
+    insecure: Insecure = None,
     session_expiry: Annotated[
         int, typer.Option("--session-expiry", metavar="S", min=0, help="How long we may be away; needs --client-id.")
     ] = 0,
@@ -53,7 +65,8 @@ def subscribe(
     """Subscribe, and print topic and body of each message, one a line, until stopped.
 
     A message is acknowledged after it was printed. With --client-id and --session-expiry the broker keeps messages
-    while this command does not run. A connection that is lost is made again. Exits 0 after --count messages, 1 when
+    while this command does not run. With --join the subscription is made in a named session, the first of several, for
+    all its devices. A connection that is lost is made again. Exits 0 after --count messages, 1 when
     --timeout is over before, or if the broker cannot be reached or refuses.
 
     Example: whimbrel subscribe 'ward/+/bed/#' --filter 'temperature > 38.5' --qos 1
@@ -62,23 +75,44 @@ def subscribe(
         parse(filter_text)  # a mistake in it is shown with its place, before anything is sent
     if session_expiry and not client_id:
         raise typer.BadParameter("--session-expiry needs --client-id, or the session could not be found again")
-    if mqtt != "5" and (ttl is not None or most is not None or name or session_expiry):
-        raise typer.BadParameter("--ttl, --max, --name and --session-expiry need MQTT 5")
+    if join and not client_id:
+        raise typer.BadParameter("--join needs --client-id: a session knows its devices by name, and keeps for them")
+    if mqtt != "5" and session_expiry:
+        raise typer.BadParameter("--session-expiry needs MQTT 5")
+    if mqtt != "5" and not join and (ttl is not None or most is not None or name or insecure is not None):
+        raise typer.BadParameter("--ttl, --max, --name, --insecure and --secure need MQTT 5, or --join")
+    own_keys = keys_from(keys, key_file)
+    # SUBSCRIBE of MQTT 3.1.1 has no place for keys; those of the connection are for every subscription.
+    shared_keys, own_keys = ((), own_keys) if mqtt == "5" or join else (own_keys, ())
     client = client_for(
         host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt,
-        session_expiry_s=session_expiry, is_lasting=True,
+        session_expiry_s=session_expiry, is_lasting=True, join=_joins(join or [], session_password_file),
+        keys=shared_keys,
     )  # fmt: skip
 
     async def listen() -> None:
         async with client:
             for topic_filter in topic_filters:
-                await client.subscribe(topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name)
-            await _print_all(client, count, as_json=as_json)
+                await client.subscribe(
+                    topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
+                    insecure=insecure,
+                )  # fmt: skip
+            await print_all(client, count, as_json=as_json)
 
     run(listen(), timeout_s=timeout)
 
 
-async def _print_all(client: Client, count: int | None, *, as_json: bool) -> None:
+def _joins(sessions: list[str], password_file: Path | None) -> list[Join]:
+    if not sessions:
+        return []
+    from whimbrel.client import Join  # see above
+
+    password = session_password(", ".join(sessions), password_file)
+    return [Join(session, password) for session in sessions]
+
+
+async def print_all(client: Client, count: int | None, *, as_json: bool) -> None:
+    """Print the messages of *client* as they come, *count* of them if it is given."""
     printed = 0
     async for message in client.messages():
         typer.echo(_line(message, as_json=as_json))

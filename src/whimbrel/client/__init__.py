@@ -1,6 +1,8 @@
-"""A small asyncio client for MQTT 5 and 3.1.1, with Whimbrel's content filters."""
+"""A small asyncio client for MQTT 5 and 3.1.1, with Whimbrel's content filters and named sessions."""
 
+from whimbrel.client.answers import Device, SessionChange, SessionDetails, SessionSubscription, SessionSummary
 from whimbrel.client.backoff import Backoff
+from whimbrel.client.changes import SessionChanges
 from whimbrel.client.client import Client
 from whimbrel.client.errors import (
     CannotConnectError,
@@ -8,27 +10,48 @@ from whimbrel.client.errors import (
     ClientError,
     ConnectRefusedError,
     DismissedError,
+    MalformedAnswerError,
     PublishLostError,
     PublishRefusedError,
+    RequestLostError,
+    SessionRefusedError,
     SubscriptionRefusedError,
 )
+from whimbrel.client.joining import Join, Receipt
 from whimbrel.client.messages import Message, Payload
+from whimbrel.client.sessions import Sessions
+from whimbrel.hold.access import AccessControlList, Grant, Right
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Will
 
 __all__ = [
+    "AccessControlList",
     "Backoff",
     "CannotConnectError",
     "Client",
     "ClientClosedError",
     "ClientError",
     "ConnectRefusedError",
+    "Device",
     "DismissedError",
+    "Grant",
+    "Join",
+    "MalformedAnswerError",
     "Message",
     "Payload",
     "PublishLostError",
     "PublishRefusedError",
     "ReasonCode",
+    "Receipt",
+    "RequestLostError",
+    "Right",
+    "SessionChange",
+    "SessionChanges",
+    "SessionDetails",
+    "SessionRefusedError",
+    "SessionSubscription",
+    "SessionSummary",
+    "Sessions",
     "SubscriptionRefusedError",
     "Will",
 ]

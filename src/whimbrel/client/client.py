@@ -5,40 +5,47 @@ Rule: one task (``_run``) reads, and makes new connections. Whoever publishes or
 task resolves; nothing is locked.
 Rule: while the queue of messages is full nothing is read, unless somebody waits for an answer of the broker: the answer
 stands behind the messages, and an application that publishes while it handles a message would wait for ever.
+Rule: a connection is used for what depends on named sessions when the client is back in all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Self
 
+from whimbrel.client.answers import Members, subscription_of
 from whimbrel.client.backoff import Backoff
+from whimbrel.client.changes import ChangeQueues
 from whimbrel.client.errors import (
     CannotConnectError,
     ClientClosedError,
     ClientError,
     ConnectRefusedError,
     DismissedError,
-    PublishLostError,
+    MalformedAnswerError,
     PublishRefusedError,
+    RequestLostError,
+    SessionRefusedError,
     SubscriptionRefusedError,
     is_temporary,
 )
+from whimbrel.client.inbox import Inbox
 from whimbrel.client.interest import Interest
-from whimbrel.client.messages import Message, Payload, message_of, publication
+from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
+from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
+from whimbrel.client.messages import Message, Payload, publication
+from whimbrel.client.outbox import Outbox
+from whimbrel.client.requests import TOPICS, Request, Requests
+from whimbrel.client.sessions import CHANGES, Sessions
 from whimbrel.errors import InvalidValueError
 from whimbrel.mqtt.client import (
     Accepted,
     Answered,
     Arrived,
-    ClientConnection,
     ClientLimits,
     ClientSession,
     Delivery,
@@ -55,36 +62,9 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
 __all__ = ["Client"]
 
-_T = TypeVar("_T")
-
-_READ_BYTES = 65_536
-_MAX_UNANSWERED = 1_024
-"""Publications that wait for their answer at a time; further ones wait for their turn."""
-_GOODBYE_S = 2.0
 _FOR_EVER_S = 2**32 - 1
-
-
-class _Link(NamedTuple):
-    """A connection, and what carries its bytes."""
-
-    connection: ClientConnection
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    opened_at: float
-    first_events: list[Event]
-    """What came with CONNACK."""
-    is_session_present: bool
-
-
-class _BrokenLinkError(ClientError):
-    """A connection ended; the client makes another, and nobody outside sees this."""
-
-
-class _Answer(NamedTuple):
-    """The last answer to a publication; *code* is None if the broker lost the session."""
-
-    code: ReasonCode | None
-    reason: str | None
+_ONCE = frozenset({"create", "delete", "access"})
+"""Requests that are not made twice."""
 
 
 class Client:
@@ -102,6 +82,10 @@ class Client:
     *version* is 5, or 4 for MQTT 3.1.1. *session_expiry_s* is how long the broker keeps the session of a client that is
     away (5 only); *clean_start* forgets an earlier one, and is the default where no session is to be kept. *told* is
     called with a sentence whenever the connection is lost or made again.
+
+    *join* are named sessions, by ``Join`` or by name: every connection is in all of them before it is used, and the
+    first is its home, where ``subscribe`` subscribes if it is told nothing else. *keys* are those of every connection.
+    ``sessions`` has the rest.
     """
 
     def __init__(
@@ -124,6 +108,8 @@ class Client:
         reconnect: Backoff | None = Backoff(),  # noqa: B008 # a frozen value
         rng: random.Random | None = None,
         told: Callable[[str], None] | None = None,
+        join: Sequence[Join | str] = (),
+        keys: Sequence[str] = (),
     ) -> None:
         if version not in {V311, V5}:
             raise InvalidValueError("version", version, f"{V5}, or {V311} for MQTT 3.1.1")
@@ -133,9 +119,9 @@ class Client:
             )
         if queue_messages < 1:
             raise InvalidValueError("queue_messages", queue_messages, "at least 1")
-        self._host, self._port, self._tls = host, port, tls
+        self._dialling = Dialling(host=host, port=port, tls=tls, timeout_s=connect_timeout_s)
         self._limits = limits or ClientLimits()
-        self._queue_messages, self._connect_timeout_s, self._reconnect = queue_messages, connect_timeout_s, reconnect
+        self._reconnect = reconnect
         self._rng = rng or random.Random()  # noqa: S311 # waits and identifiers, no secrets
         self._told = told or (lambda _: None)
         properties = NO_PROPERTIES
@@ -153,20 +139,23 @@ class Client:
         )
         self._session = ClientSession(version, first_id=self._rng.randrange(1, 65_536))
         self._interests: dict[tuple[str, str], Interest] = {}
-        self._link: _Link | None = None
+        """The subscriptions of the private session; those of a named one are the session's, which others may change."""
+        self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
         self._failure: ClientError | None = None
         self._settled = asyncio.Event()
-        """There is a link, or there never will be."""
-        self._queue: deque[Delivery] = deque()
-        self._arrived = asyncio.Event()
+        """There is a link, in all sessions; or there never will be."""
+        self._has_entered = False
         self._room = asyncio.Event()
-        self._in_hand: Delivery | None = None
-        self._iterator: AsyncIterator[Message] = _Messages(self)
-        self._publishing: dict[int, asyncio.Future[_Answer]] = {}
+        self._inbox = Inbox(self._confirm, self._room.set, bound=queue_messages)
         self._asking: dict[int, asyncio.Future[Answered]] = {}
-        self._turns = asyncio.Semaphore(_MAX_UNANSWERED)
+        self._outbox = Outbox(self._session, self._perform)
+        self._joins = Joins(join, keys)
+        self._requests = Requests(self._session)
+        self._changes = ChangeQueues(self._hear_changes, self._room.set, bound=queue_messages)
+        self.sessions = Sessions(self._joins, self._requests, self._ask, self._changes, lambda: self.terms.client_id)
+        """The named sessions of the broker."""
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -174,13 +163,19 @@ class Client:
         link = await self._dial()
         self._adopt(link)
         self._task = asyncio.create_task(self._run(link), name="whimbrel client")
+        try:
+            await self._linked()
+        except BaseException:
+            await self.close()
+            raise
+        self._has_entered = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            self._acknowledge()  # whoever leaves without an error has handled what it took
+            self._inbox.acknowledge()  # whoever leaves without an error has handled what it took
         await self.close()
 
     async def close(self) -> None:
@@ -192,32 +187,19 @@ class Client:
         link, self._link = self._link, None
         self._end(None)
         if link is not None:
-            await self._leave(link)
-
-    async def _leave(self, link: _Link) -> None:
-        """Say DISCONNECT, and read until the broker closes: unread bytes could make the system drop what we said."""
-        link.connection.disconnect()
-        self._flush(link)
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE_S):
-                await link.writer.drain()
-                while await link.reader.read(_READ_BYTES):
-                    pass
-        await _hang_up(link.writer)
+            await link.leave()
 
     def _end(self, failure: ClientError | None) -> None:
         """Let nobody wait any longer."""
         if self._is_over:
             return
         self._is_over, self._failure = True, failure
-        waiting: list[asyncio.Future[_Answer] | asyncio.Future[Answered]] = [*self._publishing.values()]
-        waiting += self._asking.values()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(failure or ClientClosedError())
-                future.exception()  # whoever waited may be gone, which is no mistake
+        self._break_off(failure or ClientClosedError())
+        self._outbox.end(failure or ClientClosedError())
+        self._requests.end(failure or ClientClosedError())
+        self._changes.end(failure)
+        self._inbox.end(failure)
         self._settled.set()
-        self._arrived.set()
 
     @property
     def terms(self) -> Terms:
@@ -245,46 +227,35 @@ class Client:
         response_topic: str | None = None,
         correlation_data: bytes | None = None,
         user: Sequence[tuple[str, str]] = (),
+        keys: Sequence[str] = (),
+        insecure: bool | None = None,
     ) -> ReasonCode:
         """Publish, and return the broker's code: success, or that nobody subscribes to it.
 
         At QoS 1 and 2 the call returns when the broker has accepted the publication. A call that is cancelled, as by a
         timeout, does not take it back. At QoS 0 it returns when the publication is on its way, which is no promise.
+        *keys* are added to those of the connection; *insecure* says whether subscriptions without matching keys may
+        have it (5 only).
         """
         packet = publication(
             topic, payload, version=self._connect.version, qos=qos, retain=retain, expiry_s=expiry_s,
             content_type=content_type, response_topic=response_topic, correlation_data=correlation_data, user=user,
+            keys=keys, insecure=insecure,
         )  # fmt: skip
         if not qos:
             link = await self._linked()
             code = link.connection.publish_once(packet)
             if code.is_error:
                 raise PublishRefusedError(topic, code)
-            await self._sent(link)
+            await link.sent()
             return code
-        async with self._turns:
-            self._check_open()
-            link_now = self._link
-            future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-            if link_now is None:
-                identifier, events = self._session.publish(packet), list[Event]()
-            else:
-                identifier, events = link_now.connection.publish(packet)
-            self._publishing[identifier] = future
-            self._room.set()
-            self._perform(events)
-            try:
-                if link_now is not None:
-                    await self._sent(link_now)
-                code_or_none, reason = await future
-            finally:
-                if self._publishing.get(identifier) is future:
-                    del self._publishing[identifier]
-        if code_or_none is None:
-            raise PublishLostError(topic)
-        if code_or_none.is_error:
-            raise PublishRefusedError(topic, code_or_none, reason)
-        return code_or_none
+        return await self._outbox.publish(packet, self._link_now)
+
+    def _link_now(self) -> Link | None:
+        """Return the connection if there is one, for a publication that somebody waits for."""
+        self._check_open()
+        self._room.set()
+        return self._link
 
     # -- subscribing -------------------------------------------------------------------------------------------------
 
@@ -301,32 +272,44 @@ class Client:
         retain_as_published: bool = False,
         retain_handling: int = 0,
         identifier: int | None = None,
+        session: str | None = None,
+        keys: Sequence[str] = (),
+        insecure: bool | None = None,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
 
         *filter* selects by content, e.g. ``temperature > 38.5``. While the client is away the broker keeps messages for
-        it, at most *max* of them and each for *ttl_s*. Subscriptions of one topic filter differ by *name*. MQTT 3.1.1
-        has *filter* only. A subscription that was granted is renewed whenever the broker has forgotten it.
+        it, at most *max* of them and each for *ttl_s*. Subscriptions of one topic filter differ by *name*. *session* is
+        one that was joined, or empty for the client's private one; None: the home. *insecure* says whether messages
+        are wanted whose keys do not match *keys* and those of the connection.
+
+        MQTT 3.1.1 has *filter* only, except in a named session. In the private session, a subscription that was granted
+        is renewed whenever the broker has forgotten it; in a named one it is the session's.
         """
         interest = Interest(
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=name,
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
-            identifier=identifier,
+            identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
+            insecure=insecure,
         )  # fmt: skip
         version = self._connect.version
+        if self._is_by_request(interest):
+            return _granted(await self._ask_about(interest, "subscribe", interest.members()))
         interest.properties(version)  # raises what can be known before there is a connection
         while True:
             link = await self._linked()
             try:
                 granted = await self._subscribed(link, interest)
-            except _BrokenLinkError:
+            except BrokenLinkError:
                 continue
-            self._interests[interest.key(version)] = interest
+            if interest.session == PRIVATE:
+                self._interests[interest.key(version)] = interest
             return granted
 
-    async def _subscribed(self, link: _Link, interest: Interest) -> int:
+    async def _subscribed(self, link: Link, interest: Interest) -> int:
         version = self._connect.version
-        identifier = link.connection.subscribe((interest.request(version),), interest.properties(version))
+        properties = interest.properties(version, home=link.home)
+        identifier = link.connection.subscribe((interest.request(version),), properties)
         answer = await self._answer(link, identifier)
         code = answer.codes[0]
         if code >= ReasonCode.UNSPECIFIED_ERROR:
@@ -339,32 +322,64 @@ class Client:
         *,
         filter: str | None = None,  # noqa: A002
         name: str = "",
+        session: str | None = None,
     ) -> bool:
         """Give up a subscription; tell whether there was one, as far as the version says so.
 
-        In MQTT 5 it is known by topic filter and *name*, in 3.1.1 by topic filter and *filter*.
+        It is known by topic filter and *name*; in the private session of MQTT 3.1.1, by topic filter and *filter*.
+        *session* is as in ``subscribe``; in a named one the subscription is removed for everybody.
         """
         version = self._connect.version
-        interest = Interest(topic_filter=topic_filter, filter_text=filter, name=name)
-        self._interests.pop(interest.key(version), None)
+        where = self._joins.session_for(topic_filter, session)
+        interest = Interest(topic_filter=topic_filter, filter_text=filter, name=name, session=where)
+        if self._is_by_request(interest):
+            await self._ask_about(interest, "unsubscribe", interest.naming_members())
+            return True
+        if where == PRIVATE:
+            self._interests.pop(interest.key(version), None)
         while True:
             link = await self._linked()
-            identifier = link.connection.unsubscribe((interest.wire_filter(version),), interest.naming(version))
+            properties = interest.naming(version, home=link.home)
+            identifier = link.connection.unsubscribe((interest.wire_filter(version),), properties)
             try:
                 answer = await self._answer(link, identifier)
-            except _BrokenLinkError:
+            except BrokenLinkError:
                 continue
             code = answer.codes[0] if answer.codes else ReasonCode.SUCCESS
             if code >= ReasonCode.UNSPECIFIED_ERROR:
                 raise SubscriptionRefusedError(topic_filter, code, answer.reason)
             return code == ReasonCode.SUCCESS
 
-    async def _answer(self, link: _Link, identifier: int) -> Answered:
+    def _is_by_request(self, interest: Interest) -> bool:
+        """Tell whether no packet could say it: SUBSCRIBE of 3.1.1 names no session."""
+        return interest.session != PRIVATE and self._connect.version != V5
+
+    async def _ask_about(self, interest: Interest, verb: str, members: Members) -> Members:
+        try:
+            return await self._ask(Request(verb, interest.session, {"session": interest.session, **members}))
+        except SessionRefusedError as error:
+            raise SubscriptionRefusedError(interest.topic_filter, error.code, error.reason) from error
+
+    async def _hear_changes(self) -> None:
+        await self.subscribe(CHANGES, 0)
+
+    async def _ask(self, request: Request) -> Members:
+        """Make a request, again if the connection is lost meanwhile, unless it must not be done twice."""
+        while True:
+            link = await self._linked()
+            self._room.set()
+            try:
+                return await self._requests.ask(link, request, self._perform)
+            except BrokenLinkError:
+                if request.verb in _ONCE:
+                    raise RequestLostError(request.session, request.verb) from None
+
+    async def _answer(self, link: Link, identifier: int) -> Answered:
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._asking[identifier] = future
         self._room.set()
         try:
-            await self._sent(link)
+            await link.sent()
             return await future
         finally:
             if self._asking.get(identifier) is future:
@@ -380,30 +395,15 @@ class Client:
         again to a session that it keeps. The iteration ends when the client is closed. It is for one task at a time;
         one that was left can be taken up again.
         """
-        return self._iterator
+        return self._inbox
 
-    async def _next(self) -> Message:
-        self._acknowledge()
-        while not self._queue or (self._is_over and self._failure is None):
-            if self._is_over:
-                if self._failure is not None:
-                    raise self._failure
-                raise StopAsyncIteration
-            self._arrived.clear()
-            await self._arrived.wait()
-        self._in_hand = delivery = self._queue.popleft()
-        self._room.set()
-        return message_of(delivery.packet)
-
-    def _acknowledge(self) -> None:
-        delivery, self._in_hand = self._in_hand, None
-        if delivery is None or delivery.inbound is None:
-            return
+    def _confirm(self, delivery: Delivery) -> None:
+        """Take in that the application is done with *delivery*."""
         if self._link is None:
             self._session.handled(delivery)
         else:
             self._link.connection.acknowledge(delivery)
-            self._flush(self._link)
+            self._link.flush()
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
@@ -411,137 +411,108 @@ class Client:
         if self._is_over or self._task is None:
             raise self._failure or ClientClosedError()
 
-    async def _linked(self) -> _Link:
-        """Return the connection; wait until there is one."""
+    async def _linked(self) -> Link:
+        """Return the connection; wait until there is one, and until it is in all sessions."""
         while True:
             self._check_open()
-            if self._link is not None:
+            if self._link is not None and self._settled.is_set():
                 return self._link
             await self._settled.wait()
 
-    def _flush(self, link: _Link) -> None:
-        data = link.connection.take(now=asyncio.get_running_loop().time())
-        if data and not link.writer.is_closing():  # if it is, whoever reads will see
-            link.writer.write(data)
-
-    async def _sent(self, link: _Link) -> None:
-        """Send, and wait while the broker reads too slowly. That a link is broken is seen by whoever reads it."""
-        self._flush(link)
-        with suppress(ConnectionError):
-            await link.writer.drain()
-
-    async def _dial(self) -> _Link:
+    async def _dial(self) -> Link:
         """Connect."""
-        clock = asyncio.get_running_loop().time
-        writer = None
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
-                connection = ClientConnection(self._session, self._connect, self._limits, now=clock())
-                writer.write(connection.take(now=clock()))
-                events: list[Event] = []
-                while not events:
-                    data = await reader.read(_READ_BYTES)
-                    if not data:
-                        raise self._unreachable("the connection was closed before CONNECT was answered")
-                    events = connection.receive(data, now=clock())
-                    if connection.failure is not None and not events:
-                        raise self._unreachable(str(connection.failure))
-            first, *events = events
-            if isinstance(first, Refused):
-                raise ConnectRefusedError(*first)
-            assert isinstance(first, Accepted), "nothing else is taken for an answer"
-            return _Link(connection, reader, writer, clock(), events, first.is_session_present)
-        except BaseException as error:
-            if writer is not None:
-                writer.close()
-            if isinstance(error, TimeoutError):
-                raise self._unreachable(f"no answer in {self._connect_timeout_s:g} s") from error
-            if isinstance(error, OSError):
-                raise self._unreachable(_why(error)) from error
-            raise
+        version = self._connect.version
+        connect, given = self._connect, self._joins.in_connect(version)
+        if given:
+            connect = connect._replace(properties=Properties(dict(connect.properties.once()), user=given))
+        home = self._joins.home_of_connection(version)
+        return await self._dialling.dial(self._session, connect, self._limits, home=home)
 
-    def _unreachable(self, why: str) -> CannotConnectError:
-        return CannotConnectError(self._host, self._port, why)
-
-    def _adopt(self, link: _Link) -> None:
+    def _adopt(self, link: Link) -> None:
         self._link = link
         if self._connect.version == V5:
             # From now on the session is to go on. An identifier that was assigned is ours as long as it does.
             client_id = link.connection.terms.client_id
             self._connect = self._connect._replace(clean_start=False, client_id=client_id)
-        self._settled.set()
 
-    async def _run(self, link: _Link) -> None:
+    async def _run(self, link: Link) -> None:
         """Read until the connection is lost, make another, and so on."""
         attempt, clock = 0, asyncio.get_running_loop().time
         try:
             while True:
-                why = await self._serve(link)
+                reason = await self._serve(link)
                 self._drop(link)
                 if self._reconnect is None:
-                    raise self._unreachable(why)
+                    raise self._dialling.unreachable(reason)
                 if clock() - link.opened_at > self._reconnect.bound_s(attempt):
                     attempt = 0  # it was no broker that lets clients in only to throw them out
-                link, attempt = await self._again(f"connection lost: {why}", attempt, self._reconnect)
+                link, attempt = await self._again(f"connection lost: {reason}", attempt, self._reconnect)
         except ClientError as error:
             self._drop(link)
             self._end(error)
 
-    async def _again(self, why: str, attempt: int, reconnect: Backoff) -> tuple[_Link, int]:
+    async def _again(self, reason: str, attempt: int, reconnect: Backoff) -> tuple[Link, int]:
         while True:
             wait_s = reconnect.wait_s(attempt, self._rng)
-            self._told(f"{why}; trying again in {wait_s:.1f} s")
+            self._told(f"{reason}; trying again in {wait_s:.1f} s")
             await asyncio.sleep(wait_s)
             attempt += 1
             try:
                 link = await self._dial()
             except CannotConnectError as error:
-                why = str(error)
+                reason = str(error)
                 continue
             except ConnectRefusedError as error:
                 if not is_temporary(error.code):
                     raise
-                why = str(error)
+                reason = str(error)
                 continue
             self._told("connected again")
             self._adopt(link)
             return link, attempt
 
-    def _drop(self, link: _Link) -> None:
+    def _drop(self, link: Link) -> None:
         """Take in that *link* is lost."""
         self._link = None
         if not self._is_over:
             self._settled.clear()
         link.writer.close()
+        self._break_off(BrokenLinkError())
+        self._requests.lost()
+
+    def _break_off(self, error: ClientError) -> None:
+        """Let nobody wait for an answer to SUBSCRIBE or UNSUBSCRIBE."""
         for future in self._asking.values():
             if not future.done():
-                future.set_exception(_BrokenLinkError())
-                future.exception()
+                future.set_exception(error)
+                future.exception()  # whoever waited may be gone, which is no mistake
         self._asking.clear()
 
-    async def _serve(self, link: _Link) -> str:
+    async def _serve(self, link: Link) -> str:
         """Read and ping; return why the connection ended."""
+        answers = self._requests.ask_first(link, map(Request._make, self._joins.by_request(self._connect.version)))
         tasks = [asyncio.create_task(self._keep_alive(link))]
         renewing = None
-        if not link.is_session_present and self._interests:
-            renewing = asyncio.create_task(self._renew(link))
+        if not answers:
+            self._settled.set()
+        if answers or (not link.is_session_present and self._interests):
+            renewing = asyncio.create_task(self._renew(link, answers))
             tasks.append(renewing)
         try:
-            why = await self._read(link)
+            reason = await self._read(link)
             if renewing is not None and renewing.done() and not renewing.cancelled():
                 renewing.result()  # a refusal for good is why
-            return why
+            return reason
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def _read(self, link: _Link) -> str:
+    async def _read(self, link: Link) -> str:
         connection, reader, clock = link.connection, link.reader, asyncio.get_running_loop().time
         events = link.first_events
         while True:
-            self._flush(link)
+            link.flush()
             self._perform(events)
             if connection.failure is not None:
                 return str(connection.failure)
@@ -557,78 +528,80 @@ class Client:
                     await self._room.wait()
                 connection.listen(now=clock())
             try:
-                data = await reader.read(_READ_BYTES)
+                data = await reader.read(READ_BYTES)
             except OSError as error:
-                return _why(error)
+                return why(error)
             if not data:
                 return str(connection.failure or "closed by the broker")
             events = connection.receive(data, now=clock())
 
     def _is_full(self) -> bool:
-        return len(self._queue) >= self._queue_messages and not self._publishing and not self._asking
+        is_awaited = self._outbox.is_waiting or self._asking or self._requests.is_waiting
+        return (self._inbox.is_full or self._changes.is_full) and not is_awaited
 
-    async def _keep_alive(self, link: _Link) -> None:
+    async def _keep_alive(self, link: Link) -> None:
         connection, clock = link.connection, asyncio.get_running_loop().time
         while (ping_due_at := connection.ping_due_at) is not None:
             dead_at = connection.dead_at
             due_at = ping_due_at if dead_at is None else min(ping_due_at, dead_at)
             await asyncio.sleep(max(0.0, due_at - clock()))
             connection.timer(now=clock())
-            self._flush(link)
+            link.flush()
             if connection.failure is not None:
-                link.writer.transport.abort()  # whoever reads learns it from this
+                link.abort()
 
-    async def _renew(self, link: _Link) -> None:
-        """Subscribe again to everything, for the broker has forgotten it; if that fails, the link is given up."""
+    async def _renew(self, link: Link, answers: Sequence[asyncio.Future[Members]]) -> None:
+        """Come back to all sessions and subscriptions; if that fails, the link is given up."""
+        timeout_s = self._dialling.timeout_s
         try:
-            for interest in list(self._interests.values()):
-                await self._subscribed(link, interest)
-        except SubscriptionRefusedError as error:
-            link.writer.transport.abort()
-            if not is_temporary(error.code):
+            async with asyncio.timeout(timeout_s if answers else None):
+                for answer in answers:
+                    await answer
+            link.release()
+            self._settled.set()
+            if not link.is_session_present:
+                for interest in list(self._interests.values()):
+                    await self._subscribed(link, interest)
+        except TimeoutError:
+            link.abort()
+            silence = self._dialling.unreachable(f"no answer to the request to join in {timeout_s:g} s")
+            if not self._has_entered:
+                raise silence from None
+            self._told(str(silence))
+        except (SubscriptionRefusedError, SessionRefusedError) as error:
+            link.abort()
+            if not (is_temporary(error.code) and self._has_entered):
                 raise
             self._told(str(error))
 
     def _perform(self, events: list[Event]) -> None:
         for event in events:
             match event:
+                case Arrived(delivery) if delivery.packet.topic.startswith(TOPICS):
+                    self._hear(delivery)
                 case Arrived(delivery):
-                    self._queue.append(delivery)
-                    self._arrived.set()
+                    self._inbox.put(delivery)
                 case Published(packet_id, code, reason):
-                    _resolve(self._publishing, packet_id, _Answer(code, reason))
+                    self._outbox.answered(packet_id, code, reason)
+                    self._requests.acknowledged(packet_id, code, reason)
                 case Lost(packet_id):
-                    _resolve(self._publishing, packet_id, _Answer(None, None))
+                    self._outbox.answered(packet_id, None)
                 case Answered(packet_id):
-                    _resolve(self._asking, packet_id, event)
+                    future = self._asking.pop(packet_id, None)
+                    if future is not None and not future.done():
+                        future.set_result(event)
                 case Accepted() | Refused() | Dismissed():
                     pass  # whoever dials or reads looks at them
 
-
-def _resolve(waiting: dict[int, asyncio.Future[_T]], packet_id: int, answer: _T) -> None:
-    future = waiting.pop(packet_id, None)
-    if future is not None and not future.done():
-        future.set_result(answer)
-
-
-def _why(error: OSError) -> str:
-    if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno).lower()  # asyncio's own text is "Connect call failed"
-    return error.strerror or str(error)
+    def _hear(self, delivery: Delivery) -> None:
+        """Take in what is said about sessions, which is not for the application's queue."""
+        self._confirm(delivery)
+        try:
+            self.sessions.heard(delivery.packet)
+        except MalformedAnswerError as error:
+            self._told(str(error))
 
 
-async def _hang_up(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_GOODBYE_S):
-            await writer.wait_closed()
-
-
-class _Messages(AsyncIterator[Message]):
-    """The messages of a client; a generator could not be taken up again after a loop was left."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def __anext__(self) -> Message:
-        return await self._client._next()  # noqa: SLF001 # the two are one
+def _granted(answer: Members) -> int:
+    """Return the QoS that a request to subscribe was granted."""
+    return subscription_of(answer.get("subscription")).qos or 0

@@ -15,8 +15,11 @@ __all__ = [
     "ClientError",
     "ConnectRefusedError",
     "DismissedError",
+    "MalformedAnswerError",
     "PublishLostError",
     "PublishRefusedError",
+    "RequestLostError",
+    "SessionRefusedError",
     "SubscriptionRefusedError",
     "is_temporary",
 ]
@@ -52,8 +55,11 @@ def is_temporary(code: int) -> bool:
     return code in _TEMPORARY
 
 
+_TITLES = {int(code): code.title for code in ReasonCode} | _RETURN_CODES
+
+
 def _shown(code: int, reason: str | None) -> str:
-    title = _RETURN_CODES[code] if code in _RETURN_CODES else ReasonCode(code).title
+    title = _TITLES.get(code, "unknown code")
     return f"{title} (0x{code:02X})" if reason is None else f"{reason} (0x{code:02X} {title})"
 
 
@@ -128,6 +134,48 @@ class SubscriptionRefusedError(ClientError):
 
     def __str__(self) -> str:
         return f"subscription to {self.topic_filter} refused: {_shown(self.code, self.reason)}"
+
+
+class SessionRefusedError(ClientError):
+    """The broker did not do what was asked of a named session. Reaction: by *code*.
+
+    Whether there is no such session or no right to it is one code, 0x87: nobody learns which sessions there are.
+    *session* is empty if the request was about none.
+    """
+
+    def __init__(self, session: str, code: int, reason: str | None = None) -> None:
+        super().__init__(session, code, reason)
+        self.session, self.code, self.reason = session, code, reason
+
+    def __str__(self) -> str:
+        about = f"session {self.session}: " if self.session else ""
+        return f"{about}request refused: {_shown(self.code, self.reason)}"
+
+
+class RequestLostError(ClientError):
+    """The connection was lost before a request was answered that must not be made twice.
+
+    Reaction: look (``sessions.show``, ``sessions.list``) before asking again. The client does not come back to the
+    session by itself; join it again.
+    """
+
+    def __init__(self, session: str, verb: str) -> None:
+        super().__init__(session, verb)
+        self.session, self.verb = session, verb
+
+    def __str__(self) -> str:
+        return f"session {self.session}: connection lost; it is not known whether the request {self.verb} was done"
+
+
+class MalformedAnswerError(ClientError):
+    """The broker's answer about a session cannot be read. Reaction: look what kind of broker it is."""
+
+    def __init__(self, what: str, expected: str) -> None:
+        super().__init__(what, expected)
+        self.what, self.expected = what, expected
+
+    def __str__(self) -> str:
+        return f"the broker's answer cannot be read: {self.what} should be {self.expected}"
 
 
 class ClientClosedError(ClientError):

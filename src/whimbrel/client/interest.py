@@ -1,14 +1,18 @@
 """Interests: what an application wants to hear of, and how each version of MQTT says it (docs/reference/mqtt.md).
 
 Version 5 says a content filter and its options as user properties. Version 3.1.1 has no place for options, and says a
-content filter as ``$filter/<base64url of its text>/<topic filter>``.
+content filter as ``$filter/<base64url of its text>/<topic filter>``; in a named session it subscribes by a request,
+which has them all (docs/reference/sessions.md).
+
+Rule: a key stands in no ``repr`` and in no error.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from whimbrel.client.joining import PRIVATE
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.filters import parse
 from whimbrel.mqtt.errors import ProtocolError
@@ -35,6 +39,10 @@ class Interest:
     retain_as_published: bool = False
     retain_handling: int = 0
     identifier: int | None = None
+    session: str = PRIVATE
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    insecure: bool | None = None
+    """Whether notifications are accepted whose keys do not match; None: the broker's default."""
 
     def __post_init__(self) -> None:
         try:
@@ -66,22 +74,48 @@ class Interest:
         encoded = base64.urlsafe_b64encode(self.filter_text.encode()).decode().rstrip("=")
         return f"{_IN_TOPIC}{encoded}/{self.topic_filter}"
 
-    def properties(self, version: int) -> Properties:
-        """Return the properties of SUBSCRIBE; what 3.1.1 has no place for is refused rather than dropped."""
+    def properties(self, version: int, *, home: str = PRIVATE) -> Properties:
+        """Return the properties of SUBSCRIBE on a connection whose home is *home*.
+
+        What 3.1.1 has no place for is refused rather than dropped.
+        """
         options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None}
         given = [(name, str(value)) for name, value in options.items() if value is not None]
-        others = [self.no_local, self.retain_as_published, self.retain_handling, self.identifier]
+        given += [("key", key) for key in self.keys]
+        if self.insecure is not None:
+            given.append(("insecure", "yes" if self.insecure else "no"))
         if version != V5:
-            if given or any(others):
-                found = ", ".join(name for name, _ in given) or "options"
+            if given or self._has_packet_options():
+                found = ", ".join(dict.fromkeys(name for name, _ in given)) or "options"
                 raise InvalidValueError("subscription in MQTT 3.1.1", found, "a topic filter, a QoS and a filter")
             return NO_PROPERTIES
         if self.filter_text is not None:
             given.insert(0, ("filter", self.filter_text))
+        if self.session != home:
+            given.append(("session", self.session))
         return Properties(user=tuple(given), identifiers=() if self.identifier is None else (self.identifier,))
 
-    def naming(self, version: int) -> Properties:
-        """Return the properties of UNSUBSCRIBE."""
-        if version == V5 and self.name:
-            return Properties(user=(("name", self.name),))
-        return NO_PROPERTIES
+    def naming(self, version: int, *, home: str = PRIVATE) -> Properties:
+        """Return the properties of UNSUBSCRIBE on a connection whose home is *home*."""
+        given = [("name", self.name)] if self.name else []
+        if self.session != home:
+            given.append(("session", self.session))
+        return Properties(user=tuple(given)) if version == V5 and given else NO_PROPERTIES
+
+    def members(self) -> dict[str, object]:
+        """Return the members of a request that subscribes; what it has no place for is refused rather than dropped."""
+        if self._has_packet_options():
+            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys and insecure"
+            raise InvalidValueError("request to subscribe", "options", allowed)
+        options = {"filter": self.filter_text, "ttl": self.ttl_s, "max": self.max_held, "insecure": self.insecure}
+        members: dict[str, object] = {name: value for name, value in options.items() if value is not None}
+        if self.keys:
+            members["keys"] = list(self.keys)
+        return {**self.naming_members(), "qos": self.qos, **members}
+
+    def naming_members(self) -> dict[str, object]:
+        """Return what a request names the subscription by."""
+        return {"topic": self.topic_filter, **({"name": self.name} if self.name else {})}
+
+    def _has_packet_options(self) -> bool:
+        return any((self.no_local, self.retain_as_published, self.retain_handling, self.identifier))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from whimbrel.client.joining import checked_keys
 from whimbrel.errors import InvalidValueError, MalformedBodyError
 from whimbrel.mqtt.packets import V5, Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
@@ -76,6 +77,8 @@ def publication(
     response_topic: str | None = None,
     correlation_data: bytes | None = None,
     user: Sequence[tuple[str, str]] = (),
+    keys: Sequence[str] = (),
+    insecure: bool | None = None,
 ) -> Publish:
     """Return the packet; what 3.1.1 has no place for is refused rather than dropped."""
     values = {
@@ -85,10 +88,18 @@ def publication(
         Property.CORRELATION_DATA: correlation_data,
     }
     given = {which: value for which, value in values.items() if value is not None}
-    if (given or user) and version != V5:
-        found = ", ".join([which.name.lower() for which in given] + ["user properties"] * bool(user))
+    protection = [("key", key) for key in checked_keys(keys)]
+    if insecure is not None:
+        protection.append(("insecure", "yes" if insecure else "no"))
+    if (given or user or protection) and version != V5:
+        found = ", ".join(
+            [which.name.lower() for which in given]
+            + ["user properties"] * bool(user)
+            + list(dict.fromkeys(name for name, _ in protection))
+        )
         raise InvalidValueError("publication in MQTT 3.1.1", found, "none of the properties of MQTT 5")
     if qos not in {0, 1, 2}:
         raise InvalidValueError("QoS", qos, "0, 1 or 2")
-    properties = Properties(given, user=tuple(user)) if given or user else NO_PROPERTIES
+    pairs = (*user, *protection)
+    properties = Properties(given, user=pairs) if given or pairs else NO_PROPERTIES
     return Publish(topic, payload_of(payload), qos, retain, properties=properties)

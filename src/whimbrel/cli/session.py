@@ -1,0 +1,525 @@
+"""``whimbrel session``: named sessions, which several devices share.
+
+Rule: a password never stands in an argument, where other processes and the shell's history could see it.
+Rule: two connections cannot be one device at a time. So only ``join``, ``leave`` and ``list`` come as the device that
+they speak of; other commands have a name of their own, and do not throw out a ``join`` that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from whimbrel.cli.options import read_seconds
+from whimbrel.cli.passwords import (
+    Access,
+    Insecure,
+    KeyFile,
+    Keys,
+    SessionPasswordFile,
+    keys_from,
+    read_access_options,
+    session_password,
+)
+from whimbrel.cli.publish import Host, Mqtt, PasswordFile, Port, User, client_for, run
+from whimbrel.cli.subscribe import print_all
+from whimbrel.language.filters import parse
+
+if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+    from whimbrel.client import Client, SessionChange, SessionChanges, Sessions, SessionSubscription
+
+__all__ = ["app"]
+
+_T = TypeVar("_T")
+
+app = typer.Typer(
+    help="Keep named sessions of a broker: create, join, leave, list, show, passwd, subscribe, unsubscribe, delete.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _checked_name(name: str) -> str:
+    from whimbrel.client.joining import check_session  # see above
+
+    check_session(name)
+    return name
+
+
+def _checked_filter(topic_filter: str) -> str:
+    from whimbrel.client.interest import Interest  # see above
+
+    Interest(topic_filter=topic_filter)
+    return topic_filter
+
+
+Name = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", callback=_checked_name)]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="ID", help="Which device we are; if not given, USER@HOST/cli.")
+]
+As = Annotated[
+    str | None, typer.Option("--device", metavar="ID", help="Who asks; if not given, USER@HOST/cli and a number.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+TopicFilter = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC_FILTER", help="What to subscribe to, e.g. 'ward/+/bed/#'.", callback=_checked_filter),
+]
+SubscriptionName = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Tells subscriptions to one topic filter apart.")
+]
+Levels = Annotated[
+    int | None,
+    typer.Option(
+        "--levels", min=1, max=3, help="Ask for the passwords of: 1 owner; 2 user, admin; 3 user, admin, owner."
+    ),
+]
+PasswordsFile = Annotated[
+    Path | None,
+    typer.Option("--passwords-file", metavar="FILE", help='They stand in FILE, TOML or JSON, as in: owner = "…".'),
+]
+Acl = Annotated[
+    Path | None,
+    typer.Option("--acl", metavar="FILE", help="FILE, TOML or JSON, lists owner, and users and groups with rights."),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the session to everybody.")]
+
+
+# -- sessions --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def create(
+    name: Name,
+    *,
+    levels: Levels = None,
+    passwords_file: PasswordsFile = None,
+    acl: Acl = None,
+    is_open: Open = False,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Create a session, without joining it.
+
+    Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
+    none of the options the session belongs to --user; or is open to everybody, where the broker knows no users.
+    Exits 1 if the broker cannot be reached or refuses.
+
+    Example: whimbrel session create ward --levels 2
+    """
+    access = read_access_options(levels, passwords_file, acl, is_open=is_open) or Access()
+
+    async def work(sessions: Sessions) -> None:
+        await sessions.create(name, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl)
+        if access.is_open:
+            await sessions.set_access(name, is_open=True)
+
+    _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
+    _done(name, "created", as_json=as_json)
+
+
+@app.command()
+def join(
+    name: Name,
+    *,
+    is_keep: Annotated[
+        bool,
+        typer.Option("--keep/--take", help="Keep what we print for others who are away, or take it from them."),
+    ] = False,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="S", parser=read_seconds, help="Stop after S seconds, with exit code 1."),
+    ] = None,
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: Device = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
+) -> None:
+    """Join a session, and print what it has kept for this device and what comes, one message a line, until stopped.
+
+    What others do to the session's subscriptions is told on standard error. A connection that is lost is made again.
+    The device stays a member when the command ends: until `leave`, the session keeps messages for it. Exits 0 after
+    --count messages; 1 when --timeout is over before, if the device is put out of the session, or if the broker cannot
+    be reached or refuses.
+
+    Example: whimbrel session join ward --keep --count 10
+    """
+    from whimbrel.client import Join  # see above
+
+    joined = Join(name, session_password(name, session_password_file), "keep" if is_keep else "take")
+    client = client_for(
+        host, port, client_id=device or _this_device(), user=user, password_file=password_file, mqtt=mqtt,
+        is_lasting=True, join=[joined],
+    )  # fmt: skip
+
+    async def listen() -> None:
+        async with client, client.sessions.changes() as changes:
+            telling = asyncio.create_task(_tell(changes, name, as_json=as_json))
+            printing = asyncio.create_task(print_all(client, count, as_json=as_json))
+            try:
+                done, _ = await asyncio.wait({telling, printing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                telling.cancel()
+                printing.cancel()
+                await asyncio.gather(telling, printing, return_exceptions=True)
+            for task in done:
+                task.result()
+            if printing not in done:
+                raise typer.Exit(1)
+
+    run(listen(), timeout_s=timeout)
+
+
+@app.command()
+def leave(
+    name: Name,
+    *,
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: Device = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Leave a session, so that it keeps nothing for this device any longer.
+
+    A `join` that runs as the same device ends. Exits 1 if the broker cannot be reached or refuses.
+
+    Example: whimbrel session leave ward
+    """
+    from whimbrel.client import Join  # see above
+
+    joined = Join(name, session_password(name, session_password_file), "keep")
+    client = client_for(
+        host, port, client_id=device or _this_device(), user=user, password_file=password_file, mqtt=mqtt,
+        join=[joined],
+    )  # fmt: skip
+    _asked(client, lambda sessions: sessions.leave(name))
+    _done(name, "left", as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: Device = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Print the sessions that this device is a member of, and those that --user owns, one a line.
+
+    A `join` that runs as the same device ends. Exits 1 if the broker cannot be reached or refuses.
+
+    Example: whimbrel session list
+    """
+    client = client_for(
+        host, port, client_id=device or _this_device(), user=user, password_file=password_file, mqtt=mqtt
+    )
+    found = _asked(client, lambda sessions: sessions.list())
+    if as_json:
+        lines = [
+            {"session": each.session, "devices": each.devices, "subscriptions": each.subscriptions, "held": each.held}
+            for each in found
+        ]
+        typer.echo(json.dumps(lines, ensure_ascii=False))
+        return
+    for each in found:
+        typer.echo(f"{each.session}  {_counts(each.devices, each.subscriptions, each.held)}")
+    if not found:
+        typer.echo("no sessions")
+
+
+@app.command()
+def show(
+    name: Name,
+    *,
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Print the devices and subscriptions of a session, and how much it keeps.
+
+    Exits 1 if the broker cannot be reached or refuses.
+
+    Example: whimbrel session show ward
+    """
+    password = session_password(name, session_password_file)
+    client = _client(host, port, device, user, password_file, mqtt=mqtt)
+    found = _asked(client, lambda sessions: sessions.show(name, password=password))
+    if as_json:
+        devices = [
+            {"device": each.device, "present": each.is_present, "receipt": each.receipt} for each in found.devices
+        ]
+        subscriptions = [_tree(each) for each in found.subscriptions]
+        tree = {"session": name, "devices": devices, "subscriptions": subscriptions, "held": found.held}
+        typer.echo(json.dumps(tree, ensure_ascii=False))
+        return
+    typer.echo(f"{name}  {_counts(len(found.devices), len(found.subscriptions), found.held)}")
+    for member in found.devices:
+        typer.echo(f"  device {member.device}  {'present' if member.is_present else 'away'}, {member.receipt}")
+    for subscription in found.subscriptions:
+        typer.echo(f"  subscription {_words(subscription)}")
+
+
+@app.command()
+def passwd(
+    name: Name,
+    *,
+    levels: Levels = None,
+    passwords_file: PasswordsFile = None,
+    acl: Acl = None,
+    is_open: Open = False,
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Give a session other passwords, or a list of users and groups, or open it to everybody.
+
+    The session's password is one that is valid now and gives the right. All devices are put out of the session, and
+    have to join again with what is valid then; they miss nothing that is still kept. Exits 1 if the broker cannot be
+    reached or refuses.
+
+    Example: whimbrel session passwd ward --levels 3
+    """
+    if levels is None and passwords_file is None and acl is None and not is_open:
+        raise typer.BadParameter("give --levels, --passwords-file, --acl or --open")
+    password = session_password(name, session_password_file)
+    access = read_access_options(levels, passwords_file, acl, is_open=is_open) or Access()
+
+    async def work(sessions: Sessions) -> None:
+        await sessions.set_access(
+            name, password=password, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl,
+            is_open=access.is_open,
+        )  # fmt: skip
+
+    _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
+    _done(name, "access changed", as_json=as_json)
+
+
+@app.command()
+def delete(
+    name: Name,
+    *,
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Delete a session, its subscriptions and all that it keeps.
+
+    Exits 1 if the broker cannot be reached or refuses.
+
+    Example: whimbrel session delete ward
+    """
+    password = session_password(name, session_password_file)
+    client = _client(host, port, device, user, password_file, mqtt=mqtt)
+    _asked(client, lambda sessions: sessions.delete(name, password=password))
+    _done(name, "deleted", as_json=as_json)
+
+
+# -- subscriptions ---------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def subscribe(
+    name: Name,
+    topic_filter: TopicFilter,
+    *,
+    filter_text: Annotated[
+        str | None, typer.Option("--filter", metavar="EXPR", help="Only messages whose content EXPR selects.")
+    ] = None,
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The highest quality of service wanted.")] = 1,
+    ttl: Annotated[
+        int | None, typer.Option("--ttl", metavar="S", min=0, help="How long messages are kept for who is away.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for who is away.")
+    ] = None,
+    subscription_name: SubscriptionName = "",
+    keys: Keys = None,
+    key_file: KeyFile = None,
+    insecure: Insecure = None,
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Add a subscription to a session, for all its devices; or change the one that it has of this filter and name.
+
+    Exits 1 if the broker cannot be reached or refuses.
+
+    Example: whimbrel session subscribe ward 'ward/+/bed/#' --filter 'temperature > 38.5'
+    """
+    if filter_text is not None:
+        parse(filter_text)  # a mistake in it is shown with its place, before anything is asked for
+    given = keys_from(keys, key_file)
+    password = session_password(name, session_password_file)
+
+    async def work(sessions: Sessions) -> SessionSubscription:
+        return await sessions.subscribe(
+            name, topic_filter, qos=qos, filter=filter_text, ttl_s=ttl, max=most, subscription=subscription_name,
+            keys=given, insecure=insecure, password=password,
+        )  # fmt: skip
+
+    found = _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
+    if as_json:
+        typer.echo(json.dumps({"session": name, "subscription": _tree(found)}, ensure_ascii=False))
+    else:
+        typer.echo(f"{name}: subscribed to {_words(found)}")
+
+
+@app.command()
+def unsubscribe(
+    name: Name,
+    topic_filter: TopicFilter,
+    *,
+    subscription_name: SubscriptionName = "",
+    session_password_file: SessionPasswordFile = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Remove a subscription from a session, for all its devices.
+
+    Exits 1 if there is none, or if the broker cannot be reached or refuses.
+
+    Example: whimbrel session unsubscribe ward 'ward/+/bed/#'
+    """
+    password = session_password(name, session_password_file)
+
+    async def work(sessions: Sessions) -> None:
+        await sessions.unsubscribe(name, topic_filter, subscription=subscription_name, password=password)
+
+    _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
+    _done(name, f"unsubscribed from {topic_filter}", as_json=as_json)
+
+
+# -- what they are made of -------------------------------------------------------------------------------------------
+
+
+def _this_device() -> str:
+    """Return what this user of this machine is called as a device, whenever the command runs."""
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number that has no name
+        who = str(os.getuid())
+    return f"{who}@{socket.gethostname()}/cli"
+
+
+def _client(
+    host: str, port: int, device: str | None, user: str | None, password_file: Path | None, *, mqtt: str
+) -> Client:
+    """Return a client that only asks."""
+    client_id = device or f"{_this_device()}/{os.getpid()}"
+    return client_for(host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt)
+
+
+def _asked(client: Client, work: Callable[[Sessions], Awaitable[_T]]) -> _T:
+    """Ask, and return the answer."""
+    answers: list[_T] = []
+
+    async def ask() -> None:
+        async with client:
+            answers.append(await work(client.sessions))
+
+    run(ask())
+    return answers[0]
+
+
+def _done(name: str, what: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps({"session": name, "done": what}, ensure_ascii=False) if as_json else f"{name}: {what}")
+
+
+async def _tell(changes: SessionChanges, name: str, *, as_json: bool) -> None:
+    """Tell what others do to a session, until we are put out of it."""
+    async for change in changes:
+        if change.session == name:
+            typer.echo(_change(change, as_json=as_json), err=True)
+            if change.subscription is None:
+                return
+
+
+def _change(change: SessionChange, *, as_json: bool) -> str:
+    subscription, who = change.subscription, change.device or "somebody"
+    if as_json:
+        tree = None if subscription is None else _tree(subscription)
+        told = {"session": change.session, "change": change.change, "subscription": tree, "device": change.device}
+        return json.dumps(told, ensure_ascii=False)
+    if subscription is not None:
+        return f"{change.session}: {who} {change.change} {_words(subscription)}"
+    if change.change == "deleted":
+        return f"{change.session}: deleted by {who}"
+    return f"{change.session}: put out by {who}"
+
+
+def _counts(devices: int, subscriptions: int, held: int) -> str:
+    plural = ("" if devices == 1 else "s", "" if subscriptions == 1 else "s")
+    return f"{devices} device{plural[0]}, {subscriptions} subscription{plural[1]}, {held} held"
+
+
+def _words(subscription: SessionSubscription) -> str:
+    """Return a subscription on one line."""
+    said = {
+        "name": subscription.name or None,
+        "filter": subscription.filter,
+        "qos": subscription.qos,
+        "ttl": subscription.ttl_s,
+        "max": subscription.max,
+        "keys": len(subscription.keys) or None,
+        "insecure": ("yes" if subscription.insecure else "no") if subscription.keys else None,
+    }
+    options = [f"{name}={value}" for name, value in said.items() if value is not None]
+    return "  ".join([subscription.topic_filter, *options])
+
+
+def _tree(subscription: SessionSubscription) -> dict[str, object]:
+    """Return a subscription as the wire says it."""
+    tree = asdict(subscription)
+    tree["topic"], tree["ttl"] = tree.pop("topic_filter"), tree.pop("ttl_s")
+    return tree

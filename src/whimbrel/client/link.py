@@ -1,0 +1,136 @@
+"""A link: one connection to the broker, and what carries its bytes.
+
+Rule: a link is made once and never mended; the client makes another. That it is broken is seen by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+
+from whimbrel.client.errors import CannotConnectError, ClientError, ConnectRefusedError
+from whimbrel.mqtt.client import Accepted, ClientConnection, ClientLimits, ClientSession, Event, Refused
+from whimbrel.mqtt.packets import Connect
+
+__all__ = ["READ_BYTES", "BrokenLinkError", "Dialling", "Link", "why"]
+
+READ_BYTES = 65_536
+_GOODBYE_S = 2.0
+
+
+class BrokenLinkError(ClientError):
+    """A connection ended; the client makes another, and nobody outside sees this."""
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A connection that was accepted."""
+
+    connection: ClientConnection
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    opened_at: float
+    first_events: list[Event]
+    """What came with CONNACK."""
+    is_session_present: bool
+    home: str
+    """The session that a SUBSCRIBE is for which names none; empty: the private one."""
+    is_held: bool = False
+    """Whether the connection has to wait with what it has to say."""
+
+    def flush(self) -> None:
+        """Send what the connection has to say."""
+        if self.is_held:
+            return
+        data = self.connection.take(now=asyncio.get_running_loop().time())
+        if data and not self.writer.is_closing():  # if it is, whoever reads will see
+            self.writer.write(data)
+
+    async def sent(self) -> None:
+        """Send, and wait while the broker reads too slowly."""
+        self.flush()
+        with suppress(ConnectionError):
+            await self.writer.drain()
+
+    def say_first(self, data: bytes) -> None:
+        """Send *data* before all that the connection has to say, which waits until it is released."""
+        self.is_held = True
+        self.writer.write(data)
+
+    def release(self) -> None:
+        """Let the connection say what it has to say."""
+        self.is_held = False
+        self.flush()
+
+    def abort(self) -> None:
+        """End it without a word; whoever reads learns it from this."""
+        self.writer.transport.abort()
+
+    async def leave(self) -> None:
+        """Say DISCONNECT, and read until the broker closes: unread bytes could make the system drop what we said."""
+        self.connection.disconnect()
+        self.release()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await self.writer.drain()
+                while await self.reader.read(READ_BYTES):
+                    pass
+        self.writer.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await self.writer.wait_closed()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialling:
+    """Where a broker is, and how long to wait for it."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    timeout_s: float
+
+    async def dial(self, session: ClientSession, connect: Connect, limits: ClientLimits, *, home: str) -> Link:
+        """Connect; *home* is what the link is to have as its home."""
+        clock = asyncio.get_running_loop().time
+        writer = None
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+                connection = ClientConnection(session, connect, limits, now=clock())
+                writer.write(connection.take(now=clock()))
+                events: list[Event] = []
+                while not events:
+                    data = await reader.read(READ_BYTES)
+                    if not data:
+                        raise self.unreachable("the connection was closed before CONNECT was answered")
+                    events = connection.receive(data, now=clock())
+                    if connection.failure is not None and not events:
+                        raise self.unreachable(str(connection.failure))
+            first, *events = events
+            if isinstance(first, Refused):
+                raise ConnectRefusedError(*first)
+            assert isinstance(first, Accepted), "nothing else is taken for an answer"
+            return Link(connection, reader, writer, clock(), events, first.is_session_present, home)
+        except BaseException as error:
+            if writer is not None:
+                writer.close()
+            if isinstance(error, TimeoutError):
+                raise self.unreachable(f"no answer in {self.timeout_s:g} s") from error
+            if isinstance(error, OSError):
+                raise self.unreachable(why(error)) from error
+            raise
+
+    def unreachable(self, reason: str) -> CannotConnectError:
+        """Return the error that says so."""
+        return CannotConnectError(self.host, self.port, reason)
+
+
+def why(error: OSError) -> str:
+    """Return what the system says of *error*."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno).lower()  # asyncio's own text is "Connect call failed"
+    return error.strerror or str(error)

@@ -1,0 +1,236 @@
+"""Named sessions, as an application uses them: made, joined, looked at and changed (docs/reference/sessions.md).
+
+Rule: a session that was joined is joined again on every new connection, until it is left or heard to be gone.
+Rule: what must not be done twice (``create``, ``delete``, ``access``) is asked once; if the connection is lost
+meanwhile the client is in doubt, says so, and does not come back to the session: one that cannot be joined any longer
+would keep it from everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from whimbrel.client.answers import (
+    Members,
+    SessionDetails,
+    SessionSubscription,
+    SessionSummary,
+    change_of,
+    details_of,
+    members_of,
+    subscription_of,
+    subscriptions_of,
+    summaries_of,
+)
+from whimbrel.client.changes import ChangeQueues, SessionChanges
+from whimbrel.client.errors import ClientError, MalformedAnswerError, RequestLostError
+from whimbrel.client.interest import Interest
+from whimbrel.client.joining import Join, Joins, Receipt, check_session, checked_keys, checked_password, join_members
+from whimbrel.client.requests import ANSWERS, TOPICS, Request, Requests
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.access import AccessControlList
+from whimbrel.mqtt.packets import Publish
+
+__all__ = ["CHANGES", "Sessions"]
+
+CHANGES = f"{TOPICS}+/changes"
+_LEVELS = {("owner",), ("user", "admin"), ("user", "admin", "owner")}
+
+
+class Sessions:
+    """The named sessions of a broker, for one client; it is ``client.sessions``.
+
+    Whoever has joined a session has the rights it joined with; *password* gives those of that password instead.
+    A refusal is a ``SessionRefusedError``.
+    """
+
+    def __init__(
+        self,
+        joins: Joins,
+        requests: Requests,
+        ask: Callable[[Request], Awaitable[Members]],
+        queues: ChangeQueues,
+        device: Callable[[], str],
+    ) -> None:
+        self._joins, self._requests, self._ask, self._queues, self._device = joins, requests, ask, queues, device
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: str,
+        *,
+        owner: str | None = None,
+        admin: str | None = None,
+        user: str | None = None,
+        acl: AccessControlList | None = None,
+    ) -> None:
+        """Create the session *name*, without joining it.
+
+        Passwords are *owner*'s; or *user*'s and *admin*'s; or all three. With none, and without a list (*acl*), the
+        session belongs to the user who is connected; or is open to everybody if the broker has verified no user.
+        """
+        await self._asked("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
+
+    async def join(
+        self, name: str, *, password: str | None = None, receipt: Receipt = "take"
+    ) -> tuple[SessionSubscription, ...]:
+        """Join, and return the session's subscriptions; what it has held for this device follows as messages.
+
+        With the *receipt* ``take``, what this device acknowledges is taken from the others who are away.
+        """
+        join = Join(name, password, receipt)
+        answer = await self._ask(Request("join", name, join_members(join)))
+        self._joins.add(join)
+        return subscriptions_of(answer)
+
+    async def leave(self, name: str, *, device: str | None = None) -> None:
+        """Leave, so that nothing is held for this device any longer; or put another *device* out."""
+        await self._asked("leave", name, {} if device is None else {"device": device})
+        if device is None or device == self._device():
+            self._joins.remove(name)
+
+    async def delete(self, name: str, *, password: str | None = None) -> None:
+        """Delete the session and all that it holds."""
+        await self._in_doubt_out("delete", name, {}, password)
+        self._joins.remove(name)
+
+    async def list(self) -> tuple[SessionSummary, ...]:
+        """Return the sessions that this device is a member of or that its user owns."""
+        return summaries_of(await self._ask(Request("list", "", {})))
+
+    async def show(self, name: str, *, password: str | None = None) -> SessionDetails:
+        """Return what the session has: subscriptions, devices, and how much is held."""
+        return details_of(await self._asked("show", name, {}, password))
+
+    async def subscriptions(self, name: str, *, password: str | None = None) -> tuple[SessionSubscription, ...]:
+        """Return the session's subscriptions."""
+        return (await self.show(name, password=password)).subscriptions
+
+    async def set_access(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        owner: str | None = None,
+        admin: str | None = None,
+        user: str | None = None,
+        acl: AccessControlList | None = None,
+        is_open: bool = False,
+    ) -> None:
+        """Give the session other passwords, or a list, or open it to everybody; *password* is one that is valid now.
+
+        All other devices are put out, and have to join again. If this device has joined the session, it comes back to
+        it with the highest of the new passwords.
+        """
+        members = _access(owner=owner, admin=admin, user=user, acl=acl)
+        if is_open == bool(members):
+            found = ", ".join([*members, *["open"] * is_open]) or "none"
+            raise InvalidValueError("access", found, "passwords, or a list, or open")
+        joined = await self._in_doubt_out("access", name, members or {"open": True}, password)
+        if joined is not None:
+            self._joins.add(Join(name, owner or admin, joined.receipt))
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        name: str,
+        topic_filter: str,
+        *,
+        qos: int = 1,
+        filter: str | None = None,  # noqa: A002 # the word of the wire and of the command line
+        ttl_s: int | None = None,
+        max: int | None = None,  # noqa: A002
+        subscription: str = "",
+        keys: Sequence[str] = (),
+        insecure: bool | None = None,
+        password: str | None = None,
+    ) -> SessionSubscription:
+        """Subscribe in the session *name*, which need not be joined; *subscription* is the subscription's name."""
+        interest = Interest(
+            topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=subscription,
+            keys=checked_keys(keys), insecure=insecure, session=name,
+        )  # fmt: skip
+        answer = await self._asked("subscribe", name, interest.members(), password)
+        return subscription_of(answer.get("subscription"))
+
+    async def unsubscribe(
+        self, name: str, topic_filter: str, *, subscription: str = "", password: str | None = None
+    ) -> None:
+        """Remove the subscription of *topic_filter* that is named *subscription*."""
+        members = Interest(topic_filter=topic_filter, name=subscription, session=name).naming_members()
+        await self._asked("unsubscribe", name, members, password)
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    async def set_keys(self, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
+        """Add and remove keys of the connection; they are those of every later connection too.
+
+        A key is removed by the text it was added with.
+        """
+        added, removed = checked_keys(add), checked_keys(remove)
+        await self._ask(Request("keys", "", {"add": list(added), "remove": list(removed)}))
+        self._joins.change_keys(add=added, remove=removed)
+
+    # -- being told --------------------------------------------------------------------------------------------------
+
+    def changes(self) -> SessionChanges:
+        """Iterate over what other devices do to the sessions in which this device is present.
+
+        It is told from the first step of the iteration on; or from ``async with client.sessions.changes() as …`` on.
+        While changes are not taken, sooner or later nothing is read from the broker: leave the iterator alone no longer
+        than you would ``messages``.
+        """
+        return SessionChanges(self._queues)
+
+    def heard(self, packet: Publish) -> None:
+        """Take in a publication about sessions. For the client itself."""
+        if packet.topic == ANSWERS:
+            self._requests.answered(packet.payload)
+        elif packet.topic.endswith("/changes"):
+            change = change_of(members_of(packet.payload))
+            if change.change in {"left", "deleted"}:
+                self._joins.remove(change.session)
+            self._queues.put(change)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    async def _asked(self, verb: str, name: str, members: Members, password: str | None = None) -> Members:
+        check_session(name)
+        given = {"session": name, **members}
+        if checked_password(password) is not None:
+            given["password"] = password
+        return await self._ask(Request(verb, name, given))
+
+    async def _in_doubt_out(self, verb: str, name: str, members: Members, password: str | None) -> Join | None:
+        """Ask, and do not come back to the session if nobody knows what became of it; return how it was joined."""
+        joined = self._joins.remove(name)
+        try:
+            await self._asked(verb, name, members, password)
+        except BaseException as error:
+            is_known = isinstance(error, ClientError) and not isinstance(error, RequestLostError | MalformedAnswerError)
+            if joined is not None and is_known:
+                self._joins.add(joined)
+            raise
+        if joined is not None:
+            self._joins.add(joined)
+        return joined
+
+
+def _access(
+    *, owner: str | None, admin: str | None, user: str | None, acl: AccessControlList | None
+) -> dict[str, object]:
+    """Return the members that say who may do what; none if nothing is said."""
+    words = {"user": user, "admin": admin, "owner": owner}
+    passwords = {level: checked_password(word) for level, word in words.items() if word is not None}
+    if passwords and acl is not None:
+        raise InvalidValueError("access", "passwords and a list", "one of them")
+    if acl is not None:
+        return dict(members_of(acl.to_text().encode()))
+    if not passwords:
+        return {}
+    if tuple(passwords) not in _LEVELS:
+        allowed = "owner; or user and admin; or user, admin and owner"
+        raise InvalidValueError("passwords", ", ".join(passwords), allowed)
+    return {"passwords": passwords}
