@@ -17,7 +17,9 @@ from whimbrel.cli.match import match
 from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.serve import serve
+from whimbrel.cli.session import app as session_app
 from whimbrel.cli.subscribe import subscribe
+from whimbrel.cli.tickertape import tickertape
 from whimbrel.cli.user import app as user_app
 from whimbrel.errors import FilterError, WhimbrelError
 
@@ -36,12 +38,14 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(filter_app, name="filter")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(session_app, name="session")
 app.add_typer(user_app, name="user")
 app.command("demo")(demo)
 app.command("match")(match)
 app.command("publish")(publish)
 app.command("serve")(serve)
 app.command("subscribe")(subscribe)
+app.command("tickertape")(tickertape)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -1,0 +1,131 @@
+"""Ticker messages: what travels, with the attributes that Tickertape had, and what is read of it.
+
+Rule: any body gives a message. What is no ticker message is shown as text, so that every MQTT client can write to a
+group; nothing that arrives is dropped unseen.
+Rule: texts are clean from here on. The group is the topic's, which the broker's rights guard; ``USER`` is a claim.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from whimbrel.cli.ticker.text import clean
+from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.model.json_body import read_json
+
+__all__ = [
+    "FIRST_GROUP",
+    "MOST_MINUTES",
+    "TOPICS",
+    "TickerMessage",
+    "check_group",
+    "group_of",
+    "is_group",
+    "read_line",
+    "read_message",
+    "topic_of",
+]
+
+TOPICS = "tickertape/"
+FIRST_GROUP = "chat"
+"""Where one begins who names no group."""
+MOST_MINUTES = 1_440
+_MINUTES = 5
+_MOST_CHARACTERS = 500
+_MOST_GROUP_CHARACTERS = 64
+_NOBODY = "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickerMessage:
+    """One message for a group, which has a life of some minutes."""
+
+    group: str
+    user: str
+    text: str
+    timeout_minutes: int = _MINUTES
+    message_id: str = ""
+    """Tells a message that comes again from another one of the same text; empty: unknown."""
+    life_s: float | None = None
+    """What is left of its life where the broker told; None: all of it."""
+
+    def attributes(self) -> dict[str, object]:
+        """Return the body, which filters see: the names are those of Tickertape."""
+        return {
+            "TICKERTAPE": self.group,
+            "USER": self.user,
+            "TICKERTEXT": self.text,
+            "TIMEOUT": self.timeout_minutes,
+            "Message-Id": self.message_id,
+        }
+
+    def remaining_s(self) -> float:
+        """Return how long it is shown, in seconds from its arrival."""
+        whole = self.timeout_minutes * 60.0
+        return whole if self.life_s is None else min(whole, self.life_s)
+
+    def __str__(self) -> str:
+        return f"{self.group}: {self.user}: {self.text}"
+
+
+def topic_of(group: str) -> str:
+    """Return the topic of *group*."""
+    return TOPICS + group
+
+
+def group_of(topic: str) -> str:
+    """Return the group of a topic, or of a topic filter of ours."""
+    return topic.removeprefix(TOPICS)
+
+
+def is_group(text: str) -> bool:
+    """Tell whether *text* can be a group: a level of a topic, which ends at a colon where lines are typed."""
+    return 0 < len(text) <= _MOST_GROUP_CHARACTERS and clean(text) == text and not set(text) & set("/+#:")
+
+
+def check_group(group: str) -> str:
+    """Return *group* if it can be one."""
+    if not is_group(group):
+        allowed = f"1 to {_MOST_GROUP_CHARACTERS} characters without / + # : and without control characters"
+        raise InvalidValueError("group", group, allowed)
+    return group
+
+
+def read_line(line: str) -> tuple[str, str]:
+    """Return group and text of a line that somebody typed: ``group: text``."""
+    group, colon, text = line.partition(":")
+    text = clean(text)
+    if not colon or not text:
+        raise InvalidValueError("line", line, "GROUP: TEXT")
+    return check_group(clean(group)), text
+
+
+def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> TickerMessage:
+    """Return the message that came to *topic*; *life_s* is what the broker says of its remaining life."""
+    try:
+        found: dict[str, object] = read_json(body)
+    except InvalidInputError:
+        found = {}
+    text, user, identity = found.get("TICKERTEXT"), found.get("USER"), found.get("Message-Id")
+    return TickerMessage(
+        group=_shown(group_of(topic)),
+        user=(_shown(user) if isinstance(user, str) else "") or _NOBODY,
+        text=_shown(text if isinstance(text, str) else body.decode(errors="replace")),
+        timeout_minutes=_minutes(found.get("TIMEOUT")),
+        message_id=_shown(identity) if isinstance(identity, str) else "",
+        life_s=life_s,
+    )
+
+
+def _shown(text: str) -> str:
+    """Return *text* clean; what is too long for a line that scrolls is cut, and says so."""
+    whole = clean(text)
+    return whole if len(whole) <= _MOST_CHARACTERS else whole[: _MOST_CHARACTERS - 1] + "…"
+
+
+def _minutes(found: object) -> int:
+    """Return the whole minutes nearest to what was *found*, if it is a number at all."""
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found <= 0:
+        return _MINUTES
+    return min(MOST_MINUTES, math.ceil(found))
