@@ -22,8 +22,15 @@ Settled = tuple[list[Settle], list[int]]
 class Folding:
     """A hold whose commands are answered on the spot."""
 
-    def __init__(self, node: str, *, retention: Retention = DEFAULT_RETENTION, assume_receipts: bool = True) -> None:
-        self.hold = Hold(node, retention=retention)
+    def __init__(
+        self,
+        node: str,
+        *,
+        retention: Retention = DEFAULT_RETENTION,
+        assume_receipts: bool = True,
+        hold: Hold | None = None,
+    ) -> None:
+        self.hold = Hold(node, retention=retention) if hold is None else hold
         self._assume_receipts = assume_receipts
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:

@@ -26,11 +26,11 @@ from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.model.facts import PresenceChange
 from whimbrel.pipeline.components import Components
 from whimbrel.pipeline.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION, fold
-from whimbrel.pipeline.matches import Matching, ship
+from whimbrel.pipeline.matches import Matching, Shipped, ship
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.versions import PackedVersions
 
-__all__ = ["LogTables", "deliveries"]
+__all__ = ["LogTables", "deliveries", "other_events", "published_events"]
 
 _GROUPS_PER_CORE = 4
 """Groups that are folded on their own: a few for each core, so that none waits long for the last, and no more, because
@@ -122,25 +122,32 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
         return [known.group(session) for session in sessions.to_pylist()]
 
     schema = from_arrow_schema(EVENT)
-    shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
+    everything = published_events(log.publications, ship(log.numbered, log.interests, log.sessions, groups=numbers))
+    grouping = partial(_with_group, components=dict(components), groups=groups)
+    for other in other_events(log):
+        everything = everything.unionByName(other.mapInArrow(grouping, schema))
+    return everything
+
+
+def published_events(publications: DataFrame, shipped: Shipped) -> DataFrame:
+    """Return publications that somebody wants, as events, once for each group that the matchers know."""
     # Where MQTT has no say they make no difference, and stay at home.
     of_mqtt = ("qos", F.col("publisher").alias("device")) if shipped.has_mqtt else ()
     body_hash = F.unhex(F.sha2("body", 256)).alias("body_hash")
-    wanted = log.publications.select(*shipped.columns, "expires_at", body_hash, *of_mqtt)
-    published = wanted.mapInArrow(Matching(shipped, _grouped), schema)
-    grouping = partial(_with_group, components=dict(components), groups=groups)
+    wanted = publications.select(*shipped.columns, "expires_at", body_hash, *of_mqtt)
+    return wanted.mapInArrow(Matching(shipped, _grouped), from_arrow_schema(EVENT))
+
+
+def other_events(log: LogTables) -> list[DataFrame]:
+    """Return everything else that happened, as events of no group."""
     interest = "session change subject_filter name ttl_us max_held qos no_local"
     presence = log.presence.where(F.col("change").isin(*_MOVES))
-    others = [
+    return [
         _event(log.interests, INTEREST, "changed_at", interest),
         _event(presence, PRESENCE, "changed_at", "session device change", receipt="name", sent_seq="notification_seq"),
         _event(log.sessions, SESSION, "changed_at", "session change"),
         _event(log.receipts, RECEIPT, "handed_at", "session device notification_seq", outcome="change"),
     ]
-    everything = published
-    for other in others:
-        everything = everything.unionByName(other.mapInArrow(grouping, schema))
-    return everything
 
 
 def _event(table: DataFrame, kind: int, at: str, columns: str, **renamed: str) -> DataFrame:

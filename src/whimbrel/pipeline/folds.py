@@ -16,6 +16,7 @@ from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import Retention
+from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -124,23 +125,29 @@ def _fact(node: str, event: Event) -> Fact:
 
 
 class Fold:
-    """One group of sessions of one node, folded."""
+    """One group of sessions of one node, folded; *hold* is what a fold before it knew."""
 
-    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool, hold: Hold | None = None) -> None:
         self.node = node
-        self._folding = Folding(node, retention=retention, assume_receipts=assume_receipts)
-        self._whose: dict[int, tuple[str, Identity]] = {}
+        self._folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+        self.whose: dict[int, tuple[str, Identity]] = {}
         """By seq of the interest: its session and identity."""
-        self._hashes: dict[int, bytes] = {}
+        self.hashes: dict[int, bytes] = {}
+        """By seq, the hashes of the bodies of what is held."""
+
+    @property
+    def hold(self) -> Hold:
+        """What is held."""
+        return self._folding.hold
 
     def take(self, event: Event, out: Rows) -> None:
         """Take the next event in."""
         folding = self._folding
         if event.kind == PUBLISHED:
-            self._hashes[event.seq] = event.body_hash
+            self.hashes[event.seq] = event.body_hash
             matches: dict[str, list[Identity]] = {}
             for interest in event.interests:
-                session, identity = self._whose[interest]
+                session, identity = self.whose[interest]
                 matches.setdefault(session, []).append(identity)
             wanted = [(session, tuple(identities)) for session, identities in matches.items()]
             qos = CONFIRMED if event.qos is None else event.qos
@@ -150,11 +157,11 @@ class Fold:
             settled = folding.confirmed(event.at, event.session, event.device, event.notification_seq, outcome)
         else:
             if event.kind == INTEREST:
-                self._whose[event.seq] = (event.session, (event.subject_filter, event.name))
+                self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
             settled = folding.apply(_fact(self.node, event))
         self._write(settled, out)
         if event.kind == PUBLISHED and not folding.hold.is_stored(event.seq):
-            self._hashes.pop(event.seq, None)
+            self.hashes.pop(event.seq, None)
 
     def close(self, end: int, out: Rows) -> None:
         """Let time pass to the end of the log: what has lapsed by then has its outcome."""
@@ -163,9 +170,9 @@ class Fold:
     def _write(self, settled: Settled, out: Rows) -> None:
         outcomes, forgotten = settled
         for each in outcomes:
-            out.add(self.node, each, self._hashes[each.seq] if each.outcome is Outcome.DELIVERED else None)
+            out.add(self.node, each, self.hashes[each.seq] if each.outcome is Outcome.DELIVERED else None)
         for seq in forgotten:
-            self._hashes.pop(seq, None)
+            self.hashes.pop(seq, None)
 
 
 _MOST = 50_000

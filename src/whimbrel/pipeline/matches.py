@@ -10,7 +10,7 @@ import atexit
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -28,7 +28,18 @@ from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.sessions import is_local
 from whimbrel.pipeline.versions import PackedVersions, packed, versions
 
-__all__ = ["Groups", "Matching", "Shipped", "listed_matches", "matches", "ship"]
+__all__ = [
+    "CHANGED",
+    "DELETED",
+    "Groups",
+    "Matching",
+    "Shipped",
+    "exploded",
+    "listed_matches",
+    "matches",
+    "pack",
+    "ship",
+]
 
 _ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
 _SOMETIMES = ("node", "subject", "keys")
@@ -55,7 +66,7 @@ def matches(
     *numbers* has at least the node and seq of every publication, where these can be had at less cost.
     """
     shipped = ship(publications if numbers is None else numbers, interests, sessions)
-    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _exploded), SCHEMAS["matches"])
+    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
 
 
 def listed_matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
@@ -82,22 +93,41 @@ def ship(
     """Pack a matcher for each node of *publications*, of which only the numbers are looked at."""
     spark = publications.sparkSession
     ranges = publications.groupBy("node").agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect()
-    changed = interests.select("node", "seq", "change", *_INTEREST, "qos", "no_local").toArrow()
-    deleted = sessions.select("node", "seq", "change", "session").toArrow()
+    changed = interests.select(*CHANGED).toArrow()
+    deleted = sessions.select(*DELETED).toArrow()
+    return pack(ranges, changed, deleted, _scratch(), partial(_sent, spark), groups=groups)
+
+
+def pack(
+    ranges: Iterable[tuple[str, int, int]],
+    changed: Any,
+    deleted: Any,
+    folder: Path,
+    send: Callable[[Path], str] = str,
+    *,
+    groups: Groups | None = None,
+) -> Shipped:
+    """Pack a matcher for each node, first and last number in *ranges* into *folder*, and *send* it to the workers.
+
+    *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
+    """
+    ranges = list(ranges)
     files: dict[str, str] = {}
     needed = {"node"} if len(ranges) > 1 else set()
     for node, first, last in ranges:
         table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
         numbers = None if groups is None else groups(node, table.column("session"))
-        path = _scratch() / f"{uuid4().hex}.matcher"
+        path = folder / f"{uuid4().hex}.matcher"
         needed |= packed(path, table, groups=numbers)
-        files[node] = _sent(spark, path)
+        files[node] = send(path)
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")
     return Shipped(files, columns, qos.null_count < len(qos) or bool(pc.any(no_local).as_py()))
 
 
 _INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
+CHANGED = ("node", "seq", "change", *_INTEREST, "qos", "no_local")
+DELETED = ("node", "seq", "change", "session")
 
 
 def _of_node(table: Any, node: str) -> Any:
@@ -152,7 +182,8 @@ _MOST = 200_000
 """Rows of an Arrow batch that goes back to Spark: what a batch of events explodes to may be large."""
 
 
-def _exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+def exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+    """Yield rows of ``matches``."""
     schema = TABLES["matches"].schema
     for begin in range(0, rows.size, _MOST):
         some_rows, some_handles = pa.array(rows[begin : begin + _MOST]), pa.array(handles[begin : begin + _MOST])

@@ -4,7 +4,9 @@
 >>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
 
 Options: ``table`` (``publications`` unless said otherwise), ``since`` and ``until``: of every node only the numbers
-(``seq``) from the one on and below the other.
+(``seq``) from the one on and below the other. A stream may have ``facts_per_batch``, which bounds its batches. The
+table ``spans`` has no rows of the log, but says which numbers of each node there are: a stream of it is the log's
+heartbeat, and whoever is given a span reads of each table what it needs (``read_span``).
 
 Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that; a part that
 an export is still making, or that a larger one has replaced, is not looked at.
@@ -31,7 +33,8 @@ import pyarrow.dataset as pads
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidValueError
@@ -41,11 +44,14 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
 
-__all__ = ["Snapshot", "WhimbrelSource", "last_date", "read_table", "register", "snapshot"]
+__all__ = ["SPANS", "Snapshot", "WhimbrelSource", "last_date", "read_span", "read_table", "register", "snapshot"]
 
 Batches: TypeAlias = Iterator[Any]
 """``pyarrow.RecordBatch``es; pyarrow ships no types."""
 
+SPANS = "spans"
+"""The table that says what there is."""
+_SPANS_SCHEMA = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 _BATCH_ROWS = 20_000
 _TAIL_ROWS = 10_000
 
@@ -110,6 +116,30 @@ def read_table(
     return frame
 
 
+def read_span(spark: SparkSession, directory: Path, table: str, spans: Mapping[str, tuple[int, int]]) -> DataFrame:
+    """Return the rows of *table* with the numbers of *spans*, by node from the first to the last."""
+    directory = directory.absolute()
+    log_table(table)
+    at = snapshot(directory)
+    schema = SCHEMAS[table]
+    paths: list[str] = []
+    wanted = F.lit(False)
+    tails: dict[str, tuple[int, int]] = {}
+    for node, (first, last) in spans.items():
+        settled = at.settled.get(node, -1)
+        found = [part for part in _parts_up_to(directory, table, node, min(settled, last)) if part.last >= first]
+        paths += [str(part.path) for part in found]
+        wanted |= (F.col("node") == node) & F.col("seq").between(first, min(settled, last))
+        if settled < last:
+            tails[node] = (max(settled, first - 1), last)
+    frame = spark.read.schema(schema).parquet(*paths).where(wanted) if paths else spark.createDataFrame([], schema)
+    if tails:
+        register(spark)
+        source = spark.read.format("whimbrel").option("table", table).option("tails", json.dumps(tails))
+        frame = frame.unionByName(source.load(str(directory)))
+    return frame
+
+
 def _top(at: Snapshot, node: str) -> int:
     """Return the last number of *node* that is to be read from Parquet."""
     return min(at.settled[node], at.last[node])
@@ -130,7 +160,8 @@ class WhimbrelSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the table that the options name."""
-        return SCHEMAS[log_table(self.options.get("table", "publications")).name]
+        table = self.options.get("table", "publications")
+        return from_arrow_schema(_SPANS_SCHEMA) if table == SPANS else SCHEMAS[log_table(table).name]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -149,6 +180,8 @@ class _Asked:
     table: str
     first: int
     last: int
+    most: int
+    """How many numbers of each node a batch of a stream has at most; 0: all there are."""
     tails: Snapshot | None
     """If given, nothing but the tails that it has."""
 
@@ -158,9 +191,11 @@ def _asked(options: Mapping[str, str]) -> _Asked:
         raise InvalidValueError("path", None, "the directory of a log, as in load('/var/lib/whimbrel')")
     directory = Path(options["path"].removeprefix("file://").removeprefix("file:")).absolute()
     check_format(directory)
+    table = options.get("table", "publications")
     return _Asked(
         directory=directory,
-        table=log_table(options.get("table", "publications")).name,
+        table=table if table == SPANS else log_table(table).name,
+        most=_seq(options, "facts_per_batch", 0),
         first=_seq(options, "since", 0),
         last=_seq(options, "until", INT64_MAX) - 1,
         tails=_tails(options.get("tails")),
@@ -199,6 +234,8 @@ class _Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         asked = self._asked
         at = asked.tails or snapshot(asked.directory)
+        if asked.table == SPANS:
+            return [_Span(node, asked.first, min(last, asked.last)) for node, last in sorted(at.last.items())]
         spans = [span for node in at.last for span in _spans(asked, at, node, asked.first, asked.last)]
         # Spark makes of no partition one whose value is None; of an empty one, an empty read.
         return list(spans) or [_Span("", 0, -1)]
@@ -217,13 +254,26 @@ class _StreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: object = None) -> dict[str, int]:  # noqa: N802 # Spark's name
         """Return the last number of each node; Spark before 4.2 passes nothing."""
-        del limit
         asked, known = self._asked, start or {}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else INT64_MAX
         latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory).last.items()}
-        return {node: max(latest.get(node, -1), known.get(node, asked.first - 1)) for node in latest | known}
+        found: dict[str, int] = {}
+        for node in latest | known:
+            begun = known.get(node, asked.first - 1)
+            found[node] = max(min(latest.get(node, -1), begun + most), begun)
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
+        return ReadMaxRows(self._asked.most) if self._asked.most else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
+        return dict(snapshot(self._asked.directory).last)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         asked, at = self._asked, snapshot(self._asked.directory)
+        if asked.table == SPANS:
+            begun = {node: start.get(node, asked.first - 1) + 1 for node in end}
+            return [_Span(node, begun[node], last) for node, last in sorted(end.items()) if begun[node] <= last]
         return [
             span
             for node, last in sorted(end.items())
@@ -266,6 +316,10 @@ def _spans(asked: _Asked, at: Snapshot, node: str, first: int, last: int) -> Ite
 def _read(asked: _Asked, span: _Span, schema: StructType) -> Batches:
     target = to_arrow_schema(schema, timezone="UTC")
     if span.last < span.first:
+        return
+    if asked.table == SPANS:
+        rows = [{"node": span.node, "first": span.first, "last": span.last}]
+        yield _fitted(pa.RecordBatch.from_pylist(rows, schema=_SPANS_SCHEMA), target)
         return
     if span.path is not None:
         yield from _part_batches(span.path, asked.table, span, target)
