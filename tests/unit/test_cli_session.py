@@ -148,8 +148,9 @@ def test_a_session_password_comes_from_file_environment_or_terminal(
     (tmp_path / "word").write_text("from file\n", encoding="utf-8")
     assert session_password("a", None) is None
     typed("typed", "")
-    assert session_password("a", None) == "typed"
     assert session_password("a", None) is None
+    assert session_password("a", Path("-")) == "typed"
+    assert session_password("a", Path("-")) is None
     monkeypatch.setenv(ENVIRONMENT, "from environment")
     assert session_password("a", None) == "from environment"
     assert session_password("a", tmp_path / "word") == "from file"

@@ -44,7 +44,8 @@ SessionPasswordFile = Annotated[
     typer.Option(
         "--session-password-file",
         metavar="FILE",
-        help=f"The session's password is the one line of FILE; else {ENVIRONMENT} has it, or it is asked for.",
+        help=f"The session's password is the one line of FILE; - asks for it, or reads it from a pipe. "
+        f"Else {ENVIRONMENT} has it, or there is none.",
     ),
 ]
 Keys = Annotated[
@@ -63,12 +64,11 @@ Insecure = Annotated[
 
 def session_password(session: str, file: Path | None) -> str | None:
     """Return the password of *session* that was given, or typed at a terminal; None if there is none."""
-    if file is not None:
+    if file is None:
+        return os.environ.get(ENVIRONMENT) or None
+    if str(file) != "-" or not sys.stdin.isatty():
         return password_from(file) or None
-    given = os.environ.get(ENVIRONMENT)
-    if given is not None or not sys.stdin.isatty():
-        return given or None
-    prompt = f"Password of the session {session} (empty if it has none)"
+    prompt = f"Password of the session {session}"
     typed: str = typer.prompt(prompt, hide_input=True, default="", show_default=False, err=True)
     return typed or None
 

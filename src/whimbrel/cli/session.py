@@ -309,9 +309,9 @@ def passwd(
 ) -> None:
     """Give a session other passwords, or a list of users and groups, or open it to everybody.
 
-    The session's password is one that is valid now and gives the right. All devices are put out of the session, and
-    have to join again with what is valid then; they miss nothing that is still kept. Exits 1 if the broker cannot be
-    reached or refuses.
+    The session's password is one that is valid now and gives the right. All other devices that are present are put out,
+    and have to join again with what is valid then; they miss nothing that is still kept. Exits 1 if the broker cannot
+    be reached or refuses.
 
     Example: whimbrel session passwd ward --levels 3
     """
