@@ -86,9 +86,9 @@ class Peer:
         """Return the payloads of what was published to it since the last time."""
         return [packet.payload for packet in self.taken(Publish)]
 
-    def ask(self, verb: str, *, qos: int = 0, packet_id: int = 0, **members: object) -> dict[str, Any]:
+    def ask(self, verb: str, *, sent_qos: int = 0, packet_id: int = 0, **members: Any) -> dict[str, Any]:
         """Make a request, let everything settle, and return the answer; what else was sent stays in ``inbox``."""
-        self.send(asking(verb, qos=qos, packet_id=packet_id, version=self.version, **members))
+        self.send(asking(verb, sent_qos=sent_qos, packet_id=packet_id, version=self.version, **members))
         self._rig.settle()
         (answer,) = self.answers()
         return answer
@@ -269,11 +269,11 @@ def publishing(
     return Publish(topic, payload, qos, retain=retain, dup=dup, packet_id=packet_id)
 
 
-def asking(verb: str, *, qos: int = 0, packet_id: int = 0, version: int = V5, **members: object) -> Publish:
+def asking(verb: str, *, sent_qos: int = 0, packet_id: int = 0, version: int = V5, **members: Any) -> Publish:
     """Return the PUBLISH of a request about named sessions, to be answered at ``ANSWERS``."""
     properties = Properties({Property.RESPONSE_TOPIC: ANSWERS}) if version == V5 else NO_PROPERTIES
     body = json.dumps(members).encode()
-    return Publish(SESSIONS + verb, body, qos, packet_id=packet_id, properties=properties)
+    return Publish(SESSIONS + verb, body, sent_qos, packet_id=packet_id, properties=properties)
 
 
 def quick_scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:

@@ -134,7 +134,8 @@ class SessionTraffic(Traffic):
         """Let a client subscribe in a session with SUBSCRIBE, joined or not."""
         if voice.peer is None or not voice.is_welcome or voice.version != V5:
             return
-        wanted, user = self.random.choice(PLAIN_FILTERS), (("session", session),)
+        wanted = self.random.choice(PLAIN_FILTERS)
+        user: tuple[tuple[str, str], ...] = (("session", session),)
         if self.random.random() < 0.2:
             voice.peer.send(Unsubscribe(1, (wanted,), Properties(user=user)))
             return

@@ -251,6 +251,10 @@ class Client:
         else:
             self._also[seq] = (*self._also.get(seq, ()), terms)
 
+    def uncounted(self, seq: int) -> tuple[Terms, ...]:
+        """Take the terms that came to count for a copy after it was acknowledged."""
+        return self._also.pop(seq, ())
+
     def withdraw(self, session: str) -> None:
         """Let nothing count for a session any more; what waits and counts for no other is not sent."""
         for identifier, out in self.flying.items():
@@ -265,5 +269,6 @@ class Client:
 
 
 def _without(out: Outgoing, session: str) -> Outgoing:
-    """Return *out* without its terms for a session."""
-    return out._replace(terms=tuple(terms for terms in out.terms if terms.session != session))
+    """Return *out* without its terms for a session, and without the identifiers of that session's subscriptions."""
+    left = tuple(terms for terms in out.terms if terms.session != session)
+    return out._replace(terms=left, identifiers=tuple(each for terms in left for each in terms.identifiers))

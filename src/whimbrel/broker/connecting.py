@@ -107,7 +107,7 @@ class Connecting:
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
         if link.closing is not None:
             return
-        if client_id in self._coming or client_id in self._ending:
+        if client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link):
             self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
             return
         now = self._journal.now(now)

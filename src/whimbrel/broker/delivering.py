@@ -148,10 +148,20 @@ class Delivering:
             if not out.is_held:
                 continue
             if is_owed or journal.waiting:
-                apply = partial(self._state.settle, now, terms.session, client.id, message.seq, outcome)
-                journal.entered(seq, apply, is_owed=is_owed)
+                journal.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
             else:
                 self._state.settle(now, terms.session, client.id, message.seq, outcome)
+
+    def _settle_later(self, client: Client, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
+        """Apply a receipt that waited for the disk.
+
+        A session whose joining stood before it has been told meanwhile that this copy counts there too.
+        """
+        seq = out.message.seq
+        self._state.settle(now, terms.session, client.id, seq, outcome)
+        uncounted = client.uncounted(seq)
+        if uncounted:
+            self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
     def _undelivered(
         self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome

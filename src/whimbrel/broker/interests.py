@@ -29,13 +29,13 @@ from whimbrel.mqtt.packets import V5, Suback, Subscribe, SubscriptionRequest, Un
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import split_share
 
-__all__ = ["Interests"]
+__all__ = ["OWN_TOPICS", "Interests"]
 
 _SECOND_US = 1_000_000
 _LONGEST_REASON = 1_000
 _IF_NEW = 1
 _AT_LEAST_ONCE = 1
-_OWN_TOPICS = ("$whimbrel/", "$SYS/")
+OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
 
 
@@ -246,7 +246,7 @@ class Interests:
 def _session(link: Link, client: Client, options: Options, topic_filter: str) -> str:
     """Return the session that a SUBSCRIBE or UNSUBSCRIBE is for (docs/reference/sessions.md, "Subscribing")."""
     chosen = link.home if options.session is None else options.session
-    if not chosen or topic_filter.startswith(_OWN_TOPICS):
+    if not chosen or topic_filter.startswith(OWN_TOPICS):
         return client.session
     if chosen not in link.rights:
         raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this session was not joined over this connection")

@@ -33,6 +33,7 @@ _RESERVED = ("$SYS/", "$whimbrel/", "$share/", "$filter/")
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _EXACTLY_ONCE = 2
+_KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
 """Called with whether anybody wanted it."""
@@ -59,6 +60,13 @@ class Publishing:
         is_open = self._visitors.is_open and not has_keys and not self.is_refusing
         if is_open and packets[0].qos < _EXACTLY_ONCE:
             packets = self._passed_live(link, client, packets, now)
+        while packets and link.closing is None:  # what comes behind a request for keys has these keys
+            end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
+            self._taken_in(link, client, packets[:end], now)
+            packets = packets[end:]
+
+    def _taken_in(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
+        has_keys = bool(link.keyring.publications.hashes)
         secured: list[Secured | None] = [OPEN] * len(packets)
         if has_keys or any(packet.properties.user for packet in packets):
             packets = list(packets)

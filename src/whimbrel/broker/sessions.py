@@ -19,7 +19,7 @@ from typing import NamedTuple
 from whimbrel.broker.clients import Client, Joining, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
-from whimbrel.broker.interests import Interests
+from whimbrel.broker.interests import OWN_TOPICS, Interests
 from whimbrel.broker.joining import NOT_ALLOWED, Doorkeeper, Wanted
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.keyring import for_subscription, read_keys
@@ -28,7 +28,7 @@ from whimbrel.broker.questions import Questions
 from whimbrel.broker.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
-from whimbrel.broker.subscribing import Options, identity_of
+from whimbrel.broker.subscribing import Options, check_filter, identity_of
 from whimbrel.broker.telling import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
@@ -93,6 +93,8 @@ class Sessions:
         self.door = Doorkeeper(state, visitors, questions, key=rng.randbytes(MIN_SALT_BYTES))
         self._changing: set[str] = set()
         """Sessions whose making or new access waits for the disk."""
+        self._entering: set[tuple[str, str]] = set()
+        """Sessions and devices whose joining does."""
         self._verbs: Mapping[str, Callable[[_Asked, Joining, int], None]] = {
             "join": self._join,
             "leave": self._leave,
@@ -121,11 +123,23 @@ class Sessions:
         for joining in link.joining:
             fact = self._presence(device, joining.session, now, mode=joining.mode)
             link.rights[joining.session] = joining.rights
-            self._journal.enter(fact, partial(self._state.replay, fact), is_owed=True)
+            self._entering.add((joining.session, device))
+            self._journal.enter(fact, partial(self._entered, fact), is_owed=True)
+
+    def _entered(self, fact: PresenceChanged) -> None:
+        self._entering.discard((fact.session or "", fact.device))
+        self._state.replay(fact)
+
+    def is_changing(self, link: Link) -> bool:
+        """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
+        return any(joining.session in self._changing for joining in link.joining)
 
     def _is_full(self, session: str, device: str) -> bool:
         hold = self._state.hold
-        return not hold.is_member(session, device) and len(hold.members(session)) >= self._settings.devices
+        if hold.is_member(session, device) or (session, device) in self._entering:
+            return False
+        devices = set(hold.members(session)) | {entering for where, entering in self._entering if where == session}
+        return len(devices) >= self._settings.devices
 
     def _presence(self, device: str, session: str, now: int, *, mode: Mode | None) -> PresenceChanged:
         return PresenceChanged(
@@ -155,7 +169,11 @@ class Sessions:
             asked = _Asked(link, client, packet, Request(verb=verb, id=id_of(packet.payload)))
             self._refuse(asked, error.code, error.reason)
             return
-        self._journal.then(partial(self._begin, _Asked(link, client, packet, request), now))
+        asked = _Asked(link, client, packet, request)
+        if request.verb == "keys":  # at once: they are those of what comes behind it, which may not wait for the disk
+            self._set_keys(asked)
+        else:
+            self._journal.then(partial(self._begin, asked, now))
 
     def _begin(self, asked: _Asked, now: int) -> None:
         """Look at a request, everything before which is accepted."""
@@ -167,8 +185,6 @@ class Sessions:
             self._journal.then(partial(self._begin, asked, now))
         elif request.verb == "create":
             self._create(asked, now)
-        elif request.verb == "keys":
-            self._set_keys(asked)
         elif request.verb == "list":
             self._list(asked)
         elif request.password is None and session in asked.link.rights:
@@ -183,6 +199,8 @@ class Sessions:
 
     def _turn_away(self, asked: _Asked, code: ReasonCode, reason: str, now: int) -> None:
         del now
+        if code is ReasonCode.SERVER_BUSY:  # which only CONNACK can say
+            code = ReasonCode.QUOTA_EXCEEDED
         self._refuse(asked, code, reason)
 
     def _judged(self, asked: _Asked, joinings: list[Joining], now: int) -> None:
@@ -194,7 +212,7 @@ class Sessions:
         if not asked.is_here:
             return
         is_own = verb == "leave" and asked.request.device in {None, asked.client.id}
-        if not is_own and _NEEDED[verb] not in joining.rights:
+        if not joining.rights or (not is_own and _NEEDED[verb] not in joining.rights):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
         elif joining.session in self._changing or not self.door.is_as_it_was(joining):
             self._journal.then(partial(self._begin, asked, now))
@@ -207,7 +225,7 @@ class Sessions:
         request, hold = asked.request, self._state.hold
         if hold.has(request.session):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
-        elif hold.named_count + len(self._changing) >= self._settings.count:
+        elif hold.named_count + sum(not hold.has(each) for each in self._changing) >= self._settings.count:
             reason = f"{self._settings.count} sessions, no more are allowed"
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
         elif request.passwords is not None:
@@ -294,6 +312,7 @@ class Sessions:
         self._changed(asked, fact)
         for device, (is_present, _) in self._state.hold.members(fact.session).items():
             if is_present and device != asked.client.id:
+                self._disown(device, fact.session)  # at once: what they ask while the disk is waited for is too late
                 self._enter_leaving(device, fact.session, asked.client.id, None, fact.changed_at)
 
     def _delete(self, asked: _Asked, joining: Joining, now: int) -> None:
@@ -321,13 +340,16 @@ class Sessions:
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
         else:
             rights[session] = joining.rights
+            self._entering.add((session, asked.client.id))
             fact = self._presence(asked.client.id, session, now, mode=joining.mode)
-            self._journal.enter(fact, partial(self._joined, asked, fact), is_owed=True)
+            self._journal.enter(fact, partial(self._joined, asked, joining, fact), is_owed=True)
 
-    def _joined(self, asked: _Asked, fact: PresenceChanged) -> None:
+    def _joined(self, asked: _Asked, joining: Joining, fact: PresenceChanged) -> None:
         """Answer before what was held follows, in the order that it was accepted."""
+        session = joining.session
+        self._entering.discard((session, fact.device))
+        asked.link.rights[session] = joining.rights  # it may have been put out while the disk was waited for
         commands = self._state.apply_presence(fact)
-        session = fact.session or ""
         subscriptions = [subscription_tree(each) for each in self._state.hold.subscriptions(session)]
         self._answer(asked, {"session": session, "subscriptions": subscriptions})
         self._state.perform(commands, fact.changed_at)
@@ -354,18 +376,30 @@ class Sessions:
 
     def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
         """Let a connection have no part in a session any more, and tell it if somebody else did that."""
-        client = self._state.clients.get(device)
-        if client is not None and client.link is not None:
-            client.link.rights.pop(session, None)
+        client = self._disown(device, session)
+        if client is not None:
             if device != by:
                 self._state.tell(client, put_out(session, by, is_deleted=is_deleted), now)
             self._delivering.pump(client, now)
+
+    def _disown(self, device: str, session: str) -> Client | None:
+        """Let a device have no rights in a session any more; return it if it is connected."""
+        client = self._state.clients.get(device)
+        if client is None or client.link is None:
+            return None
+        client.link.rights.pop(session, None)
+        return client
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
     def _subscribe(self, asked: _Asked, joining: Joining, now: int) -> None:
         request = asked.request
         try:
+            if request.topic.startswith(OWN_TOPICS):
+                reason = f"{request.topic.split('/', 1)[0]} is told to devices, and no session holds it"
+                raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
+            if request.filter is not None:
+                check_filter(request.filter, self._interests.limits)
             options = Options(
                 filter_text=request.filter,
                 ttl_us=None if request.ttl is None else request.ttl * _SECOND_US,
