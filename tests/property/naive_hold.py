@@ -194,7 +194,7 @@ class NaiveHold:
         return [seq for seq in sent if self._is_exactly_once(session, device, seq)]
 
     def _unsend(self, session: str, device: str, sent_seq: int | None) -> None:
-        if session.startswith("$mqtt/") and sent_seq is not None:
+        if sent_seq is not None:
             unsent = {n for s, d, n in self.flights if (s, d) == (session, device) and n > sent_seq}
             self.handed -= {(device, seq) for seq in unsent}
 

@@ -329,7 +329,6 @@ def test_receive_maximum_paces_what_was_held_and_what_arrives_meanwhile_comes_be
     assert found == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
-@pytest.mark.xfail(reason="a live copy of QoS 0 waits only behind others of QoS 0, and overtakes what is paced")
 def test_what_arrives_at_qos_0_while_older_ones_wait_comes_behind_them(rig: Rig) -> None:
     """What arrives meanwhile comes behind, whatever its QoS."""
     _make(rig, "ann")

@@ -136,7 +136,6 @@ class Client:
         "id_bytes",
         "link",
         "queue",
-        "queued_at_once",
         "queued_bytes",
         "received",
         "receiving",
@@ -168,8 +167,6 @@ class Client:
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
-        self.queued_at_once = 0
-        """How many of them are of QoS 0: what is behind them must not overtake them."""
         self.sent_seq = 0
         """The last number that was sent, of those that the hold holds; they are sent in order."""
         self._again: list[Outgoing] = []
@@ -189,7 +186,6 @@ class Client:
         """Let something wait for its turn."""
         self.queue.append(out)
         self.queued_bytes += len(out.message.body)
-        self.queued_at_once += not out.qos
 
     def land(self) -> None:
         """Take down what was in flight: the connection is gone, and the hold hands it over again.
@@ -201,7 +197,7 @@ class Client:
         self.flying.clear()
         self.queue.clear()
         self._also.clear()
-        self.queued_bytes = self.queued_at_once = 0
+        self.queued_bytes = 0
         self.receiving.clear()
 
     def put_again(self) -> None:
@@ -218,7 +214,6 @@ class Client:
         if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
             return None
         if not self.queue[0].qos:  # it is its own receipt, so there is nothing to wait for
-            self.queued_at_once -= 1
             return self._next()
         if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
             return None
@@ -260,7 +255,7 @@ class Client:
         for identifier, out in self.flying.items():
             self.flying[identifier] = _without(out, session)
         waiting, self.queue = self.queue, deque()
-        self.queued_bytes = self.queued_at_once = 0
+        self.queued_bytes = 0
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)

@@ -84,6 +84,7 @@ class Broker:
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
         self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
+        state.most_queued_bytes = config.limits.send_buffer_bytes
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
         self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)

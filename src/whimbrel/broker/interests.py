@@ -107,7 +107,7 @@ class Interests:
         assert subscription.subject_filter is not None
         session = subscription.session
         if not is_private(session):
-            self._check_named(subscription, rights)
+            self._check_named(subscription, rights, client.id)
         if self.is_refusing:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
         _, plain = split_share(subscription.subject_filter)
@@ -118,9 +118,9 @@ class Interests:
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
 
-    def _check_named(self, subscription: Subscription, rights: frozenset[Right]) -> None:
+    def _check_named(self, subscription: Subscription, rights: frozenset[Right], device: str) -> None:
         session = subscription.session
-        self.check_right(session, rights)
+        self.check_right(session, rights, device)
         if is_shared(subscription.subject_filter):
             reason = "a shared subscription in a named session"
             raise ProtocolError(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
@@ -133,9 +133,10 @@ class Interests:
             reason = f"max of all subscriptions together would be more than {self._most_held}"
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
-    def check_right(self, session: str, rights: frozenset[Right]) -> None:
-        """Refuse a change of a named session's subscriptions without the right to it."""
-        if session in self._state.deleting or Right.CHANGE_SUBSCRIPTIONS not in rights:
+    def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
+        """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
+        is_ending = session in self._state.deleting or self._state.changing.get(session, device) != device
+        if is_ending or Right.CHANGE_SUBSCRIPTIONS not in rights:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
 
     def put(self, link: Link, client: Client, subscription: Subscription, retain_handling: int, now: int) -> None:
@@ -211,7 +212,7 @@ class Interests:
                 options = options_of(packet.properties.user, self.limits)
                 session = _session(link, client, options, topic_filter)
                 if not is_private(session):
-                    self.check_right(session, link.rights.get(session, frozenset()))
+                    self.check_right(session, link.rights.get(session, frozenset()), client.id)
                 identity = identity_of(topic_filter, options, self.limits)
             except ProtocolError as error:
                 codes.append(error.code)

@@ -46,6 +46,8 @@ _SECOND_US = 1_000_000
 _ANSWERS = SESSIONS + "answer"
 _AT_LEAST_ONCE = 1
 _MOST_LISTED = 1_000
+_RETAINED_TOO, _NOTHING_RETAINED = 0, 2
+"""Retain handling, as SUBSCRIBE says it (MQTT 5, 3.8.3.1)."""
 _NEEDED: Mapping[str, Right] = {
     "join": Right.JOIN,
     "show": Right.JOIN,
@@ -91,8 +93,6 @@ class Sessions:
         self._visitors, self._interests, self._delivering, self._questions = visitors, interests, delivering, questions
         self._rng = rng
         self.door = Doorkeeper(state, visitors, questions, key=rng.randbytes(MIN_SALT_BYTES))
-        self._changing: set[str] = set()
-        """Sessions whose making or new access waits for the disk."""
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
         self._verbs: Mapping[str, Callable[[_Asked, Joining, int], None]] = {
@@ -132,7 +132,7 @@ class Sessions:
 
     def is_changing(self, link: Link) -> bool:
         """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
-        return any(joining.session in self._changing for joining in link.joining)
+        return any(joining.session in self._state.changing for joining in link.joining)
 
     def _is_full(self, session: str, device: str) -> bool:
         hold = self._state.hold
@@ -181,7 +181,7 @@ class Sessions:
         session = request.session
         if not asked.is_here:
             return
-        if session in self._changing or session in self._state.deleting:
+        if session in self._state.changing or session in self._state.deleting:
             self._journal.then(partial(self._begin, asked, now))
         elif request.verb == "create":
             self._create(asked, now)
@@ -190,8 +190,9 @@ class Sessions:
         elif request.password is None and session in asked.link.rights:
             joining = Joining(session, request.receipt, asked.link.rights[session], self._state.hold.access(session))
             self._do(asked, joining, now)
-        elif request.verb == "leave" and request.device is None:
-            self._refuse(asked, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+        elif request.verb == "leave" and request.device in {None, asked.client.id}:
+            # Whoever has joined before may leave without joining again.
+            self._leave(asked, Joining(session, request.receipt, frozenset(), None), now)
         else:
             wanted = Wanted(session=session, password=request.password, mode=request.receipt)
             refuse = partial(self._turn_away, asked)
@@ -214,7 +215,7 @@ class Sessions:
         is_own = verb == "leave" and asked.request.device in {None, asked.client.id}
         if not joining.rights or (not is_own and _NEEDED[verb] not in joining.rights):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
-        elif joining.session in self._changing or not self.door.is_as_it_was(joining):
+        elif joining.session in self._state.changing or not self.door.is_as_it_was(joining):
             self._journal.then(partial(self._begin, asked, now))
         else:
             self._verbs[verb](asked, joining, now)
@@ -225,7 +226,7 @@ class Sessions:
         request, hold = asked.request, self._state.hold
         if hold.has(request.session):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
-        elif hold.named_count + sum(not hold.has(each) for each in self._changing) >= self._settings.count:
+        elif hold.named_count + sum(not hold.has(each) for each in self._state.changing) >= self._settings.count:
             reason = f"{self._settings.count} sessions, no more are allowed"
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
         elif request.passwords is not None:
@@ -260,10 +261,10 @@ class Sessions:
         session = asked.request.session
         if not asked.is_here:
             return
-        if session in self._changing or session in self._state.deleting or self._state.hold.has(session):
+        if session in self._state.changing or session in self._state.deleting or self._state.hold.has(session):
             self._journal.then(partial(self._begin, asked, now))  # somebody was faster
             return
-        self._changing.add(session)
+        self._state.changing[session] = asked.client.id
         self._enter_change(asked, SessionChange.CREATED, access, self._changed, now)
 
     def _enter_change(
@@ -286,7 +287,7 @@ class Sessions:
         self._journal.enter(fact, partial(apply, asked, fact), is_owed=True)
 
     def _changed(self, asked: _Asked, fact: SessionChanged) -> None:
-        self._changing.discard(fact.session)
+        self._state.changing.pop(fact.session, None)
         self._state.replay(fact)
         self._answer(asked, {"session": fact.session})
 
@@ -301,10 +302,10 @@ class Sessions:
     def _set_access_to(self, asked: _Asked, joining: Joining, access: str | None, now: int) -> None:
         if not asked.is_here:
             return
-        if joining.session in self._changing or not self.door.is_as_it_was(joining):
+        if joining.session in self._state.changing or not self.door.is_as_it_was(joining):
             self._journal.then(partial(self._begin, asked, now))
             return
-        self._changing.add(joining.session)
+        self._state.changing[joining.session] = asked.client.id
         self._enter_change(asked, SessionChange.ACCESS, access, self._access_changed, now)
 
     def _access_changed(self, asked: _Asked, fact: SessionChanged) -> None:
@@ -359,7 +360,9 @@ class Sessions:
     def _leave(self, asked: _Asked, joining: Joining, now: int) -> None:
         device = asked.request.device or asked.client.id
         if not self._state.hold.is_member(joining.session, device):
-            self._refuse(asked, ReasonCode.NOT_AUTHORIZED, f"{device[:40]!r} is no device of this session")
+            is_own = device == asked.client.id  # who has nothing to do with the session learns nothing of it
+            reason = NOT_ALLOWED if is_own else f"{device[:40]!r} is no device of this session"
+            self._refuse(asked, ReasonCode.NOT_AUTHORIZED, reason)
         else:
             self._enter_leaving(device, joining.session, asked.client.id, asked, now)
 
@@ -417,7 +420,9 @@ class Sessions:
         except InvalidValueError as error:
             self._refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
             return
-        self._interests.put(asked.link, asked.client, subscription, 0, self._journal.now(now))
+        is_here = joining.session in asked.link.rights  # else what is retained would come to somebody who is not
+        handling = _RETAINED_TOO if is_here else _NOTHING_RETAINED
+        self._interests.put(asked.link, asked.client, subscription, handling, self._journal.now(now))
         told = {"session": joining.session, "subscription": subscription_tree(subscription)}
         self._journal.then(partial(self._answer, asked, told))
 

@@ -26,6 +26,7 @@ from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import Hold
 from whimbrel.log.compact import receipt_prefix
 from whimbrel.log.records import BODY, body_of, row_from
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -69,6 +70,10 @@ class BrokerState:
         self.wills: set[str] = set()
         """Clients whose wills wait."""
         self.hold.changes()  # from now on it notes what changes
+        self.most_queued_bytes = INT64_MAX
+        """How much may wait for a client before what nobody promised it is dropped."""
+        self.changing: dict[str, str] = {}
+        """Named sessions whose making or new access waits for the disk, and the device that asked for it."""
         self.deleting: set[str] = set()
         """Named sessions whose end waits for the disk."""
         self.subscribed: dict[str, dict[Identity, int]] = {}
@@ -299,9 +304,13 @@ class BrokerState:
         message = current if current is not None and current.seq == command.seq else self.messages.get(command.seq)
         if message is None:
             return
-        if not command.qos and not command.is_held and not client.queued_at_once:
-            self._hand_over_live(client, message, command, now)
-            return
+        if not command.qos and not command.is_held:
+            if not _comes_behind(client, command):
+                self._hand_over_live(client, message, command, now)
+                return
+            if client.queued_bytes > self.most_queued_bytes:  # nobody promised it, and nothing else bounds it
+                self.counters.dropped += 1
+                return
         terms = tuple(self.terms(session, identities, command.device) for session, identities in command.sessions)
         identifiers: tuple[int, ...] = ()
         keeps_retain = False
@@ -472,6 +481,11 @@ class BrokerState:
         else:
             self.messages[message.seq] = message
             self.held_bytes += message.size
+
+
+def _comes_behind(client: Client, command: HandOver) -> bool:
+    """Tell whether a live copy of QoS 0 waits behind what waits: in a named session everything comes in its order."""
+    return bool(client.queue) and any(not is_private(session) for session, _ in command.sessions)
 
 
 def _message(node: str, body: bytes) -> Message:

@@ -626,8 +626,8 @@ class Hold:
             member.is_present = False
             self._touch(("member", name, device))
             begun: dict[int, tuple[Identity, ...]] = {}
+            self._unsend(device, member, INT64_MAX if sent_seq is None else sent_seq)
             if session.is_private:
-                self._unsend(device, member, INT64_MAX if sent_seq is None else sent_seq)
                 begun = self._begun(session, device, member)
             self._let_go(session, device, member, out, begun=begun)
         return out

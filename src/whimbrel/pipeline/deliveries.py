@@ -30,7 +30,7 @@ from whimbrel.pipeline.matches import Matching, Shipped, ship
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.versions import PackedVersions
 
-__all__ = ["LogTables", "deliveries", "other_events", "published_events"]
+__all__ = ["LogTables", "deliveries", "last_times", "other_events", "published_events"]
 
 _GROUPS_PER_CORE = 4
 """Groups that are folded on their own: a few for each core, so that none waits long for the last, and no more, because
@@ -76,7 +76,7 @@ def deliveries(
         groups = _GROUPS_PER_CORE * log.publications.sparkSession.sparkContext.defaultParallelism
     components = _components(log, groups)
     events = _events(log, components, groups)
-    ends = {row["node"]: row["last"] for row in _last_times(log)}
+    ends = {row["node"]: row["last"] for row in last_times(log)}
     folding = partial(fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
     ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(folding, SCHEMAS["deliveries"])
@@ -100,7 +100,7 @@ def _pairs(table: DataFrame) -> dict[str, list[tuple[str, str]]]:
     return {node: sorted(found) for node, found in pairs.items()}
 
 
-def _last_times(log: LogTables) -> list[Any]:
+def last_times(log: LogTables) -> list[Any]:
     """Return for each node the time of its last fact, in microseconds."""
     times = [(log.numbered, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
     times += [(log.sessions, "changed_at"), (log.receipts, "handed_at")]
