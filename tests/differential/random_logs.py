@@ -42,7 +42,7 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
     now = 1_000_000
     joined: set[tuple[str, str]] = set()
     published: list[int] = []
-    for seq in range(count):
+    for seq in range(1, count + 1):  # as a log numbers its facts
         now += random.choice((0, 0, 1, 3, 10))
         number = {"node": node, "seq": seq}
         kind = random.random()

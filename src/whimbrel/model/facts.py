@@ -117,7 +117,7 @@ class PresenceChanged:
     session_expiry_us: int | None = None
     """How long the device's private session outlives its connection; ``None``: not said."""
     sent_seq: int | None = None
-    """The last notification that was sent to a device that disconnected; ``None``: nobody knows, so any may have been."""
+    """The last notification sent to a device that disconnected; ``None``: nobody knows, so any may have been."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)
