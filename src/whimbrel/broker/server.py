@@ -132,6 +132,7 @@ class _Stream(asyncio.Protocol):
         if self.link is not None and self.server.failure is None:
             self.server.broker.closed(self.link, microseconds())
             self.server.flush_soon()
+            self.link = None  # else the two would hold each other until the garbage collector comes by
         self.server.streams.discard(self)
 
 

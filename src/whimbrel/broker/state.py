@@ -17,7 +17,7 @@ from whimbrel.broker.messages import Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
 from whimbrel.broker.routes import OPEN, Found, Routes
 from whimbrel.broker.sending import Sender
-from whimbrel.broker.telling import changed_subscription, is_told, subscriptions_of
+from whimbrel.broker.telling import changed_subscription, is_told, listens, subscriptions_of
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
@@ -78,7 +78,9 @@ class BrokerState:
         """Named sessions whose end waits for the disk."""
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """What sessions subscribe to, or will once the disk has it, and how many each asks to be held."""
-        self._terms: dict[tuple[str, tuple[Identity, ...], str], Terms] = {}
+        self._terms: dict[str, dict[tuple[str, tuple[Identity, ...]], Terms]] = {}
+        """By session, device and subscriptions."""
+        self._terms_known = 0
         self._touched: set[Key] = set()
         self._current: Message | None = None
         self._changer: str | None = None
@@ -171,7 +173,7 @@ class BrokerState:
         else:
             self.routes.put(subscription)
             self.subscribed.setdefault(subscription.session, {})[identity] = subscription.max_held or 0
-        self._terms.clear()
+        self._forget_terms(subscription.session)
         self._changer = fact.device
         self.perform(commands, fact.changed_at)
         self._changer = None
@@ -181,7 +183,7 @@ class BrokerState:
         if fact.change is SessionChange.DELETED:
             for subscription in self.hold.subscriptions(fact.session):
                 self.routes.remove(fact.session, (subscription.subject_filter, subscription.name))
-            self._terms.clear()
+            self._forget_terms(fact.session)
             self.subscribed.pop(fact.session, None)
             if not is_private(fact.session):
                 for device in self.hold.members(fact.session):
@@ -270,6 +272,8 @@ class BrokerState:
         client = self.clients.get(command.device)
         if self.sender is None or client is None or client.link is None or is_private(command.session):
             return
+        if not listens(self.subscribed.get(client.session, ())):
+            return
         if isinstance(command, TellAll):
             message = subscriptions_of(command.session, command.subscriptions)
         else:
@@ -319,7 +323,8 @@ class BrokerState:
             keeps_retain = keeps_retain or each.keeps_retain
         retain = message.retain and keeps_retain
         client.put(Outgoing(message, command.qos, retain, command.is_again, identifiers, terms))
-        self.ready.append(client)
+        if not self.ready or self.ready[-1] is not client:
+            self.ready.append(client)
 
     def _hand_over_live(self, client: Client, message: Message, command: HandOver, now: int) -> None:
         """Send a QoS 0 copy, which needs no receipt, and so no terms."""
@@ -339,17 +344,25 @@ class BrokerState:
 
     def terms(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
         """Return what the subscriptions say about handing over."""
-        found = self._terms.get((session, identities, device))
+        of_session = self._terms.get(session)
+        found = None if of_session is None else of_session.get((device, identities))
         if found is None:
-            if len(self._terms) >= _MOST_TERMS:  # content filters combine in more ways than can be remembered
+            if self._terms_known >= _MOST_TERMS:  # content filters combine in more ways than can be remembered
                 self._terms.clear()
-            found = self._terms[session, identities, device] = Terms(
+                self._terms_known = 0
+            found = Terms(
                 session,
                 identities,
                 *self._options(session, identities),
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
             )
+            self._terms.setdefault(session, {})[device, identities] = found
+            self._terms_known += 1
         return found
+
+    def _forget_terms(self, session: str) -> None:
+        """Forget what a session's subscriptions said: they are others now."""
+        self._terms_known -= len(self._terms.pop(session, ()))
 
     def _options(self, session: str, identities: tuple[Identity, ...]) -> tuple[tuple[int, ...], bool]:
         """Return the identifiers of subscriptions, and whether any wants retain as it was published."""

@@ -18,6 +18,7 @@ __all__ = [
     "SESSIONS",
     "changed_subscription",
     "is_told",
+    "listens",
     "put_out",
     "subscription_tree",
     "subscriptions_of",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 SESSIONS = "$whimbrel/session/"
+_OWN = "$whimbrel/"
 _SECOND_US = 1_000_000
 
 
@@ -73,11 +75,14 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
     }
 
 
+def listens(subscribed: Iterable[Identity]) -> bool:
+    """Tell whether one of these subscriptions may ask for anything that is told."""
+    return any(wanted is not None and wanted.startswith(_OWN) for wanted, _ in subscribed)
+
+
 def is_told(topic: str, subscribed: Iterable[Identity]) -> bool:
     """Tell whether one of these subscriptions asks for what is told under *topic*."""
-    return any(
-        wanted is not None and wanted.startswith(SESSIONS[:1]) and matches(wanted, topic) for wanted, _ in subscribed
-    )
+    return any(wanted is not None and wanted.startswith(_OWN) and matches(wanted, topic) for wanted, _ in subscribed)
 
 
 def _message(topic: str, tree: Mapping[str, object]) -> Message:

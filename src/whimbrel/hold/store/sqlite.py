@@ -113,10 +113,7 @@ class SqliteStore:
         whole("applied", applied, self._applied, INT64_MAX)
         with self._translated(), self._transaction():
             self._connection.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", map(encode_key, drop))
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)",
-                ((*encode_key(key), _sealed(value, *encode_key(key))) for key, value in put.items()),
-            )
+            self._connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", map(_row, put.items()))
             self._write_applied(applied)
         self._applied = applied
 
@@ -187,6 +184,11 @@ class SqliteStore:
             if _sealed(value, kind, encoded) == sealed:
                 return value
         raise self._corrupt("a row does not have its checksum")
+
+
+def _row(row: tuple[Key, bytes]) -> tuple[str, bytes, bytes]:
+    kind, encoded = encode_key(row[0])
+    return kind, encoded, _sealed(row[1], kind, encoded)
 
 
 def _sealed(value: bytes, kind: str, encoded: bytes) -> bytes:
