@@ -44,7 +44,7 @@ from whimbrel.model.subscription import InterestChange, SubscriptionIdentity
 __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
-_MANY = 1_000
+_MANY = 250
 _MOST_TERMS = 10_000
 _OWN_KINDS = frozenset({"notification", "retained", "client"})
 
