@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from whimbrel.match.bodies import Bodies
 from whimbrel.match.delta import Delta
 from whimbrel.match.events import Encoder, joined
 from whimbrel.match.kernels import Events
@@ -226,6 +227,9 @@ class ContentIndex:
 
     def match_rows(self, rows: Sequence[Attributes], *, beside: Beside | None = None) -> tuple[Any, Any]:
         """Match many; return row numbers and handles, rows ascending."""
+        if isinstance(rows, Bodies):
+            bodies = rows
+            return self._match_many(lambda encoder: encoder.bodies(bodies), rows, beside)
         return self._match_many(lambda encoder: encoder.rows(rows), rows, beside)
 
     def match_arrow(self, column: Any, *, beside: Beside | None = None) -> tuple[Any, Any]:

@@ -56,7 +56,7 @@ class PackedIndex:
         handles: int,
     ) -> None:
         self.arrays = arrays
-        self.encoder = Encoder(columns, patterns)
+        self.encoder = Encoder(columns, patterns, seed=int(arrays.seed[0]))
         self._columns = columns
         self._patterns = patterns
         self.handles = handles
