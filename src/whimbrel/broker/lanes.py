@@ -11,8 +11,8 @@ the connection, is looked at every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from whimbrel.broker.clients import Client, Outgoing, Terms
 from whimbrel.broker.messages import Message
@@ -25,7 +25,10 @@ from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
 
-__all__ = ["Lane", "Lanes"]
+__all__ = ["Lane", "Lanes", "Others"]
+
+Others: TypeAlias = dict[Client, tuple[int, ...]]
+"""Clients who are to have a copy, and the identifiers of their subscriptions."""
 
 _REMEMBERED = 100_000
 _LENGTHS = 256
@@ -62,14 +65,14 @@ class Lane:
                 return True
         return False
 
-    def send(self, payload: bytes, sender: Sender, others: Collection[Client] = ()) -> None:
-        """Send everybody who is here a copy at QoS 0; *others*, whose subscriptions say nothing more, too."""
+    def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> None:
+        """Send everybody who is here a copy at QoS 0, and *others* too."""
         length = len(payload)
         old = new = b""
         sent = 0
         everybody = self._identifiers
         if others:
-            everybody = {**dict.fromkeys(others, ()), **everybody} if everybody else dict.fromkeys(others, ())
+            everybody = {**others, **everybody} if everybody else others
         for client, identifiers in everybody.items():
             link = client.link
             if link is None or link.closing is not None:
@@ -131,8 +134,8 @@ class Lanes:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
         self._lanes: dict[str, Lane | None] = {}
-        self._plain: dict[int, Client | None] = {}
-        """By handle of a subscription by content: whose it is, if it says nothing more than that."""
+        self._plain: dict[int, Client] = {}
+        """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
 
     def get(self, subject: str) -> Lane | None:
         """Return the lane of those who want *subject* whatever its content; None if the hold has to be asked."""
@@ -153,24 +156,25 @@ class Lanes:
         lane = self.get(subject)
         return lane if lane is None or lane.found is found else self._lane(subject, found)
 
-    def others(self, handles: Iterable[int]) -> dict[Client, None] | None:
-        """Return whom content adds at QoS 0, where that is all there is to say; call ``get`` before."""
-        plain = self._plain
+    def others(self, handles: Iterable[int]) -> Others | None:
+        """Return whom content adds at QoS 0, if the hold need not be asked; call ``get`` before."""
         try:
-            found = dict.fromkeys([plain[handle] for handle in handles])
+            return dict.fromkeys(map(self._plain.__getitem__, handles), ())
         except KeyError:
-            if len(plain) >= _REMEMBERED:
-                plain.clear()
-            plain.update((handle, self._whose(handle)) for handle in handles)
-            found = dict.fromkeys([plain[handle] for handle in handles])
-        return None if None in found else cast("dict[Client, None]", found)
+            return self._new_others(handles)
 
-    def _whose(self, handle: int) -> Client | None:
-        session, identity = self._state.routes.whose(handle)
-        subscription = self._subscription(session, identity)
-        if subscription is None or subscription.identifier is not None:
-            return None
-        return self._state.clients.get(client_of(session) or "")
+    def _new_others(self, handles: Iterable[int]) -> Others | None:
+        state, found = self._state, list[Client]()
+        if len(self._plain) >= _REMEMBERED:
+            self._plain.clear()
+        for handle in handles:
+            session, identity = state.routes.whose(handle)
+            client, subscription = state.clients.get(client_of(session) or ""), self._subscription(session, identity)
+            if client is None or subscription is None or subscription.identifier is not None:
+                return None
+            self._plain[handle] = client
+            found.append(client)
+        return dict.fromkeys(found, ())
 
     def _lane(self, subject: str, found: Found) -> Lane | None:
         state = self._state

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 
 from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.journal import Journal
-from whimbrel.broker.lanes import Lane, Lanes
+from whimbrel.broker.lanes import Lane, Lanes, Others
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import OPEN, Found, Secured
 from whimbrel.broker.sending import Sender
@@ -98,7 +98,7 @@ class Publishing:
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
         most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
-        others: Collection[Client] | None = ()
+        others: Others | None = None
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if qos > most or retain or properties is not NO_PROPERTIES or waiting:
                 break
@@ -110,7 +110,7 @@ class Publishing:
                 if others is None:
                     break
             else:
-                others = ()
+                others = None
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:
@@ -142,16 +142,14 @@ class Publishing:
         routes = self._state.routes
         if not routes.has_content:
             return [()] * len(packets)
+        subjects, texts, *_, properties = zip(*packets, strict=True)
         given = {
-            at: attributes_of(
-                packet.payload, packet.properties.user, content_type=packet.properties.text(Property.CONTENT_TYPE)
-            )
-            for at, packet in enumerate(packets)
-            if packet.properties is not NO_PROPERTIES
+            at: attributes_of(text, each.user, content_type=each.text(Property.CONTENT_TYPE))
+            for at, (text, each) in enumerate(zip(texts, properties, strict=True))
+            if each is not NO_PROPERTIES
         }
-        bodies = Bodies([packet.payload for packet in packets], given)
         is_open = all(each is OPEN for each in secured)
-        return routes.by_content([packet.topic for packet in packets], bodies, None if is_open else secured)
+        return routes.by_content(subjects, Bodies(texts, given), None if is_open else secured)
 
     def _found(self, packet: Publish, secured: Secured) -> Found:
         """Return everybody who wants a publication, and may have it."""
