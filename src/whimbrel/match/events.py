@@ -63,7 +63,7 @@ class Encoder:
             names = self._names = Names(self.plain, derived, self._seed)
         texts = bodies.texts()
         text = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
-        ends = np.cumsum([len(each) for each in texts], dtype=np.int64)
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         room, hard = len(texts) * names.most, np.zeros(len(texts), np.uint8)
         items = Events(
             row_start=np.empty(len(texts) + 1, np.int64),

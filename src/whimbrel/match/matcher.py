@@ -283,10 +283,10 @@ class Matcher:
     def _match_content(self, subjects: Sequence[str | None] | None, attributes: Any) -> tuple[Any, Any]:
         beside = None
         if subjects is not None and self._with_subject:
-            numbers: dict[str | None, int] = {None: -1}
-            chosen = [numbers.setdefault(subject, len(numbers) - 1) for subject in subjects]
-            known = [subject_attributes(subject) for subject in numbers if subject is not None]
-            beside = Beside(known, np.array(chosen, np.int64))
+            known = [subject for subject in dict.fromkeys(subjects) if subject is not None]
+            numbers: dict[str | None, int] = {None: -1, **{subject: number for number, subject in enumerate(known)}}
+            chosen = np.fromiter(map(numbers.__getitem__, subjects), np.int64, len(subjects))
+            beside = Beside([subject_attributes(subject) for subject in known], chosen)
         if isinstance(attributes, Sequence):
             return self._content.match_rows(attributes, beside=beside)
         return self._content.match_arrow(attributes, beside=beside)

@@ -294,7 +294,7 @@ class Workspace:
         table = self._table.copy()
         write_addresses(table, events._asdict())
         rows = events.row_start.size - 1
-        room = max(64, 4 * rows)
+        room = max(64, 8 * rows)
         row = 0
         parts: list[Matches] = []
         while row < rows:
