@@ -313,7 +313,8 @@ class Traffic:
     def _publish_plainly(self, peer: Peer) -> None:
         """Publish at QoS 0 and without any options, when nobody waits for the disk."""
         self.settle()
-        peer.send(*(Publish(self.random.choice(TOPICS), self._body()) for _ in range(self.random.choice((1, 4, 9)))))
+        count = self.random.choice((1, 4, 20))
+        peer.send(*(Publish(self.random.choice(TOPICS), self._body()) for _ in range(count)))
 
     def _properties(self, voice: Voice) -> Properties:
         random = self.random

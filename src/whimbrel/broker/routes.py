@@ -27,6 +27,8 @@ Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
 _REMEMBERED = 100_000
+_FEW = 10
+"""Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
 
 class Secured(NamedTuple):
@@ -126,9 +128,12 @@ class Routes:
 
         Without *secured* all are open.
         """
-        if len(subjects) == 1:
-            keys, deliver_insecure = OPEN if secured is None else secured[0]
-            return [self._matcher.match_parts(subjects[0], attributes[0], keys, deliver_insecure=deliver_insecure)]
+        if len(subjects) < _FEW:
+            each_secured = [OPEN] * len(subjects) if secured is None else secured
+            return [
+                self._matcher.match_parts(subject, shown, keys, deliver_insecure=is_free)
+                for subject, shown, (keys, is_free) in zip(subjects, attributes, each_secured, strict=True)
+            ]
         rows, found = self._matcher.match_batch(
             subjects,
             attributes,
