@@ -68,13 +68,18 @@ def test_lanes_make_no_difference(
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
 
+@pytest.mark.parametrize("has_content", [False, True])
 @pytest.mark.parametrize("seed", range(CASES // 2))
 def test_lanes_make_no_difference_beside_named_sessions(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    has_content: bool,  # noqa: FBT001 # pytest's parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A device may be in sessions that the hold is asked for, and be sent what it is not asked for."""
-    ours = SessionTraffic(Rig(tmp_path / "lanes"), seed)
-    _check_alike(ours, SessionTraffic(_without_lanes(tmp_path / "hold", monkeypatch), seed))
+    ours = SessionTraffic(Rig(tmp_path / "lanes"), seed, has_content=has_content)
+    slow = _without_lanes(tmp_path / "hold", monkeypatch)
+    _check_alike(ours, SessionTraffic(slow, seed, has_content=has_content))
 
 
 def _check_alike(ours: Traffic, theirs: Traffic) -> None:
