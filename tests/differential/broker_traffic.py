@@ -35,6 +35,7 @@ __all__ = ["Traffic", "Voice"]
 
 TOPICS = ("a", "a/b", "a/b/c", "b", "b/a", "$x/a")
 FILTERS = ("a", "a/b", "a/#", "a/+", "#", "+", "+/a", "b", "$x/#", "$share/g/a", "$share/g/#", "$share/h/a/#")
+CONTENT = ("n > 3", "n < 3", "n == 1", "n != 0", "require(n)", "begins-with(n, '1')", "id > 9 && n > 1")
 MOST_UNFINISHED = 20
 """Fewer than a client of 5.0 may have without an answer."""
 
@@ -128,13 +129,23 @@ class Voice:
 
 
 class Traffic:
-    """Clients at one broker, driven by *seed*; *is_stable* ones neither lose sessions nor what was published."""
+    """Clients at one broker, driven by *seed*; *is_stable* ones neither lose sessions nor what was published.
+
+    With *has_content* they ask for content, more often than not.
+    """
 
     def __init__(
-        self, rig: Rig, seed: int, *, clients: int = 5, is_stable: bool = False, has_wills: bool = True
+        self,
+        rig: Rig,
+        seed: int,
+        *,
+        clients: int = 5,
+        is_stable: bool = False,
+        has_wills: bool = True,
+        has_content: bool = False,
     ) -> None:
         self.rig, self.random = rig, Random(seed)
-        self.is_stable, self.has_wills = is_stable, has_wills
+        self.is_stable, self.has_wills, self.has_content = is_stable, has_wills, has_content
         self.voices = [Voice(f"c{number}", self.random.choice((V5, V311))) for number in range(clients)]
         self.bodies = 0
         self.others: list[Callable[[], None]] = []
@@ -256,6 +267,13 @@ class Traffic:
         identifiers = (random.randrange(1, 200),) if is_new and random.random() < 0.3 else ()
         user = (random.choice((("max", "0"), ("max", "2"), ("ttl", "3"), ("filter", "n > 3"))),)
         is_special = is_new and random.random() < 0.15
+        if is_new and self.has_content and random.random() < 0.8:
+            if random.random() < 0.7:  # without any options
+                requests, identifiers = (SubscriptionRequest(random.choice(("a/#", "#", "+"))),), ()
+            for name in "xyz":
+                about = (("filter", random.choice(CONTENT)), ("name", name))
+                voice.peer.send(Subscribe(1, requests, Properties(user=about, identifiers=identifiers)))
+            return
         voice.peer.send(Subscribe(1, requests, Properties(user=user if is_special else (), identifiers=identifiers)))
 
     def subscribe_all(self, qos_of: Callable[[Voice], int], filter_of: Callable[[Voice], str]) -> None:
@@ -271,6 +289,9 @@ class Traffic:
 
     def _publish(self, voice: Voice) -> None:
         if voice.peer is None:
+            return
+        if self.has_content and self.random.random() < 0.5:
+            self._publish_plainly(voice.peer)
             return
         packets = []
         for _ in range(self.random.choice((1, 1, 2, 4))):
@@ -288,6 +309,12 @@ class Traffic:
                 voice.unfinished[packet_id] = packet
             packets.append(packet)
         voice.peer.send(*packets)
+
+    def _publish_plainly(self, peer: Peer) -> None:
+        """Publish at QoS 0 and without any options, when nobody waits for the disk."""
+        self.settle()
+        count = self.random.choice((1, 4, 20))
+        peer.send(*(Publish(self.random.choice(TOPICS), self._body()) for _ in range(count)))
 
     def _properties(self, voice: Voice) -> Properties:
         random = self.random

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from broker_rig import Peer, Rig
-from broker_traffic import FILTERS, MOST_UNFINISHED, Traffic, Voice
+from broker_traffic import CONTENT, FILTERS, MOST_UNFINISHED, Traffic, Voice
 
 from whimbrel.hold.private import is_private
 from whimbrel.mqtt.packets import V5, Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will
@@ -20,8 +20,8 @@ PLAIN_FILTERS = tuple(each for each in FILTERS if not each.startswith("$share"))
 class SessionTraffic(Traffic):
     """Clients that share sessions, which are open to all: passwords would only take time."""
 
-    def __init__(self, rig: Rig, seed: int, *, clients: int = 5) -> None:
-        super().__init__(rig, seed, clients=clients)
+    def __init__(self, rig: Rig, seed: int, *, clients: int = 5, has_content: bool = False) -> None:
+        super().__init__(rig, seed, clients=clients, has_content=has_content)
         self.others.append(self._session_changes)
 
     def existing(self) -> list[str]:
@@ -141,6 +141,8 @@ class SessionTraffic(Traffic):
             return
         if self.random.random() < 0.3:
             user = (*user, ("name", self.random.choice("xy")))
+        if self.has_content and self.random.random() < 0.5:
+            user = (*user, ("filter", self.random.choice(CONTENT)))
         identifiers = (self.random.randrange(1, 200),) if self.random.random() < 0.3 else ()
         requests = (SubscriptionRequest(wanted, self.random.randrange(3)),)
         voice.peer.send(Subscribe(1, requests, Properties(user=user, identifiers=identifiers)))

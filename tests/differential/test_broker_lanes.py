@@ -9,6 +9,7 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
 from session_traffic import SessionTraffic
 
+from whimbrel.broker.lanes import Lanes
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import Found
 from whimbrel.log.reader import read_rows
@@ -26,12 +27,13 @@ def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """
     rig = Rig(folder)
     way = rig.broker._publishing
-    lane_of, is_owed = way._lanes.get, way._is_owed
+    lanes, is_owed = Lanes(rig.state, way.refused_topic), way._is_owed
 
     def is_owed_as_ever(message: Message, found: Found, _lane: None, packet_id: int) -> bool:
-        return is_owed(message, found, lane_of(message.subject), packet_id)
+        return is_owed(message, found, lanes.of(message.subject, found), packet_id)
 
     monkeypatch.setattr(way._lanes, "get", lambda _subject: None)
+    monkeypatch.setattr(way._lanes, "of", lambda _subject, _found: None)
     monkeypatch.setattr(way, "_is_owed", is_owed_as_ever)
     return rig
 
@@ -51,19 +53,33 @@ def _rows(rig: Rig) -> list[tuple[str, dict[str, object]]]:
     return rows
 
 
+@pytest.mark.parametrize("has_content", [False, True])
 @pytest.mark.parametrize("seed", range(CASES))
-def test_lanes_make_no_difference(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_make_no_difference(
+    seed: int,
+    has_content: bool,  # noqa: FBT001 # pytest's parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A fast path that tells a client or the log anything else is not a fast path but another broker."""
-    _check_alike(Traffic(Rig(tmp_path / "lanes"), seed), Traffic(_without_lanes(tmp_path / "hold", monkeypatch), seed))
+    clients = 8 if has_content else 5
+    ours = Traffic(Rig(tmp_path / "lanes"), seed, clients=clients, has_content=has_content)
+    slow = _without_lanes(tmp_path / "hold", monkeypatch)
+    _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
 
+@pytest.mark.parametrize("has_content", [False, True])
 @pytest.mark.parametrize("seed", range(CASES // 2))
 def test_lanes_make_no_difference_beside_named_sessions(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    has_content: bool,  # noqa: FBT001 # pytest's parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A device may be in sessions that the hold is asked for, and be sent what it is not asked for."""
-    ours = SessionTraffic(Rig(tmp_path / "lanes"), seed)
-    _check_alike(ours, SessionTraffic(_without_lanes(tmp_path / "hold", monkeypatch), seed))
+    ours = SessionTraffic(Rig(tmp_path / "lanes"), seed, has_content=has_content)
+    slow = _without_lanes(tmp_path / "hold", monkeypatch)
+    _check_alike(ours, SessionTraffic(slow, seed, has_content=has_content))
 
 
 def _check_alike(ours: Traffic, theirs: Traffic) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, count, islice, repeat
+
 import pytest
 
 from whimbrel.match.content import ContentIndex
+from whimbrel.match.segments import Part, Segment, pack_parts
 
 
 @pytest.fixture
@@ -24,6 +28,55 @@ def test_what_stays_is_packed(index: ContentIndex) -> None:
     index.settle()
     assert len(index._state.segments) == 1
     assert sorted(index.match({"level": 5})) == sorted(want)
+
+
+def test_segments_that_stay_are_merged(index: ContentIndex) -> None:
+    """Every segment costs every event; a few that came last are of no account to whoever packs."""
+    for handle in range(20, 420):
+        index.add(handle, f"level > {handle}")
+    index.repack()
+    for handle in range(420, 450):
+        index.add(handle, f"level > {handle}")
+    want = index.match({"level": 440})
+    for _ in range(2):
+        index.settle()
+    assert [segment.handles.size for segment in index._state.segments] == [420, 30]
+    index.settle()
+    assert [segment.handles.size for segment in index._state.segments] == [450]
+    assert sorted(index.match({"level": 440})) == sorted(want)
+
+
+def test_a_few_beside_very_many_are_left_alone(index: ContentIndex) -> None:
+    """Merging everything for the sake of every few would be work without end."""
+    index.repack()
+    for handle in range(20, 1_000):
+        index.add(handle, f"level > {handle}")
+    index.repack(whole=True)
+    for handle in range(1_000, 1_020):
+        index.add(handle, f"level > {handle}")
+    for _ in range(4):
+        index.settle()
+    assert [segment.handles.size for segment in index._state.segments] == [1_000, 20]
+
+
+def test_what_is_packed_during_a_merge_is_merged_after_it() -> None:
+    """Or the last ones of a flood of filters would stay in as many segments as were packed meanwhile."""
+    handles = count()
+
+    def flooded(parts: Sequence[Part]) -> Segment:
+        if len(parts) > 1 and next(flood):  # a merge; and while it is under way:
+            add(6_000)
+        return pack_parts(parts)
+
+    def add(more: int) -> None:
+        for handle in islice(handles, more):
+            index.add(handle, f"level > {handle}")
+
+    flood = chain([True], repeat(False))
+    index = ContentIndex(run=lambda pack: pack(), pack=flooded)
+    add(2_048)
+    assert not next(flood)
+    assert len(index._state.segments) <= 4
 
 
 def test_what_changes_is_not_packed(index: ContentIndex) -> None:

@@ -1,5 +1,7 @@
-"""Lanes: subjects that only plain MQTT sessions want, for their subject alone; the hold is asked only where it must be.
+"""Lanes: publications that only plain MQTT sessions want; the hold is asked only where it must be.
 
+Who wants a publication for its subject alone is remembered by subject. Whom content adds is another matter each time:
+at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
 Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only and its own
 receipt. And a session that ends with its connection is owed nothing after it: what is on its way to it is in its
 client's queue, and the receipt is written down when it comes.
@@ -9,19 +11,24 @@ the connection, is looked at every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from whimbrel.broker.clients import Client, Outgoing, Terms
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import Found
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
+from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import client_of, is_shared
+from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
 
-__all__ = ["Lane", "Lanes"]
+__all__ = ["Lane", "Lanes", "Others"]
+
+Others: TypeAlias = dict[Client, tuple[int, ...]]
+"""Clients who are to have a copy, and the identifiers of their subscriptions."""
 
 _REMEMBERED = 100_000
 _LENGTHS = 256
@@ -37,13 +44,14 @@ class _Seat(NamedTuple):
 
 
 class Lane:
-    """A subject that only private sessions want, by the subject alone."""
+    """A subject that only private sessions want; *found* is who they are."""
 
-    __slots__ = ("_heads", "_seats", "_subject", "subject")
+    __slots__ = ("_heads", "_identifiers", "_seats", "_subject", "found", "subject")
 
-    def __init__(self, subject: str, seats: list[_Seat]) -> None:
+    def __init__(self, subject: str, found: Found, seats: list[_Seat]) -> None:
         self._subject, self.subject = subject, subject.encode()
-        self._seats = seats
+        self.found, self._seats = found, seats
+        self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
         self._heads: dict[tuple[int, int], bytes] = {}
 
     def __bool__(self) -> bool:
@@ -57,12 +65,15 @@ class Lane:
                 return True
         return False
 
-    def send(self, payload: bytes, sender: Sender) -> None:
-        """Send everybody who is here a copy at QoS 0."""
+    def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> None:
+        """Send everybody who is here a copy at QoS 0, and *others* too."""
         length = len(payload)
         old = new = b""
         sent = 0
-        for client, _, terms in self._seats:
+        everybody = self._identifiers
+        if others:
+            everybody = {**others, **everybody} if everybody else others
+        for client, identifiers in everybody.items():
             link = client.link
             if link is None or link.closing is not None:
                 continue
@@ -70,12 +81,12 @@ class Lane:
                 if not old:
                     old = self._head(V311, length) + payload
                 data = old
-            elif link.is_plain and not terms.identifiers:
+            elif link.is_plain and not identifiers:
                 if not new:
                     new = self._head(V5, length) + payload
                 data = new
             else:
-                sender.copy(link, Message.live(self._subject, payload), terms.identifiers, 0, retain=False)
+                sender.copy(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
                 continue
             sent += 1
             link.out.append(data)
@@ -123,36 +134,69 @@ class Lanes:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
         self._lanes: dict[str, Lane | None] = {}
+        self._plain: dict[int, Client] = {}
+        """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
 
     def get(self, subject: str) -> Lane | None:
-        """Return the lane of *subject*; None if the hold has to be asked."""
+        """Return the lane of those who want *subject* whatever its content; None if the hold has to be asked."""
         if self._state.routes.epoch != self._epoch:
             self._epoch = self._state.routes.epoch
             self._lanes.clear()
+            self._plain.clear()
         try:
             return self._lanes[subject]
         except KeyError:
             if len(self._lanes) >= _REMEMBERED:
                 self._lanes.clear()
-            lane = self._lanes[subject] = self._lane(subject)
+            lane = self._lanes[subject] = self._lane(subject, self._state.routes.by_subject(subject))
             return lane
 
-    def _lane(self, subject: str) -> Lane | None:
+    def of(self, subject: str, found: Found) -> Lane | None:
+        """Return the lane of all who were *found* to want a publication, perhaps for its content."""
+        lane = self.get(subject)
+        return lane if lane is None or lane.found is found else self._lane(subject, found)
+
+    def others(self, handles: Iterable[int]) -> Others | None:
+        """Return whom content adds at QoS 0, if the hold need not be asked; call ``get`` before."""
+        try:
+            return dict.fromkeys(map(self._plain.__getitem__, handles), ())
+        except KeyError:
+            return self._new_others(handles)
+
+    def _new_others(self, handles: Iterable[int]) -> Others | None:
+        state, found = self._state, list[Client]()
+        if len(self._plain) >= _REMEMBERED:
+            self._plain.clear()
+        for handle in handles:
+            session, identity = state.routes.whose(handle)
+            client, subscription = state.clients.get(client_of(session) or ""), self._subscription(session, identity)
+            if client is None or subscription is None or subscription.identifier is not None:
+                return None
+            self._plain[handle] = client
+            found.append(client)
+        return dict.fromkeys(found, ())
+
+    def _lane(self, subject: str, found: Found) -> Lane | None:
         state = self._state
-        if state.routes.has_content or self._is_refused(subject):
+        if self._is_refused(subject):
             return None
         seats: list[_Seat] = []
-        for session, identities in state.routes.by_subject(subject):
+        for session, identities in found:
             client = state.clients.get(client_of(session) or "")
             if client is None:
                 return None
             granted = 0
             for identity in identities:
-                subscription = state.hold.subscription(session, identity)
-                if subscription is None or subscription.qos is None:
+                subscription = self._subscription(session, identity)
+                if subscription is None:
                     return None
-                if subscription.no_local or subscription.max_held == 0 or is_shared(identity[0]):
-                    return None
-                granted = max(granted, subscription.qos)
+                granted = max(granted, subscription.qos or 0)
             seats.append(_Seat(client, granted, state.terms(session, identities, client.id)))
-        return Lane(subject, seats)
+        return Lane(subject, found, seats)
+
+    def _subscription(self, session: str, identity: Identity) -> Subscription | None:
+        """Return a subscription that only asks for copies, to everybody who has it and of everything; else None."""
+        found = self._state.hold.subscription(session, identity)
+        if found is None or found.qos is None or found.no_local or found.max_held == 0 or is_shared(identity[0]):
+            return None
+        return found

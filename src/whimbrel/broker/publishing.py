@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import repeat
 
 from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.journal import Journal
-from whimbrel.broker.lanes import Lane, Lanes
+from whimbrel.broker.lanes import Lane, Lanes, Others
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import OPEN, Found, Secured
 from whimbrel.broker.sending import Sender
@@ -18,6 +19,7 @@ from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
+from whimbrel.match.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
@@ -56,14 +58,16 @@ class Publishing:
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
         now = self._journal.now(now)
-        has_keys = bool(link.keyring.publications.hashes)
-        is_open = self._visitors.is_open and not has_keys and not self.is_refusing
-        if is_open and packets[0].qos < _EXACTLY_ONCE:
-            packets = self._passed_live(link, client, packets, now)
+        if self._is_open(link) and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
+            packets = packets[self._passed_live(link, client, packets, repeat(()), now) :]
         while packets and link.closing is None:  # what comes behind a request for keys has these keys
             end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
             self._taken_in(link, client, packets[:end], now)
             packets = packets[end:]
+
+    def _is_open(self, link: Link) -> bool:
+        """Tell whether what comes over a link may be passed on without looking at rights, keys or the disk."""
+        return self._visitors.is_open and not link.keyring.publications.hashes and not self.is_refusing
 
     def _taken_in(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         has_keys = bool(link.keyring.publications.hashes)
@@ -72,26 +76,41 @@ class Publishing:
             packets = list(packets)
             for at, packet in enumerate(packets):
                 packets[at], secured[at] = unlocked_by(packet, link.keyring)
-        found = self._found(packets, [each or OPEN for each in secured])
-        for at, packet in enumerate(packets):
-            if link.closing is not None:
-                return
-            self._received(link, client, packet, secured[at], found[at], now)
+        opened, routes = [each or OPEN for each in secured], self._state.routes
+        handles = self._matched(packets, opened)  # they stay: what a request changes waits for the disk
+        at, is_quick = 0, self._is_open(link) and routes.has_content
+        while at < len(packets) and link.closing is None:
+            if is_quick and packets[at].qos < _EXACTLY_ONCE:
+                at += self._passed_live(link, client, packets[at:], handles[at:], now)
+                if at == len(packets):
+                    break
+            found = routes.everybody(packets[at].topic, handles[at], opened[at])
+            self._received(link, client, packets[at], secured[at], found, now)
+            at += 1
 
-    def _passed_live(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> Sequence[Publish]:
-        """Pass on what the hold need not be asked about, from the first on; return the packets from where it must.
+    def _passed_live(
+        self, link: Link, client: Client, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
+    ) -> int:
+        """Pass on what the hold need not be asked about, from the first on; return how many that were.
 
         The same as the long way does to each of them, said once for all: most of what a broker does is this.
         """
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
         most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
-        for topic, payload, qos, retain, _, identifier, properties in packets:
+        others: Others | None = None
+        for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if qos > most or retain or properties is not NO_PROPERTIES or waiting:
                 break
             lane = lanes.get(topic)
-            if lane is None or (qos and (not lane or lane.is_owed)):
+            if lane is None or (qos and (handles or not lane or lane.is_owed)):
                 break
+            if handles:
+                others = lanes.others(handles)
+                if others is None:
+                    break
+            else:
+                others = None
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:
@@ -109,29 +128,32 @@ class Publishing:
                 lane.pass_on(message, sender, ready, now)
                 link.out.append(_PUBACK + identifier.to_bytes(2))
             else:
-                lane.send(payload, sender)
+                lane.send(payload, sender, others)
             seq += 1
             passed += 1
         if passed:
             sender.counters.received += passed
             sender.touch(link)
             self._state.tick(now)
-        return packets[passed:]
+        return passed
 
-    def _found(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> list[Found]:
+    def _matched(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> Sequence[Sequence[int]]:
+        """Return for each publication the handles of those who want it for its content as well."""
         routes = self._state.routes
+        if not routes.has_content:
+            return [()] * len(packets)
+        subjects, texts, *_, properties = zip(*packets, strict=True)
+        given = {
+            at: attributes_of(text, each.user, content_type=each.text(Property.CONTENT_TYPE))
+            for at, (text, each) in enumerate(zip(texts, properties, strict=True))
+            if each is not NO_PROPERTIES
+        }
         is_open = all(each is OPEN for each in secured)
-        if is_open and not routes.has_content:
-            return [routes.by_subject(packet.topic) for packet in packets]
-        attributes = [
-            attributes_of(
-                packet.payload, packet.properties.user, content_type=packet.properties.text(Property.CONTENT_TYPE)
-            )
-            if packet.properties
-            else attributes_of(packet.payload)
-            for packet in packets
-        ]
-        return routes.by_content([packet.topic for packet in packets], attributes, None if is_open else secured)
+        return routes.by_content(subjects, Bodies(texts, given), None if is_open else secured)
+
+    def _found(self, packet: Publish, secured: Secured) -> Found:
+        """Return everybody who wants a publication, and may have it."""
+        return self._state.routes.everybody(packet.topic, self._matched([packet], [secured])[0], secured)
 
     def _received(
         self, link: Link, client: Client, packet: Publish, secured: Secured | None, found: Found, now: int
@@ -182,7 +204,7 @@ class Publishing:
         expiry_s = will.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
         packet = Publish(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
         expires_at = None if expiry_s is None else now + expiry_s * _SECOND_US
-        found = self._found([packet], [secured])[0]
+        found = self._found(packet, secured)
         self._accept(packet, secured, found, publisher, expires_at, 0, None, now)
 
     # -- refusing ----------------------------------------------------------------------------------------------------
@@ -285,7 +307,7 @@ class Publishing:
             body=body,
             secured=secured,
         )
-        lane = self._lanes.get(topic) if self._visitors.is_open and secured is OPEN else None
+        lane = self._lanes.of(topic, found) if self._visitors.is_open and secured is OPEN else None
         is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
         if is_owed or journal.waiting:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
@@ -343,9 +365,9 @@ class Publishing:
         now: int,
     ) -> None:
         if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
-            found = self._found([packet], [message.secured])[0]
+            found = self._found(packet, message.secured)
         is_open = self._visitors.is_open and message.secured is OPEN
-        lane = self._lanes.get(message.subject) if is_open else None
+        lane = self._lanes.of(message.subject, found) if is_open else None
         self._pass_on(message, found, lane, packet_id, answer, now)
 
     def _pass_on(

@@ -27,6 +27,8 @@ Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
 _REMEMBERED = 100_000
+_FEW = 10
+"""Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
 
 class Secured(NamedTuple):
@@ -121,29 +123,34 @@ class Routes:
 
     def by_content(
         self, subjects: Sequence[str], attributes: Sequence[Attributes], secured: Sequence[Secured] | None = None
-    ) -> list[Found]:
-        """Return for each notification everybody who wants it, and may have it; without *secured* all are open."""
-        if len(subjects) == 1:
-            keys, deliver_insecure = OPEN if secured is None else secured[0]
-            handles: list[list[int]] = [
-                self._matcher.match_parts(subjects[0], attributes[0], keys, deliver_insecure=deliver_insecure)
+    ) -> list[list[int]]:
+        """Return for each notification the handles of those who want it for its content as well, and may have it.
+
+        Without *secured* all are open.
+        """
+        if len(subjects) < _FEW:
+            each_secured = [OPEN] * len(subjects) if secured is None else secured
+            return [
+                self._matcher.match_parts(subject, shown, keys, deliver_insecure=is_free)
+                for subject, shown, (keys, is_free) in zip(subjects, attributes, each_secured, strict=True)
             ]
-        else:
-            rows, found = self._matcher.match_batch(
-                subjects,
-                attributes,
-                keys=None if secured is None else [each.keys for each in secured],
-                deliver_insecure=None if secured is None else np.array([each.deliver_insecure for each in secured]),
-            )
-            handles = _by_row(rows, found, len(subjects))
-        by_handle = self._by_handle
-        plain = [self.by_subject(subject) for subject in subjects]
-        if secured is not None:  # plain subscriptions have no keys
-            plain = [each if is_open.deliver_insecure else [] for each, is_open in zip(plain, secured, strict=True)]
-        return [
-            self._merged([by_handle[handle] for handle in each], others) if each else others
-            for others, each in zip(plain, handles, strict=True)
-        ]
+        rows, found = self._matcher.match_batch(
+            subjects,
+            attributes,
+            keys=None if secured is None else [each.keys for each in secured],
+            deliver_insecure=None if secured is None else np.array([each.deliver_insecure for each in secured]),
+        )
+        return _by_row(rows, found, len(subjects))
+
+    def everybody(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
+        """Return everybody who wants a notification: for its subject, and those of *handles* for its content."""
+        plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
+        return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
+
+    def whose(self, handle: int) -> tuple[str, Identity]:
+        """Return session and subscription of a handle."""
+        session, identity, _ = self._wanted[self._by_handle[handle]]
+        return session, identity
 
     def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
         found: dict[str, tuple[Identity, ...]] = dict(others or ())
@@ -154,7 +161,5 @@ class Routes:
 
 
 def _by_row(rows: Any, handles: Any, count: int) -> list[list[int]]:  # noqa: ANN401 # numpy arrays
-    by_row: list[list[int]] = [[] for _ in range(count)]
-    for row, handle in zip(rows.tolist(), handles.tolist(), strict=True):
-        by_row[row].append(handle)
-    return by_row
+    flat, ends = handles.tolist(), np.searchsorted(rows, np.arange(1, count + 1)).tolist()
+    return [flat[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]

@@ -109,7 +109,8 @@ class BrokerState:
         secured = secured_of(notification)
         if not self.routes.has_content and secured is OPEN:
             return self.routes.by_subject(message.subject)
-        return self.routes.by_content([message.subject], [notification.attributes], [secured])[0]
+        handles = self.routes.by_content([message.subject], [notification.attributes], [secured])[0]
+        return self.routes.everybody(message.subject, handles, secured)
 
     def apply_publication(
         self, message: Message, found: Found, packet_id: int, at: int, *, now: int | None = None

@@ -14,11 +14,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from whimbrel.match.bodies import Bodies
 from whimbrel.match.delta import Delta
 from whimbrel.match.events import Encoder, joined
 from whimbrel.match.kernels import Events
@@ -36,10 +38,19 @@ _DELTA = 1_024
 """Filters in the delta that make a repacking due."""
 _LITTLE = 16
 """Filters in the delta that are worth a packing once they stay."""
-_SEGMENTS = 4
-"""Small segments that are merged into one."""
-_SHARE = 4
-"""Everything is merged once the small segments, or the dead, are this part of the large one."""
+
+
+class _Pace(NamedTuple):
+    """How eagerly segments are merged: each is asked about every event, and merging is work."""
+
+    segments: int
+    """So many small segments are merged into one."""
+    share: int
+    """Everything is merged once the small segments, or the dead, are this part of the large one."""
+
+
+_BUSY, _QUIET = _Pace(4, 4), _Pace(2, 16)
+"""While filters come, and when they stay."""
 
 
 class Beside(NamedTuple):
@@ -106,19 +117,25 @@ class ContentIndex:
             self._run(self._pack_once)
 
     def settle(self) -> None:
-        """Start packing what is in the delta, if nothing was added since the last call.
+        """Start packing what is in the delta, or else merging, if nothing was added since the last call.
 
-        For whoever calls it now and then: a delta that is too small to be packed is asked filter by filter, which is
-        of no account while filters come and go, and is all the cost there is once they stay.
+        For whoever calls it now and then: a delta that is too small to be packed is asked filter by filter, and every
+        segment is asked anew, which is of no account while filters come and go, and is all the cost there is once they
+        stay.
         """
         with self._lock:
             added = self._added
             is_quiet, self._settled_at = added == self._settled_at, added
-            is_due = is_quiet and len(self._state.deltas[-1]) >= _LITTLE
-            is_due = is_due and self._run is not None and not self._is_packing
-            self._is_packing |= is_due
-        if is_due and self._run is not None:
+            is_quiet = is_quiet and self._run is not None and not self._is_packing
+            to_pack = is_quiet and len(self._state.deltas[-1]) >= _LITTLE
+            to_merge = is_quiet and not to_pack and not self._is_merging
+            to_merge = to_merge and bool(_to_merge(self._state.segments, _QUIET))
+            self._is_packing |= to_pack
+            self._is_merging |= to_merge
+        if to_pack and self._run is not None:
             self._run(self._pack_once)
+        if to_merge and self._run is not None:
+            self._run(partial(self._merge_once, _QUIET))
 
     def _pack_once(self) -> None:
         try:
@@ -131,12 +148,16 @@ class ContentIndex:
         if is_due and self._run is not None:
             self._run(self._merge_once)
 
-    def _merge_once(self) -> None:
+    def _merge_once(self, pace: _Pace = _BUSY) -> None:
+        is_done = False
         try:
-            self._merge()
+            self._merge(pace)
+            is_done = True
         finally:
-            with self._lock:
-                self._is_merging = False
+            with self._lock:  # of what was packed meanwhile nobody has thought yet
+                self._is_merging = is_due = is_done and bool(_to_merge(self._state.segments))
+        if is_due and self._run is not None:
+            self._run(self._merge_once)
 
     def remove(self, handle: int) -> bool:
         """Remove a filter; return whether there was one."""
@@ -183,9 +204,9 @@ class ContentIndex:
         with self._packing_delta:
             self._replace((), with_delta=True)
 
-    def _merge(self) -> None:
+    def _merge(self, pace: _Pace = _BUSY) -> None:
         with self._merging:
-            merged = _to_merge(self._state.segments)
+            merged = _to_merge(self._state.segments, pace)
             if merged:
                 self._replace(merged, with_delta=False)
 
@@ -226,6 +247,9 @@ class ContentIndex:
 
     def match_rows(self, rows: Sequence[Attributes], *, beside: Beside | None = None) -> tuple[Any, Any]:
         """Match many; return row numbers and handles, rows ascending."""
+        if isinstance(rows, Bodies):
+            bodies = rows
+            return self._match_many(lambda encoder: encoder.bodies(bodies), rows, beside)
         return self._match_many(lambda encoder: encoder.rows(rows), rows, beside)
 
     def match_arrow(self, column: Any, *, beside: Beside | None = None) -> tuple[Any, Any]:
@@ -288,15 +312,15 @@ class ContentIndex:
         return sum(s.index.size_bytes + s.handles.nbytes + s.texts.size_bytes for s in self._state.segments)
 
 
-def _to_merge(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+def _to_merge(segments: tuple[Segment, ...], pace: _Pace = _BUSY) -> tuple[Segment, ...]:
     """Return the segments that one should replace now."""
     if not segments:
         return ()
     large, *small = sorted(segments, key=lambda segment: -segment.handles.size)
     grown = sum(segment.handles.size for segment in small)
-    if grown * _SHARE >= large.handles.size or large.buried * _SHARE >= large.handles.size:
+    if large.buried * pace.share >= large.handles.size or (small and grown * pace.share >= large.handles.size):
         return segments
-    return tuple(small) if len(small) >= _SEGMENTS else ()
+    return tuple(small) if len(small) >= pace.segments else ()
 
 
 def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequence[Attributes]) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Events as the kernel reads them: items by row, in flat arrays, from Python attributes or from an Arrow column.
+"""Events as the kernel reads them: items by row, in flat arrays, from bodies, Python attributes or an Arrow column.
 
 Rule: what a column derives from an attribute (``fold-case``, ``size``) and what RE2 must decide is computed here, once
 per distinct string of a batch.
@@ -14,6 +14,7 @@ import numpy as np
 from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.language.operators import text as text_value
 from whimbrel.language.patterns import Searcher, searcher
+from whimbrel.match.bodies import Bodies, Names, read_objects
 from whimbrel.match.kernels import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
@@ -30,7 +31,11 @@ class Encoder:
     """Turns attributes into the columns of one packed index."""
 
     def __init__(
-        self, columns: Mapping[tuple[str, tuple[str, ...]], int], patterns: Mapping[tuple[int, str, str], int]
+        self,
+        columns: Mapping[tuple[str, tuple[str, ...]], int],
+        patterns: Mapping[tuple[int, str, str], int],
+        *,
+        seed: int,
     ) -> None:
         self.width = len(columns) + 1
         self.columns: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
@@ -44,6 +49,44 @@ class Encoder:
                 search = searcher(PatternFunction(function), pattern)
                 self.decided.setdefault(column, []).append((number, search))
         self._is_simple = not self.decided and len(self.plain) == len(self.columns)
+        self._seed = seed
+        self._names: Names | None = None
+        """Made when there are bodies to be read."""
+
+    def bodies(self, bodies: Bodies) -> Events:
+        """Encode *bodies*."""
+        if self.decided:
+            return self.rows(bodies)
+        names = self._names
+        if names is None:
+            derived = [name for name in self.columns if name not in self.plain]
+            names = self._names = Names(self.plain, derived, self._seed)
+        texts = bodies.texts()
+        text = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        room, hard = len(texts) * names.most, np.zeros(len(texts), np.uint8)
+        items = Events(
+            row_start=np.empty(len(texts) + 1, np.int64),
+            column=np.empty(room, np.int32),
+            kind=np.empty(room, np.uint8),
+            integer=np.empty(room, np.int64),
+            real=np.empty(room, np.float64),
+            text_start=np.empty(room, np.int64),
+            text_end=np.empty(room, np.int64),
+            text=text,
+            given_start=_NONE_GIVEN,
+            given=_NO_PATTERNS,
+        )
+        read_objects(text, ends, *names.arrays, self._seed, *items[:7], hard)
+        if bodies.given:
+            hard[list(bodies.given)] = 1
+        return self._with_hard(items, bodies, np.flatnonzero(hard)) if hard.any() else items
+
+    def _with_hard(self, items: Events, bodies: Bodies, rows: Any) -> Events:
+        """Add the items of the bodies that were too hard."""
+        chosen = np.full(len(bodies), -1, np.int64)
+        chosen[rows] = np.arange(rows.size)
+        return joined(items, self.rows([bodies[row] for row in rows.tolist()]), chosen)
 
     def rows(self, rows: Sequence[Attributes]) -> Events:
         """Encode *rows* of Python attributes."""

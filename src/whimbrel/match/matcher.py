@@ -26,7 +26,7 @@ from whimbrel.language.needs import names
 from whimbrel.match.content import Beside, ContentIndex, Pack, Run
 from whimbrel.match.keys import KeyTable, may_deliver
 from whimbrel.match.segments import pack_parts
-from whimbrel.match.subjects import MAX_LEVELS, subject_attributes, subject_text
+from whimbrel.match.subjects import is_exact, subject_attributes, subject_text
 from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
@@ -193,7 +193,7 @@ class Matcher:
     def _with_levels(self, handle: int, subject: str, text: str) -> str:
         """Return subject and content as one filter; where that is not exact, the subject is looked at again."""
         joined = f"{subject_text(subject)} && ({text})"
-        if subject.count("/") >= MAX_LEVELS:
+        if not is_exact(subject):
             self._looked_at_again[handle] = subject
         try:
             parse(joined)
@@ -257,9 +257,11 @@ class Matcher:
         as long, or None if there are none.
         """
         rows, handles = self._match_content(subjects, attributes)
-        if subjects is not None:
+        sources = 1
+        if subjects is not None and self._subjects:
             by_topic = self._topics.match_many(subjects)
             rows, handles = np.concatenate([rows, by_topic.rows]), np.concatenate([handles, by_topic.handles])
+            sources += 1
         if self._looked_at_again:
             rows, handles = self._look_again(rows, handles, subjects)
         if self._everything:
@@ -267,21 +269,24 @@ class Matcher:
             every_row = np.arange(len(attributes), dtype=rows.dtype)
             rows = np.concatenate([rows, np.repeat(every_row, everyone.size)])
             handles = np.concatenate([handles, np.tile(everyone, every_row.size)])
+            sources += 1
         if self._interests or deliver_insecure is not None:
             given = [NO_KEYS] * len(attributes) if keys is None else keys
             flags = np.ones(len(attributes), np.bool_) if deliver_insecure is None else deliver_insecure
             stays = self._keys.may_deliver(rows, handles, notification_keys=given, deliver_insecure=flags)
             rows, handles = rows[stays], handles[stays]
+        if sources == 1:  # as the content index gave them
+            return rows, handles
         order = np.argsort(rows, kind="stable")
         return rows[order], handles[order]
 
     def _match_content(self, subjects: Sequence[str | None] | None, attributes: Any) -> tuple[Any, Any]:
         beside = None
         if subjects is not None and self._with_subject:
-            numbers: dict[str | None, int] = {None: -1}
-            chosen = [numbers.setdefault(subject, len(numbers) - 1) for subject in subjects]
-            known = [subject_attributes(subject) for subject in numbers if subject is not None]
-            beside = Beside(known, np.array(chosen, np.int64))
+            known = [subject for subject in dict.fromkeys(subjects) if subject is not None]
+            numbers: dict[str | None, int] = {None: -1, **{subject: number for number, subject in enumerate(known)}}
+            chosen = np.fromiter(map(numbers.__getitem__, subjects), np.int64, len(subjects))
+            beside = Beside([subject_attributes(subject) for subject in known], chosen)
         if isinstance(attributes, Sequence):
             return self._content.match_rows(attributes, beside=beside)
         return self._content.match_arrow(attributes, beside=beside)

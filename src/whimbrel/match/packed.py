@@ -56,7 +56,7 @@ class PackedIndex:
         handles: int,
     ) -> None:
         self.arrays = arrays
-        self.encoder = Encoder(columns, patterns)
+        self.encoder = Encoder(columns, patterns, seed=int(arrays.seed[0]))
         self._columns = columns
         self._patterns = patterns
         self.handles = handles
@@ -294,7 +294,7 @@ class Workspace:
         table = self._table.copy()
         write_addresses(table, events._asdict())
         rows = events.row_start.size - 1
-        room = max(64, 4 * rows)
+        room = max(64, 8 * rows)
         row = 0
         parts: list[Matches] = []
         while row < rows:

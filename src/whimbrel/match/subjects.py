@@ -1,7 +1,8 @@
 r"""Subjects as content: a topic filter beside a content filter becomes part of it.
 
 ``ward/+/pulse`` with ``pulse > 110`` is indexed as one filter over the levels of the subject and the attributes, so
-that whichever is more selective, subject or content, finds the subscription.
+that whichever is more selective, subject or content, finds the subscription. Without a wildcard the subject is one
+attribute as a whole: one comparison instead of one for each level.
 
 Rule: the names of these attributes begin with U+0000, which no attribute of a notification may.
 """
@@ -24,11 +25,12 @@ from whimbrel.language.ast import (
 from whimbrel.language.printer import print_filter
 from whimbrel.model.attributes import Attributes, FrozenAttributes, Scalar
 
-__all__ = ["MAX_LEVELS", "subject_attributes", "subject_text"]
+__all__ = ["is_exact", "subject_attributes", "subject_text"]
 
-MAX_LEVELS = 8
-"""Levels that are indexed; a longer topic filter is looked at again by ``topics.matches``."""
+_MAX_LEVELS = 8
+"""Levels that are indexed; a longer topic filter with wildcards is looked at again by ``topics.matches``."""
 
+_WHOLE = Name("\0subject")
 _COUNT = Name("\0levels")
 
 
@@ -37,13 +39,15 @@ def _level(number: int) -> Name:
 
 
 def subject_text(topic_filter: str) -> str:
-    """Return *topic_filter* as a filter over ``subject_attributes``; exact up to ``MAX_LEVELS`` levels."""
+    """Return *topic_filter* as a filter over ``subject_attributes``; exact if ``is_exact`` says so."""
     levels = topic_filter.split("/")
+    if not _has_wildcard(levels):
+        return print_filter(Compare(CompareOp.EQ, _WHOLE, Literal(topic_filter)))
     is_open = levels[-1] == "#"
     named = levels[:-1] if is_open else levels
     parts: list[Predicate] = [
         Compare(CompareOp.EQ, _level(number), Literal(level))
-        for number, level in enumerate(named[:MAX_LEVELS])
+        for number, level in enumerate(named[:_MAX_LEVELS])
         if level != "+"
     ]
     # a/# is also a: everything below, and the parent itself
@@ -54,10 +58,20 @@ def subject_text(topic_filter: str) -> str:
     return print_filter(And(tuple(parts)) if len(parts) > 1 else parts[0])
 
 
+def is_exact(topic_filter: str) -> bool:
+    """Tell whether ``subject_text`` says all that *topic_filter* does."""
+    levels = topic_filter.split("/")
+    return len(levels) <= _MAX_LEVELS or not _has_wildcard(levels)
+
+
+def _has_wildcard(levels: list[str]) -> bool:
+    return "+" in levels or levels[-1] == "#"
+
+
 @lru_cache(maxsize=4_096)
 def subject_attributes(subject: str) -> Attributes:
-    """Return the levels of *subject* and their number as attributes."""
+    """Return *subject*, its levels and their number as attributes."""
     levels = subject.split("/")
-    found: dict[str, Scalar] = {_level(number).name: level for number, level in enumerate(levels[:MAX_LEVELS])}
-    found[_COUNT.name] = len(levels)
+    found: dict[str, Scalar] = {_level(number).name: level for number, level in enumerate(levels[:_MAX_LEVELS])}
+    found[_WHOLE.name], found[_COUNT.name] = subject, len(levels)
     return FrozenAttributes(found)

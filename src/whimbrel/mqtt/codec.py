@@ -82,7 +82,9 @@ class Decoder:
                 self._needed = 2
                 return at
             length = data[at + 1]
-            if length > 127:
+            if length > 127 and start < end and 0 < data[start] < 128:  # two bytes, written out: most have no more
+                length, start = length & 127 | data[start] << 7, start + 1
+            elif length > 127:
                 found = partial_varint_at(data, at + 1)
                 if found is None:
                     self._needed = end - at + 1

@@ -13,7 +13,7 @@ from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Auth, Connack, Connect, Packet, Pingresp, Puback, Publish, Suback, Unsuback
-from whimbrel.mqtt.properties import Property
+from whimbrel.mqtt.properties import NO_PROPERTIES, Property
 
 __all__ = ["MAX_RECEIVE", "Phase", "ServerConnection", "ServerLimits"]
 
@@ -87,7 +87,7 @@ class ServerConnection:
         packets = self._decoder.receive(data)
         for at, packet in enumerate(packets):
             if type(packet) is Publish:
-                if packet.properties or not packet.topic:  # else there is no alias
+                if packet.properties is not NO_PROPERTIES or not packet.topic:  # else there is no alias
                     try:
                         packets[at] = self._resolved(packet)
                     except ProtocolError as error:
