@@ -178,7 +178,7 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from whimbrel.pipeline.matches import _LISTED, Matching, _exploded, _listed, ship
+    from whimbrel.pipeline.matches import _LISTED, Matching, _listed, exploded, ship
     from whimbrel.pipeline.schemas import SCHEMAS
     from whimbrel.pipeline.source import read_table
 
@@ -196,7 +196,7 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
         listed = needed.mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
         tables = {"identity": needed.mapInArrow(_unchanged, needed.schema), "listed": listed}
         if explodes:
-            tables["exploded"] = needed.mapInArrow(Matching(shipped, _exploded), SCHEMAS["matches"])
+            tables["exploded"] = needed.mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
         tables["listed"].limit(1).collect()  # the workers load what numba compiled
         seconds: dict[str, list[float]] = {name: [] for name in tables}
         for _ in range(repetitions):
