@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.raw_client import Kind, P, RawClient
+from tests.e2e.raw_client import Kind, P, RawClient, publish_packet
 
 _WAIT_S = 20.0
 
@@ -222,3 +222,19 @@ def test_one_data_directory_has_one_broker(tmp_path: Path) -> None:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
+
+
+def test_a_request_behind_what_waits_for_the_disk_is_answered_without_another_packet(tmp_path: Path) -> None:
+    """The question of its password comes up when the disk has answered, and nobody else need say anything."""
+    with (
+        BrokerProcess(tmp_path, settings={"observe": {"sys_interval_s": 0}}) as broker,
+        RawClient(broker.port) as client,
+    ):
+        client.connect("c", clean=True, properties=((P.SESSION_EXPIRY, 60),))
+        client.subscribe(("a", 1))
+        owed = publish_packet("a", b"x", qos=1, packet_id=9)
+        to = ((P.RESPONSE_TOPIC, "r"),)
+        client.send(owed + publish_packet("$whimbrel/session/join", b'{"session":"nope"}', properties=to))
+        while (packet := client.next_packet()).topic != "r":
+            pass
+        assert json.loads(packet.payload)["code"] == 0x87

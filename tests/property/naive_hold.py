@@ -130,7 +130,6 @@ class NaiveHold:
         for device in sorted({device for _, device in self.present}):
             sessions = tuple((s, ids) for s, ids in matches if (s, device, seq) in self.flights)
             if sessions:
-                self.handed.add((device, seq))
                 qos = self._qos(seq, sessions)
                 hand_overs.append(HandOver(device, seq, sessions, is_held=False, is_again=False, qos=qos))
         receipts = len(self.commands)
@@ -179,11 +178,12 @@ class NaiveHold:
             self._join(fact.session, fact.device, fact.receipt)
         elif fact.change is PresenceChange.LEFT:
             assert fact.session is not None
+            self._note_sent(fact.session, fact.device, None)
             self._go_away(fact.session, fact.device)
             self.members.pop((fact.session, fact.device), None)
         elif fact.change is PresenceChange.DISCONNECTED:
             for session in sorted({session for session, device in self.present if device == fact.device}):
-                self._unsend(session, fact.device, fact.sent_seq)
+                self._note_sent(session, fact.device, fact.sent_seq)
                 self._go_away(session, fact.device, begun=self._begun(session, fact.device))
 
     # Rule 19
@@ -193,10 +193,9 @@ class NaiveHold:
         sent = [seq for seq in seqs if (device, seq) in self.handed]
         return [seq for seq in sent if self._is_exactly_once(session, device, seq)]
 
-    def _unsend(self, session: str, device: str, sent_seq: int | None) -> None:
-        if sent_seq is not None:
-            unsent = {n for s, d, n in self.flights if (s, d) == (session, device) and n > sent_seq}
-            self.handed -= {(device, seq) for seq in unsent}
+    def _note_sent(self, session: str, device: str, sent_seq: int | None) -> None:
+        flights = {n for s, d, n in self.flights if (s, d) == (session, device)}
+        self.handed |= {(device, seq) for seq in flights if sent_seq is None or seq <= sent_seq}
 
     def _is_exactly_once(self, session: str, device: str, seq: int) -> bool:
         if not session.startswith("$mqtt/") or self.qos[seq] != 2:
@@ -227,7 +226,6 @@ class NaiveHold:
             is_on_its_way = any(d == device and n == seq for _, d, n in self.flights)
             is_again = (device, seq) in self.handed and not is_on_its_way
             self.flights[session, device, seq] = held
-            self.handed.add((device, seq))
             to = ((session, held),)
             qos = 2 if is_on_its_way else self._qos(seq, to)
             hand_over = HandOver(device, seq, to, is_held=True, is_again=is_again, is_copy=not is_on_its_way, qos=qos)
@@ -312,6 +310,7 @@ class NaiveHold:
             if s == session:
                 self._end(session, seq, Ending(Outcome.DROPPED, tuple(self.pending[session, seq]), self.now))
         for device in sorted(device for s, device in self.members if s == session):
+            self._note_sent(session, device, None)
             self._go_away(session, device)
         self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
         self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}

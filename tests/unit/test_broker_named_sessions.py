@@ -1056,3 +1056,30 @@ def test_a_client_that_asks_for_none_of_this_gets_plain_mqtt(rig: Rig) -> None:
     _subscribe(rig, _join(rig, "pda", "ann"), "a")
     _publish(rig, "a", b"1")
     assert _kinds(plain.take()) == [Publish]
+
+
+def test_what_an_earlier_connection_was_sent_comes_again_with_dup(rig: Rig) -> None:
+    """However little of it the connection after that one was sent, and whether or not it started clean."""
+    _make(rig, "ann")
+    pda = _join(rig, "pda", "ann")
+    _subscribe(rig, pda, "a")
+    _publish(rig, "a", b"1", b"2", b"3")
+    assert [packet.dup for packet in pda.taken(Publish)] == [False] * 3
+    for _ in range(2):
+        pda = rig.client("pda", user=_to("ann"), options={Property.RECEIVE_MAXIMUM: 1})
+        assert [packet.dup for packet in pda.taken(Publish)] == [True]
+    pda = rig.client("pda", user=_to("ann"))
+    assert [packet.dup for packet in pda.taken(Publish)] == [True] * 3
+
+
+def test_what_was_never_sent_comes_without_dup(rig: Rig) -> None:
+    """It waited for its turn when the connection ended."""
+    _make(rig, "ann")
+    pda = _join(rig, "pda", "ann")
+    _subscribe(rig, pda, "a")
+    pda.drop()
+    _publish(rig, "a", b"1", b"2", b"3")
+    pda = rig.client("pda", user=_to("ann"), options={Property.RECEIVE_MAXIMUM: 1})
+    assert [packet.dup for packet in pda.taken(Publish)] == [False]
+    pda = rig.client("pda", user=_to("ann"))
+    assert [packet.dup for packet in pda.taken(Publish)] == [True, False, False]

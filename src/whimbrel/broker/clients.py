@@ -168,7 +168,7 @@ class Client:
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
         self.sent_seq = 0
-        """The last number that was sent, of those that the hold holds; they are sent in order."""
+        """The largest number that was sent over its connection, of those that the hold holds."""
         self._again: list[Outgoing] = []
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""

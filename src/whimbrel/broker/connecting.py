@@ -66,7 +66,6 @@ class Connecting:
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
                 self._leave(client, client.expiry_us, self._journal.last_at, is_will_due=False, is_known=False)
-            client.sent_seq = self._journal.seq - 1  # who knows what was sent of all that
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -152,6 +151,7 @@ class Connecting:
             return
         machine = link.machine
         link.client, client.link = client, link
+        client.sent_seq = 0
         state.wills.discard(client.id)
         client.will, client.will_due, client.will_delay_us = None, None, 0
         if connect.will is not None:

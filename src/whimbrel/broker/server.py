@@ -379,8 +379,6 @@ class Server:
             return
         if not self._is_flushing:
             self.flush_soon()
-        if broker.questions:
-            self._ask()
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
@@ -403,6 +401,8 @@ class Server:
     def _flush(self) -> None:
         self._is_flushing = False
         broker = self.broker
+        if broker.questions:
+            self._ask()
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
         while dirty:
@@ -551,14 +551,12 @@ class Server:
             self._asking += 1
             future = self._loop.run_in_executor(self._askers, question.ask)
             future.add_done_callback(partial(self._answered, question))
-        self.flush_soon()
 
     def _answered(self, question: Question, done: asyncio.Future[object]) -> None:
         self._asking -= 1
         if self.failure is None and not self.is_closed:
             self.broker.answered(question, done.result(), microseconds())
-            self._sync_if_wanted()
-            self._ask()
+            self.flush_soon()
 
     def observed(self, method: str, path: str) -> bytes:
         """Answer a request for metrics or health."""

@@ -86,7 +86,6 @@ class Lane:
             copy = state.copies[seq]
             copy.aloft -= 1
             copy.sessions.add(self.name)
-            copy.attempted.add(self.device)
             self.pending[seq] = self._as_pending(state, seq, terms, copy)
             self.member.in_flight[seq] = terms.identities
         return list(landed)

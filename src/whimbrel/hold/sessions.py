@@ -418,7 +418,6 @@ class Hold:
                     member.in_flight[seq] = identities
                     pending.in_flight.add(device)
                     counted.setdefault(device, []).append(match)
-        copy.attempted.update(counted)
         handed: list[HandOver] = []
         for device in sorted(counted):
             sessions = tuple(counted[device])
@@ -582,8 +581,6 @@ class Hold:
         pending.in_flight.add(device)
         counted = ((session.name, identities),)
         is_again = device in copy.attempted and not is_on_its_way
-        copy.attempted.add(device)
-        self._touch(("copy", seq))
         # A copy that is on its way was not its own receipt, or it would be settled: it will be confirmed.
         qos = CONFIRMED if is_on_its_way or not session.with_qos else self._quality(copy, counted)
         is_copy = not is_on_its_way
@@ -612,6 +609,7 @@ class Hold:
             self._away(device, name)
             self._touch(("session", name))
             self._touch(("member", name, device))
+            self._note_sent(device, member)
             self._let_go(session, device, member, out)
         return out
 
@@ -626,17 +624,17 @@ class Hold:
             member.is_present = False
             self._touch(("member", name, device))
             begun: dict[int, tuple[Identity, ...]] = {}
-            self._unsend(device, member, INT64_MAX if sent_seq is None else sent_seq)
+            self._note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)
             if session.is_private:
                 begun = self._begun(session, device, member)
             self._let_go(session, device, member, out, begun=begun)
         return out
 
-    def _unsend(self, device: str, member: Member, sent_seq: int) -> None:
-        """Note that what comes after *sent_seq* was handed over to a device, and not sent to it."""
+    def _note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> None:
+        """Note that a device may have what it has in flight up to *sent_seq*, and did not confirm it."""
         for seq in member.in_flight:
-            if seq > sent_seq:
-                self._state.copies[seq].attempted.discard(device)
+            if seq <= sent_seq:
+                self._state.copies[seq].attempted.add(device)
                 self._touch(("copy", seq))
 
     def _begun(self, session: Session, device: str, member: Member) -> dict[int, tuple[Identity, ...]]:
@@ -732,6 +730,7 @@ class Hold:
             member = session.members[device]
             self._away(device, name)
             self._touch(("member", name, device))
+            self._note_sent(device, member)
             self._let_go(session, device, member, out)
         for identity in session.subscriptions:
             self._touch(("subscription", name, *identity))

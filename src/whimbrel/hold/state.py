@@ -90,7 +90,7 @@ class Copy:
         self.received: set[str] = set()
         """Devices that have it: never again to these."""
         self.attempted: set[str] = set()
-        """Devices it was handed to, and that did not receive it yet."""
+        """Devices that it was taken back from without a receipt, though it may have been sent to them."""
 
 
 class State:
