@@ -22,6 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -154,7 +155,16 @@ class Jobs:
             job.stop()
             return ""
         assert job is not None, f"{words[1]} has ended"
-        printed, _ = job.communicate(timeout=_LONGEST_S)
+        # Not communicate(): with a time limit it passes by what came with the first line, and is buffered already.
+        limit = threading.Timer(_LONGEST_S, job.kill)
+        limit.start()
+        try:
+            assert job.stdout is not None
+            with job.stdout as stream:
+                printed = stream.read()
+            job.wait()
+        finally:
+            limit.cancel()
         return printed
 
     def _serve(self, options: list[str]) -> str:

@@ -177,8 +177,8 @@ class Connecting:
             return
         if link.joining:
             client.arrange()
-        self._delivering.pump(client, self._journal.last_at)
         link.parked = None
+        self._delivering.pump(client, self._journal.last_at)
         self._opened(link)
 
     def _told(self, connect: Connect, assigned: str | None, keep_alive_s: int, expiry_us: int) -> Properties:
