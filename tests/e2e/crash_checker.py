@@ -608,6 +608,8 @@ class _Subscriber(_Client):
             await asyncio.sleep(0)
             self.drop()
         reader = await self.open()
+        if self.rig.is_closing.is_set():
+            habit = _STEADY  # it was on its way with another when everybody was told to settle
         if not self._is_subscribed:
             await self._subscribe(reader)
         answers: asyncio.Queue[tuple[Received, bytes]] = asyncio.Queue()
