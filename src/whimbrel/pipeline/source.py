@@ -38,8 +38,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.log.columns import to_arrow
 from whimbrel.log.layout import Part, check_format, date_of, exported_seq, nodes, parts, segments
-from whimbrel.log.reader import proven_seq
+from whimbrel.log.reader import proven_seq, read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
@@ -116,28 +117,42 @@ def read_table(
     return frame
 
 
-def read_span(spark: SparkSession, directory: Path, table: str, spans: Mapping[str, tuple[int, int]]) -> DataFrame:
-    """Return the rows of *table* with the numbers of *spans*, by node from the first to the last."""
+def read_span(spark: SparkSession, directory: Path, spans: Mapping[str, tuple[int, int]]) -> dict[str, DataFrame]:
+    """Return all tables of the log with the numbers of *spans*, by node from the first to the last.
+
+    What is Parquet already, Spark reads; the rest, which is what a stream has just been told of, is read here, once for
+    all tables: a source in Python takes a second to be asked for each.
+    """
     directory = directory.absolute()
-    log_table(table)
-    at = snapshot(directory)
-    schema = SCHEMAS[table]
-    paths: list[str] = []
-    wanted = F.lit(False)
-    tails: dict[str, tuple[int, int]] = {}
-    for node, (first, last) in spans.items():
-        settled = at.settled.get(node, -1)
-        found = [part for part in _parts_up_to(directory, table, node, min(settled, last)) if part.last >= first]
-        paths += [str(part.path) for part in found]
-        wanted |= (F.col("node") == node) & F.col("seq").between(first, min(settled, last))
-        if settled < last:
-            tails[node] = (max(settled, first - 1), last)
-    frame = spark.read.schema(schema).parquet(*paths).where(wanted) if paths else spark.createDataFrame([], schema)
-    if tails:
-        register(spark)
-        source = spark.read.format("whimbrel").option("table", table).option("tails", json.dumps(tails))
-        frame = frame.unionByName(source.load(str(directory)))
-    return frame
+    at, tails = _tails_of(directory, spans)
+    frames: dict[str, DataFrame] = {}
+    for table in TIMES:
+        schema = SCHEMAS[table]
+        paths: list[str] = []
+        wanted = F.lit(False)
+        for node, (first, last) in spans.items():
+            top = min(at.settled[node], last)
+            paths += [str(part.path) for part in _parts_up_to(directory, table, node, top) if part.last >= first]
+            wanted |= (F.col("node") == node) & F.col("seq").between(first, top)
+        frame = spark.createDataFrame(to_arrow(table, tails.get(table, [])), schema)
+        frames[table] = frame.unionByName(spark.read.schema(schema).parquet(*paths).where(wanted)) if paths else frame
+    return frames
+
+
+def _tails_of(
+    directory: Path, spans: Mapping[str, tuple[int, int]]
+) -> tuple[Snapshot, dict[str, list[dict[str, object]]]]:
+    """Return what is settled, and by table the rows of *spans* that are not."""
+    while True:
+        at = snapshot(directory)
+        rows: dict[str, list[dict[str, object]]] = {}
+        for node, (first, last) in spans.items():
+            begin = max(first, at.settled[node] + 1)
+            if begin <= last:
+                for table, row in read_rows(directory, node, first=begin, last=last):
+                    rows.setdefault(table, []).append(row)
+        if all(_settled_seq(directory, node) == at.settled[node] for node in spans):
+            return at, rows  # else an export went on meanwhile, and may have removed what was to be read
 
 
 def _top(at: Snapshot, node: str) -> int:
@@ -346,9 +361,6 @@ def _part_batches(path: Path, table: str, span: _Span, target: Any) -> Batches: 
 
 
 def _tail_batches(asked: _Asked, node: str, first: int, last: int, target: Any) -> Batches:  # a pyarrow.Schema
-    from whimbrel.log.columns import to_arrow  # only tails need it
-    from whimbrel.log.reader import read_rows
-
     rows: list[dict[str, object]] = []
     for table, row in read_rows(asked.directory, node, first=first, last=last):
         if table == asked.table:

@@ -244,7 +244,8 @@ class _Slice:
     """What is new of a log: the tables without what cannot be read, and what cannot."""
 
     def __init__(self, spark: SparkSession, log: Path, spans: Spans) -> None:
-        self._spark, self._log, self.spans = spark, log, spans
+        self.spans = spans
+        self._rows = read_span(spark, log, spans)
         self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
         self.all_changed = self.table("interests").select(*CHANGED).toArrow().cast(changed_schema())
         self.all_deleted = self.table("sessions").select(*DELETED).toArrow()
@@ -271,7 +272,7 @@ class _Slice:
 
     def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
         if name not in self._split:
-            self._split[name] = split(name, read_span(self._spark, self._log, name, self.spans))
+            self._split[name] = split(name, self._rows[name])
         return self._split[name]
 
     @property
