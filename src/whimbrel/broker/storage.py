@@ -21,6 +21,7 @@ from whimbrel.log.writer import LogWriter, Recovery
 
 __all__ = ["Restored", "Storage"]
 
+_MANY = 1_000
 _PROGRESS = 100_000
 
 
@@ -60,6 +61,8 @@ class Storage:
             replayed += 1
             if replayed % _PROGRESS == 0:
                 progress(replayed)
+        if replayed > _MANY:  # a broker that is killed again and again must not replay more each time
+            self.write_view(recovery.last_seq, *state.changes())
         return state, Restored(recovery=recovery, applied=applied, replayed=replayed, rebuilt=rebuilt)
 
     def _open_view(self, last_seq: int) -> str | None:
