@@ -22,7 +22,7 @@ from whimbrel.pipeline.single import Delivery, Match, SingleProcess
 from whimbrel.pipeline.standing import Standing
 from whimbrel.pipeline.stream import LostStateError, Stream, StreamPlan
 
-NODES, FACTS, CUTS = 4, 100, 2
+NODES, FACTS, CUTS = 4, 100, 1
 RETENTION = Retention(ttl_us=30, max_held=3)
 
 
