@@ -49,6 +49,7 @@ _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _PAUSE_S = 0.002
 _ASKERS = 2
+_NO_VIEW = "the view cannot be written; a restart will replay the log from it"
 _MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
@@ -244,7 +245,9 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
         self._is_flushing = self._is_syncing = False
-        self._is_viewing, self._has_view = False, True
+        self._is_viewing, self._has_view = False, self.restored.unwritten is None
+        if self.restored.unwritten is not None:
+            _log.warning(_NO_VIEW, reason=self.restored.unwritten)
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
@@ -540,7 +543,7 @@ class Server:
         except WhimbrelError as error:
             # The next rows would leave a gap: there is no view any more until the next start.
             self._has_view = False
-            _log.warning("the view cannot be written; a restart will replay the log from it", reason=str(error))
+            _log.warning(_NO_VIEW, reason=str(error))
 
     # -- users and observers -----------------------------------------------------------------------------------------
 

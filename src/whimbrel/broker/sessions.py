@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from whimbrel.broker.clients import Client, Joining, Link
@@ -540,6 +540,7 @@ def _hashed(salt: bytes, words: dict[str, str]) -> str | InvalidValueError:
         return error
 
 
+@lru_cache(maxsize=65_536)  # whoever lists sessions asks of all there are
 def _owner(access: str | None) -> str | None:
     found = None if access is None else read_access(access)
     return found.owner if isinstance(found, AccessControlList) else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from whimbrel.broker.config import Config
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.state import BrokerState
+from whimbrel.errors import WhimbrelError
 from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import CorruptStoreError, NewerStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
@@ -35,6 +36,8 @@ class Restored:
     replayed: int
     rebuilt: str | None
     """Why the view could not be used, if it could not."""
+    unwritten: str | None = None
+    """Why it could not be brought up to date; there is none to follow the log then, until the next start."""
 
 
 class Storage:
@@ -61,9 +64,21 @@ class Storage:
             replayed += 1
             if replayed % _PROGRESS == 0:
                 progress(replayed)
-        if replayed > _MANY:  # a broker that is killed again and again must not replay more each time
-            self.write_view(recovery.last_seq, *state.changes())
-        return state, Restored(recovery=recovery, applied=applied, replayed=replayed, rebuilt=rebuilt)
+        unwritten = self._write_down(recovery.last_seq, state) if replayed > _MANY else None
+        return state, Restored(
+            recovery=recovery, applied=applied, replayed=replayed, rebuilt=rebuilt, unwritten=unwritten
+        )
+
+    def _write_down(self, applied: int, state: BrokerState) -> str | None:
+        """Bring the view to the end of a long replay: a broker that is killed often must not replay more each time.
+
+        Return why it could not be: a full disk is no reason not to serve what is there.
+        """
+        try:
+            self.write_view(applied, *state.changes())
+        except WhimbrelError as error:
+            return str(error)
+        return None
 
     def _open_view(self, last_seq: int) -> str | None:
         try:
