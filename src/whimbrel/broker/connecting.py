@@ -145,13 +145,13 @@ class Connecting:
         self._coming.discard(fact.device)
         commands = state.apply_presence(fact)
         client = state.clients[fact.device]
+        client.sent_seq = 0
         if link.closing is not None:  # it went while the disk was waited for
             state.perform(commands, now)
             self._leave(client, client.expiry_us, now, is_will_due=False)
             return
         machine = link.machine
         link.client, client.link = client, link
-        client.sent_seq = 0
         state.wills.discard(client.id)
         client.will, client.will_due, client.will_delay_us = None, None, 0
         if connect.will is not None:
