@@ -221,6 +221,26 @@ def test_what_is_not_waited_for_is_written_and_not_proven(tmp_path: Path) -> Non
     assert proven_seq(tmp_path, NODE) == 6
 
 
+def test_a_node_that_settles_lets_readers_see_everything(tmp_path: Path) -> None:
+    """Also what nobody waits for, and without another group to come; settling twice writes nothing twice."""
+    facts, log = a_history(4), LogWriter(tmp_path, NODE)
+    log.open()
+    for fact in facts[:2]:
+        log.append(fact)
+        log.sync(wait=False)
+    assert not log.is_settled
+    assert (log.settle(), proven_seq(tmp_path, NODE), log.is_settled) == (2, 2, True)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.seg*"))
+    assert log.settle() == 2
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.seg*")) == size
+    for fact in facts[2:]:
+        log.append(fact)
+    assert not log.is_settled
+    assert (log.settle(), proven_seq(tmp_path, NODE)) == (4, 4)
+    log.close()
+    assert list(read(tmp_path, NODE)) == facts
+
+
 def test_a_sync_that_waits_makes_durable_what_is_written_already(tmp_path: Path) -> None:
     """Once a second, say, for all that came since; with nothing new there is nothing to wait for."""
     fact, log = a_history(1)[0], LogWriter(tmp_path, NODE)

@@ -9,7 +9,7 @@ with and without the lanes, the commands are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -120,6 +120,14 @@ class Hold:
         """Return how many notifications a session has pending or in flight."""
         found = self._state.sessions.get(session)
         return 0 if found is None else _pending(found)
+
+    def pending(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        """Yield what has no outcome yet: the session, the notification, and the devices that have it in flight."""
+        for lane in list(self._busy):
+            self._land(lane)
+        for name, session in self._state.sessions.items():
+            for seq, pending in session.pending.items():
+                yield name, seq, tuple(sorted(pending.in_flight))
 
     def is_stored(self, seq: int) -> bool:
         """Tell whether anybody is still owed a notification."""

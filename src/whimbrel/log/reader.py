@@ -6,7 +6,6 @@ Rule: reading begins at the oldest segment that is still there; older facts are 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +19,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import fact_of
 
-__all__ = ["LogReader", "named_header", "proven_seq", "read", "read_rows"]
+__all__ = ["Frontier", "LogReader", "named_header", "proven_seq", "read", "read_rows"]
 
 
 def read(directory: Path, node: str, *, first: int = 0, last: int | None = None) -> Iterator[Fact]:
@@ -37,16 +36,43 @@ def read_rows(
 
 def proven_seq(directory: Path, node: str) -> int:
     """Return the last seq that no crash can take back: what comes after may still be cut."""
-    found = layout.segments(directory, node)
-    if not found:
-        return 0
-    first, path = found[-1]
-    if is_torn_creation(path):
-        return first - 1
-    with path.open("rb") as stream:
-        scan = Scan(stream, named_header(stream, path, node, first))
-        deque(scan, maxlen=0)
-    return scan.proven
+    return Frontier(directory, node).seq()
+
+
+class Frontier:
+    """What no crash can take back of a node's log; whoever asks again and again has only what is new read.
+
+    Rule: it goes on from what was proven, which is never cut; what stood after it may be other bytes by now.
+    """
+
+    def __init__(self, directory: Path, node: str) -> None:
+        self._directory, self._node = directory, node
+        self._path: Path | None = None
+        self._header: Header | None = None
+        self._offset, self._next, self._proven = HEADER_BYTES, 0, 0
+
+    def seq(self) -> int:
+        """Return the last seq that is proven now."""
+        found = layout.segments(self._directory, self._node)
+        if not found:
+            return 0
+        first, path = found[-1]
+        if is_torn_creation(path):
+            return first - 1
+        with path.open("rb") as stream:
+            header = named_header(stream, path, self._node, first)
+            if (path, header) != (self._path, self._header):  # a log that was removed and begun anew has another salt
+                self._path, self._header = path, header
+                self._offset, self._next, self._proven = HEADER_BYTES, first, first - 1
+            scan = Scan(stream, header, offset=self._offset, seq=self._next)
+            proven = scan.proven
+            for record in scan:
+                if scan.proven != proven:  # a mark stood before this record
+                    proven, self._offset, self._next = scan.proven, record.offset, record.seq
+            if scan.is_marked:
+                self._offset, self._next = scan.end, scan.next_seq
+        self._proven = max(self._proven, scan.proven)
+        return self._proven
 
 
 class LogReader:
@@ -58,6 +84,15 @@ class LogReader:
         self._wanted, self._last = first, INT64_MAX if last is None else last
         self._path: Path | None = None
         self._begin = self._offset = self._seq = 0
+
+    def extend(self, last: int) -> None:
+        """Let the next reading go up to *last*."""
+        self._last = last
+
+    @property
+    def next_seq(self) -> int:
+        """The seq that the next reading begins with."""
+        return self._wanted
 
     def facts(self) -> Iterator[Fact]:
         """Yield the facts that are new since the last time."""

@@ -115,9 +115,7 @@ class LogWriter:
         """Sync what is left, mark that all is durable, and let the log go."""
         try:
             if self._fault is None:
-                self.sync()
-                with self._syncing:
-                    self._mark()
+                self.settle()
         finally:
             self._release()
 
@@ -161,6 +159,11 @@ class LogWriter:
     def pending(self) -> int:
         """How many facts are remembered and not yet written."""
         return len(self._buffer)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing that ``settle`` would write."""
+        return self._is_marked and not self._buffer
 
     @property
     def is_faulty(self) -> bool:
@@ -221,6 +224,19 @@ class LogWriter:
             elif wait:
                 self._make_durable(self._written)
             return self._durable.seq if wait else self._written.seq
+
+    def settle(self) -> int:
+        """Sync what is left and mark that all is durable, so that readers see all of it; return the last seq.
+
+        For a node that has written what nobody waits for, or has nothing to write for a while: until a mark says so,
+        nobody else can tell that its last group will stay.
+        """
+        self.sync()
+        with self._syncing:
+            if self._fault is not None:
+                raise LogWriteError(self._folder, self._fault, _REOPEN)
+            self._mark()
+            return self._durable.seq
 
     def _commit(self, group: list[tuple[bytes, int]], *, wait: bool) -> None:
         if self._written.size >= self._segment_bytes:
