@@ -28,6 +28,7 @@ from whimbrel.model.attributes import DEFAULT_LIMITS, Limits
 from whimbrel.model.tables import as_markdown
 from whimbrel.mqtt.codes import PACKETS_OF, PacketType, ReasonCode, connect_return_code
 from whimbrel.mqtt.properties import KINDS, WILL, Property
+from whimbrel.pipeline import TABLES_MADE
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE_BY = "<!-- made by tools/make_docs.py: change the code, then run `make docs` -->"
@@ -303,10 +304,10 @@ def _times(ratio: float) -> str:
 def tables_page() -> str:
     """Return the reference page of the log's and the pipeline's tables."""
     title, _, rest = as_markdown().partition("\n")
+    made = ", ".join(f"`{name}`" for name in TABLES_MADE)
     status = (
         "The broker and `whimbrel log import` fill the tables of the log, which say *In*.\n"
-        "Of the others the pipeline makes `matches`, `deliveries`, `popularity`, `replicas` and `dead_letters`; "
-        "the rest are schemas so far."
+        f"Of the others the pipeline makes {made}; the rest are schemas so far."
     )
     return f"{title}\n\n{MADE_BY}\n\n{status}\n{rest.strip()}\n"
 

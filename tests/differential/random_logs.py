@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 from whimbrel.hold.private import client_of, is_private
+from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -14,6 +15,7 @@ from whimbrel.model.facts import (
     PresenceChange,
     PresenceChanged,
     Receipt,
+    Reported,
     SessionChange,
     SessionChanged,
 )
@@ -61,8 +63,10 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
                 notification=NotificationId(node, random.choice(published[-5:])),
                 outcome=random.choice((*[Outcome.DELIVERED] * 4, Outcome.WITHHELD, Outcome.DROPPED, Outcome.EXPIRED)),
             )
-        elif kind < 0.97:
+        elif kind < 0.94:
             yield _presence(random, now, number, joined)
+        elif kind < 0.97:
+            yield _report(random, now, number)
         else:
             change = random.choice((SessionChange.CREATED, SessionChange.DELETED))
             session = random.choice(ALL_SESSIONS)
@@ -84,6 +88,7 @@ def _notification(random: Random, now: int, number: dict[str, object]) -> Notifi
         attributes=attributes,
         body=random.randbytes(random.choice((0, 3))),
         expires_at=random.choice((None, None, now, now + 3, now + 10)),
+        deadline_at=random.choice((None, now, now + 1, now + 5)),
         keys=random.choice((NO_KEYS, NO_KEYS, KEYS)),
         deliver_insecure=random.random() < 0.9,
     )
@@ -109,6 +114,16 @@ def _interest(random: Random, now: int, number: dict[str, object]) -> InterestCh
         no_local=has_client and random.random() < 0.3,
     )
     return InterestChanged(**number, changed_at=now, change=change, subscription=subscription)  # type: ignore[arg-type]
+
+
+def _report(random: Random, now: int, number: dict[str, object]) -> Reported:
+    state = DeviceState(
+        device=random.choice(DEVICES),
+        reported_at=now,
+        received=random.choice((None, 0, 1, 2, 3)),
+        sent=random.choice((None, 0, 2, 3)),
+    )
+    return Reported(**number, state=state)  # type: ignore[arg-type]  # node and seq
 
 
 def _presence(random: Random, now: int, number: dict[str, object], joined: set[tuple[str, str]]) -> PresenceChanged:

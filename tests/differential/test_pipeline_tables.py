@@ -13,7 +13,8 @@ from random_logs import random_log
 
 from whimbrel.hold.retention import Retention
 from whimbrel.log.columns import to_arrow
-from whimbrel.model.facts import Fact, Outcome
+from whimbrel.model.device import DeviceState
+from whimbrel.model.facts import Fact, Outcome, Reported
 from whimbrel.model.rows import row_of
 from whimbrel.pipeline.components import Components
 from whimbrel.pipeline.deliveries import LogTables, deliveries
@@ -23,7 +24,7 @@ from whimbrel.pipeline.single import Delivery, Match, SingleProcess
 
 LOGS, FACTS = 20, 100
 RETENTION = Retention(ttl_us=30, max_held=3)
-NAMES = ("publications", "interests", "presence", "sessions", "receipts")
+NAMES = ("publications", "interests", "presence", "sessions", "receipts", "reports")
 
 
 def _tables(spark: SparkSession, facts: Iterable[Fact]) -> LogTables:
@@ -36,9 +37,13 @@ def _tables(spark: SparkSession, facts: Iterable[Fact]) -> LogTables:
 
 def _logs(seed: int, *, has_receipts: bool) -> list[Fact]:
     random = Random(seed)
-    return [
-        fact for log in range(LOGS) for fact in random_log(random, f"node{log}", facts=FACTS, has_receipts=has_receipts)
-    ]
+    facts: list[Fact] = []
+    for log in range(LOGS):
+        node = f"node{log}"
+        facts += random_log(random, node, facts=FACTS, has_receipts=has_receipts)
+        if log % 2:  # time passes with the last fact of a log, whatever it is
+            facts.append(Reported(node=node, seq=FACTS + 1, state=DeviceState(device="d1", reported_at=1_000_500)))
+    return facts
 
 
 def _matches(table: DataFrame) -> list[Match]:
@@ -51,11 +56,15 @@ def _matches(table: DataFrame) -> list[Match]:
 
 
 def _deliveries(table: DataFrame) -> list[Delivery]:
-    columns = table.selectExpr("*", "unix_micros(decided_at) AS decided", "unix_micros(lapses_at) AS lapses")
+    times = {"published": "published_at", "deadline": "deadline_at", "decided": "decided_at", "lapses": "lapses_at"}
+    columns = table.selectExpr("*", *(f"unix_micros({column}) AS {name}" for name, column in times.items()))
     return [
         Delivery(
             row.notification_node,
             row.notification_seq,
+            row.published,
+            row.subject,
+            row.deadline,
             row.session,
             row.device,
             frozenset((each.subject_filter, each.name) for each in row.subscriptions),

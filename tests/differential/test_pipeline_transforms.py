@@ -1,7 +1,8 @@
-"""Popularity, replicas, dead letters and replay on Spark, each against what is obvious in Python."""
+"""Popularity, replicas, latency, link quality, dead letters and replay on Spark, each against plain Python."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +18,15 @@ from whimbrel.match.topics import matches
 from whimbrel.model.attributes import Int64
 from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
 from whimbrel.pipeline.dead_letters import split
+from whimbrel.pipeline.latency import latency
+from whimbrel.pipeline.link_quality import link_quality
 from whimbrel.pipeline.popularity import popularity
 from whimbrel.pipeline.replay import replay, subject_column
 from whimbrel.pipeline.replicas import replicas
 
 HOUR_US = 3_600_000_000
 SUBJECTS = ["a/b", "a/c", "a/b/c", "$sys/x", "b", "/b"]
-FILTERS = ["a/b", "a/+", "a/#", "#", "+/+", "+", None, "a/b/c", "$sys/#", "not+valid", "x/y"]
+FILTERS = ["a/b", "a/+", "a/#", "#", "+/+", "+", None, "a/b/c", "$sys/#", "not+valid", "x/y", "$share/g/a/+"]
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "publications": {
@@ -105,7 +108,12 @@ def subscribers_of(subject: str, end: int, interests: list[dict[str, Any]], sess
         else:
             in_force.add((fact["session"], fact["subject_filter"], fact["name"]))
     valid = {each for each in in_force if each[1] != "not+valid"}
-    return len({session for session, wanted, _ in valid if wanted is None or matches(wanted, subject)})
+    return len({session for session, wanted, _ in valid if wanted is None or matches(behind(wanted), subject)})
+
+
+def behind(subject_filter: str) -> str:
+    """Return what the sessions of a share want."""
+    return subject_filter.removeprefix("$share/g/")
 
 
 def test_popularity_is_what_replaying_the_log_counts(spark: SparkSession) -> None:
@@ -145,6 +153,86 @@ def test_replicas_are_planned_from_the_last_window(spark: SparkSession) -> None:
     assert [tuple(row) for row in made.orderBy("subject").collect()] == want
     with pytest.raises(PySparkException, match="subjects: found 3, allowed is at most 1"):
         replicas(popular, nodes=2, slots_per_node=1).collect()
+
+
+# -- latency and link quality ----------------------------------------------------------------------------------------
+
+
+MINUTE_US = 60_000_000
+
+
+def some_deliveries(rng: random.Random) -> list[dict[str, Any]]:
+    """Return deliveries of a few minutes before and after the epoch, that took from a microsecond to a quarter hour."""
+    rows: list[dict[str, Any]] = []
+    for seq in range(600):
+        published, took = rng.randrange(-2, 3) * MINUTE_US + seq, int(10 ** rng.uniform(0, 9))
+        what = {"notification_node": "n", "notification_seq": seq, "subject": rng.choice(["a", "b", None])}
+        deadline = rng.choice([None, published + took, published + took + 1])
+        when = {"published_at": published, "decided_at": published + took, "deadline_at": deadline}
+        outcome = rng.choice(["delivered", "delivered", "expired", "dropped"])
+        rows.append({**what, **when, "session": "s", "subscriptions": [], "outcome": outcome})
+    return rows
+
+
+def test_latency_is_what_all_times_tell(spark: SparkSession) -> None:
+    """Percentiles of the nearest rank, from rows in several partitions."""
+    rows = some_deliveries(random.Random(3))
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, TABLES["deliveries"].schema)).repartition(3)
+    found = latency(frame, window_us=MINUTE_US)
+    assert found.columns == TABLES["latency"].schema.names
+    times = [F.unix_micros("window_start"), F.unix_micros("window_end")]
+    measured = [tuple(row) for row in found.select(*times, *found.columns[2:]).collect()]
+    told = [row for row in rows if row["subject"] is not None and row["outcome"] != "dropped"]
+    windows = {(row["published_at"] // MINUTE_US * MINUTE_US, row["subject"]) for row in told}
+    assert sorted((start, subject) for start, _, subject, *_ in measured) == sorted(windows)
+    for start, end, subject, delivered, *percentiles, expired, missed in measured:
+        own = [row for row in told if row["subject"] == subject and start <= row["published_at"] < end]
+        took = sorted(row["decided_at"] - row["published_at"] for row in own if row["outcome"] == "delivered")
+        assert (end, delivered, expired) == (start + MINUTE_US, len(took), len(own) - len(took))
+        assert missed == sum(row["deadline_at"] == row["decided_at"] for row in own)
+        for percent, about in zip((50, 90, 99), percentiles, strict=True):
+            right = took[math.ceil(len(took) * percent / 100) - 1]
+            assert 100 * right <= 100 * about <= 102 * right
+
+
+def some_reports(rng: random.Random) -> list[dict[str, Any]]:
+    """Return reports of two nodes that know the same devices."""
+    return [
+        {
+            "node": rng.choice("mn"),
+            "seq": seq,
+            "reported_at": 10 * seq,
+            "device": rng.choice("abc"),
+            "received": rng.choice([None, 0, 1, 2, 3]),
+            "sent": rng.choice([None, 0, 0, 2]),
+        }
+        for seq in range(120)
+    ]
+
+
+def test_link_quality_is_what_looking_back_tells(spark: SparkSession) -> None:
+    """In partitions that mix nodes and devices; each node's own reports decide."""
+    rng = random.Random(4)
+    rows = some_reports(rng)
+    want: set[tuple[Any, ...]] = set()
+    for row in rows:
+        same = [
+            each for each in rows[: row["seq"] + 1] if (each["node"], each["device"]) == (row["node"], row["device"])
+        ]
+        values = [
+            min(1.0, each["received"] / each["sent"]) for each in same if each["sent"] and each["received"] is not None
+        ]
+        if len(same) > 1:
+            times = (same[-2]["reported_at"], row["reported_at"])
+            value = values[-1] if values else None
+            want.add((row["node"], row["seq"], row["device"], *times, row["received"], row["sent"], value))
+    rng.shuffle(rows)
+    found = link_quality(table(spark, "reports", rows).repartition(3))
+    assert found.columns == TABLES["link_quality"].schema.names
+    when = [F.unix_micros("since_at"), F.unix_micros("reported_at")]
+    made = [tuple(row) for row in found.select(*found.columns[:3], *when, *found.columns[5:]).collect()]
+    assert len(made) == len(want)
+    assert set(made) == want
 
 
 # -- dead letters ----------------------------------------------------------------------------------------------------

@@ -17,9 +17,16 @@ from whimbrel.model.bounds import INT32_MAX, INT64_MAX, instant, name, real, who
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place
 
-__all__ = ["REPORT_LIMITS", "DeviceState", "Display"]
+__all__ = ["REPORT_LIMITS", "DeviceState", "Display", "network_connection"]
 
 REPORT_LIMITS = Limits(max_bytes=65_536, max_depth=8)
+
+
+def network_connection(received: int | None, sent: int | None) -> float | None:
+    """Return the automatic variable NetworkConnection of a report; None if it says nothing, or nothing was sent."""
+    if received is None or not sent:
+        return None
+    return min(received / sent, 1.0)  # what was late last time may make it more
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +68,7 @@ class DeviceState:
     @property
     def network_connection(self) -> float | None:
         """The automatic variable NetworkConnection: received / sent, at most 1; unknown if none was sent."""
-        if self.received is None or not self.sent:
-            return None
-        return min(self.received / self.sent, 1.0)  # what was late last time may make it more
+        return network_connection(self.received, self.sent)
 
     @classmethod
     def from_report(cls, data: bytes | str, *, device: str, now: int, sent: int | None = None) -> Self:

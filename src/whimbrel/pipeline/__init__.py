@@ -9,5 +9,5 @@ from __future__ import annotations
 
 __all__ = ["TABLES_MADE"]
 
-TABLES_MADE = ("matches", "deliveries", "popularity", "replicas", "dead_letters")
+TABLES_MADE = ("matches", "deliveries", "latency", "popularity", "replicas", "link_quality", "dead_letters")
 """The tables this pipeline makes, in order: the later may read the earlier."""

@@ -39,11 +39,37 @@ from whimbrel.model.subscription import (
 )
 from whimbrel.pipeline.schemas import SCHEMAS, log_table
 
-__all__ = ["split"]
+__all__ = ["Judge", "split"]
 
 _CONTENT_CHARACTERS = 4_096
 _SCHEMES = [scheme.value for scheme in Scheme]
 _DIGEST_BYTES = sorted(DIGEST_BYTES)
+
+
+class Judge:
+    """The rules of a table; whoever judges batch after batch makes them once, which takes longer than to apply them."""
+
+    def __init__(self, table: str) -> None:
+        log_table(table)
+        rules = list(_rules(table))
+        self._table = table
+        self._is_bad = functools.reduce(operator.or_, (rule.is_broken for rule in rules))
+        self._reason = F.coalesce(*(F.when(rule.is_broken, rule.reason) for rule in rules))
+        self._content = F.to_json(F.struct(*SCHEMAS[table].names))
+
+    def good(self, rows: DataFrame) -> DataFrame:
+        """Return the *rows* that keep the contract."""
+        return rows.where(~self._is_bad)
+
+    def dead(self, rows: DataFrame) -> DataFrame:
+        """Return the others, as ``dead_letters``."""
+        return rows.where(self._is_bad).select(
+            F.current_timestamp().alias("found_at"),
+            F.lit(f"log table {self._table}").alias("source"),
+            F.col("seq").alias("position"),
+            self._reason.alias("reason"),
+            F.substring(self._content, 1, _CONTENT_CHARACTERS).cast("binary").alias("content"),
+        )
 
 
 def split(table: str, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -52,19 +78,8 @@ def split(table: str, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     in:  a table of the log, as found
     out: the same table; the table ``dead_letters``
     """
-    log_table(table)
-    rules = list(_rules(table))
-    is_bad = functools.reduce(operator.or_, (rule.is_broken for rule in rules))
-    bad = rows.where(is_bad)
-    reason = F.coalesce(*(F.when(rule.is_broken, rule.reason) for rule in rules))
-    dead = bad.select(
-        F.current_timestamp().alias("found_at"),
-        F.lit(f"log table {table}").alias("source"),
-        F.col("seq").alias("position"),
-        reason.alias("reason"),
-        F.substring(F.to_json(F.struct(*rows.columns)), 1, _CONTENT_CHARACTERS).cast("binary").alias("content"),
-    )
-    return rows.where(~is_bad), dead
+    judge = Judge(table)
+    return judge.good(rows), judge.dead(rows)
 
 
 class _Rule(NamedTuple):

@@ -10,10 +10,10 @@ interests, not as a row of text for each. Interests travel too, so the fold know
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +30,16 @@ from whimbrel.pipeline.matches import Matching, Shipped, ship
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.versions import PackedVersions
 
-__all__ = ["LogTables", "deliveries", "last_times", "other_events", "published_events"]
+__all__ = ["EVENT_TABLES", "MOVES", "LogTables", "deliveries", "event_columns", "last_times", "published_events"]
 
 _GROUPS_PER_CORE = 4
 """Groups that are folded on their own: a few for each core, so that none waits long for the last, and no more, because
 a publication travels once to every group that wants it."""
 
-_MOVES = [PresenceChange.JOINED.value, PresenceChange.LEFT.value, PresenceChange.DISCONNECTED.value]
+Counting: TypeAlias = Callable[[Any], Iterable[Any]]
+"""From a batch of publications, batches of events."""
+
+MOVES = [PresenceChange.JOINED.value, PresenceChange.LEFT.value, PresenceChange.DISCONNECTED.value]
 """What devices do that changes who is owed what."""
 
 
@@ -49,6 +52,8 @@ class LogTables:
     presence: DataFrame
     sessions: DataFrame
     receipts: DataFrame
+    reports: DataFrame | None = None
+    """These decide nothing, but time passes with them as with every fact."""
     numbers: DataFrame | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
@@ -104,6 +109,7 @@ def last_times(log: LogTables) -> list[Any]:
     """Return for each node the time of its last fact, in microseconds."""
     times = [(log.numbered, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
     times += [(log.sessions, "changed_at"), (log.receipts, "handed_at")]
+    times += [] if log.reports is None else [(log.reports, "reported_at")]
     each = [table.groupBy("node").agg(F.max(F.unix_micros(name)).alias("last")) for table, name in times]
     everything = each[0]
     for other in each[1:]:
@@ -124,39 +130,72 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
     schema = from_arrow_schema(EVENT)
     everything = published_events(log.publications, ship(log.numbered, log.interests, log.sessions, groups=numbers))
     grouping = partial(_with_group, components=dict(components), groups=groups)
-    for other in other_events(log):
+    for other in _other_events(log):
         everything = everything.unionByName(other.mapInArrow(grouping, schema))
     return everything
 
 
-def published_events(publications: DataFrame, shipped: Shipped) -> DataFrame:
-    """Return publications that somebody wants, as events, once for each group that the matchers know."""
+def published_events(publications: DataFrame, shipped: Shipped, *, counting: Counting | None = None) -> DataFrame:
+    """Return publications that somebody wants, as events, once for each group that the matchers know.
+
+    *counting* sees every batch of publications on its way, wanted or not, and may add events of its own.
+    """
     # Where MQTT has no say they make no difference, and stay at home.
     of_mqtt = ("qos", F.col("publisher").alias("device")) if shipped.has_mqtt else ()
     body_hash = F.unhex(F.sha2("body", 256)).alias("body_hash")
-    wanted = publications.select(*shipped.columns, "expires_at", body_hash, *of_mqtt)
-    return wanted.mapInArrow(Matching(shipped, _grouped), from_arrow_schema(EVENT))
+    # What it was is told of everything that was delivered, whether or not it decides who wants it.
+    told = [name for name in ("expires_at", "deadline_at", "subject") if name not in shipped.columns]
+    wanted = publications.select(*shipped.columns, *told, body_hash, *of_mqtt)
+    matching = Matching(shipped, _grouped)
+    work = matching if counting is None else partial(_counted, matching, counting)
+    return wanted.mapInArrow(work, from_arrow_schema(EVENT))
 
 
-def other_events(log: LogTables) -> list[DataFrame]:
-    """Return everything else that happened, as events of no group."""
-    interest = "session change subject_filter name ttl_us max_held qos no_local"
-    presence = log.presence.where(F.col("change").isin(*_MOVES))
-    return [
-        _event(log.interests, INTEREST, "changed_at", interest),
-        _event(presence, PRESENCE, "changed_at", "session device change", receipt="name", sent_seq="notification_seq"),
-        _event(log.sessions, SESSION, "changed_at", "session change"),
-        _event(log.receipts, RECEIPT, "handed_at", "session device notification_seq", outcome="change"),
-    ]
+def _counted(matching: Matching, counting: Counting, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield from counting(batch)
+        yield from matching([batch])
 
 
-def _event(table: DataFrame, kind: int, at: str, columns: str, **renamed: str) -> DataFrame:
-    """Return the rows of a table as events, but for their group."""
-    taken = {name: F.col(name) for name in columns.split()}
-    taken |= {new: F.col(old) for old, new in renamed.items()}
-    taken |= {"node": F.col("node"), "seq": F.col("seq"), "at": F.col(at), "kind": F.lit(kind).cast("tinyint")}
-    schema = from_arrow_schema(EVENT)
-    return table.select(*(_taken(taken, field).alias(field.name) for field in schema))
+class _Told(NamedTuple):
+    """How the rows of a table are told as events."""
+
+    kind: int
+    at: str
+    columns: str
+    """Those that an event has too,"""
+    renamed: Mapping[str, str] = {}
+    """and those that it has under another name."""
+
+
+_TOLD = {
+    "interests": _Told(INTEREST, "changed_at", "session change subject_filter name ttl_us max_held qos no_local"),
+    "presence": _Told(
+        PRESENCE, "changed_at", "session device change", {"receipt": "name", "sent_seq": "notification_seq"}
+    ),
+    "sessions": _Told(SESSION, "changed_at", "session change"),
+    "receipts": _Told(RECEIPT, "handed_at", "session device notification_seq", {"outcome": "change"}),
+}
+EVENT_TABLES = tuple(_TOLD)
+"""The tables whose rows are events, beside publications."""
+
+
+def event_columns(name: str) -> list[Column]:
+    """Return what makes events, of no group, of the rows of a table."""
+    told = _TOLD[name]
+    taken = {each: F.col(each) for each in told.columns.split()}
+    taken |= {new: F.col(old) for old, new in told.renamed.items()}
+    taken |= {"node": F.col("node"), "seq": F.col("seq"), "at": F.col(told.at)}
+    taken |= {"kind": F.lit(told.kind).cast("tinyint")}
+    return [_taken(taken, field).alias(field.name) for field in from_arrow_schema(EVENT)]
+
+
+def _other_events(log: LogTables) -> Iterator[DataFrame]:
+    """Yield everything else that happened, as events of no group."""
+    tables = {"interests": log.interests, "sessions": log.sessions, "receipts": log.receipts}
+    tables["presence"] = log.presence.where(F.col("change").isin(*MOVES))
+    for name in EVENT_TABLES:
+        yield tables[name].select(*event_columns(name))
 
 
 def _taken(taken: Mapping[str, Column], field: Any) -> Column:  # a StructField
@@ -203,5 +242,5 @@ def _grouped(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iter
     yield pa.RecordBatch.from_arrays(columns, schema=EVENT)
 
 
-_CARRIED = ("node", "seq", "expires_at", "body_hash", "qos", "device")
+_CARRIED = ("node", "seq", "expires_at", "deadline_at", "subject", "body_hash", "qos", "device")
 """Columns of a publication that the fold is given."""

@@ -39,6 +39,7 @@ __all__ = [
     "SESSION",
     "Event",
     "Fold",
+    "Known",
     "Rows",
     "events_of",
     "fold",
@@ -55,6 +56,8 @@ EVENT = pa.schema(
         pa.field("kind", pa.int8(), nullable=False),
         pa.field("at", TIME_TYPE, nullable=False),
         pa.field("expires_at", TIME_TYPE),
+        pa.field("deadline_at", TIME_TYPE),
+        pa.field("subject", pa.string()),
         pa.field("interests", pa.list_(pa.int64())),
         pa.field("body_hash", pa.binary()),
         pa.field("session", pa.string()),
@@ -79,6 +82,8 @@ class Event(NamedTuple):
     kind: int
     at: int
     expires_at: int | None
+    deadline_at: int | None
+    subject: str | None
     interests: Any
     body_hash: Any
     session: Any
@@ -91,6 +96,15 @@ class Event(NamedTuple):
     notification_seq: Any
     qos: Any
     no_local: Any
+
+
+class Known(NamedTuple):
+    """What is kept of a notification while anybody is owed it, to say what it was; times in microseconds."""
+
+    body_hash: bytes
+    published_at: int
+    subject: str | None
+    deadline_at: int | None
 
 
 def _fact(node: str, event: Event) -> Fact:
@@ -132,8 +146,8 @@ class Fold:
         self._folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
         self.whose: dict[int, tuple[str, Identity]] = {}
         """By seq of the interest: its session and identity."""
-        self.hashes: dict[int, bytes] = {}
-        """By seq, the hashes of the bodies of what is held."""
+        self.known: dict[int, Known] = {}
+        """By seq, what is held."""
 
     @property
     def hold(self) -> Hold:
@@ -144,7 +158,7 @@ class Fold:
         """Take the next event in."""
         folding = self._folding
         if event.kind == PUBLISHED:
-            self.hashes[event.seq] = event.body_hash
+            self.known[event.seq] = Known(event.body_hash, event.at, event.subject, event.deadline_at)
             matches: dict[str, list[Identity]] = {}
             for interest in event.interests:
                 session, identity = self.whose[interest]
@@ -161,7 +175,7 @@ class Fold:
             settled = folding.apply(_fact(self.node, event))
         self._write(settled, out)
         if event.kind == PUBLISHED and not folding.hold.is_stored(event.seq):
-            self.hashes.pop(event.seq, None)
+            self.known.pop(event.seq, None)
 
     def close(self, end: int, out: Rows) -> None:
         """Let time pass to the end of the log: what has lapsed by then has its outcome."""
@@ -170,9 +184,9 @@ class Fold:
     def _write(self, settled: Settled, out: Rows) -> None:
         outcomes, forgotten = settled
         for each in outcomes:
-            out.add(self.node, each, self.hashes[each.seq] if each.outcome is Outcome.DELIVERED else None)
+            out.add(self.node, each, self.known[each.seq])
         for seq in forgotten:
-            self.hashes.pop(seq, None)
+            self.known.pop(seq, None)
 
 
 _MOST = 50_000
@@ -190,13 +204,15 @@ class Rows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, node: str, settled: Settle, body_hash: bytes | None) -> None:
-        """Add what was settled."""
+    def add(self, node: str, settled: Settle, known: Known) -> None:
+        """Add what was settled of the notification *known*."""
         session, device, seq, subscriptions, outcome, decided_at, lapses_at = settled
         for identity in subscriptions:
             self._identities.append(self._known.setdefault(identity, len(self._known)))
         self._offsets.append(len(self._identities))
-        self._rows.append((node, seq, session, device, outcome.value, body_hash, decided_at, lapses_at))
+        body_hash = known.body_hash if outcome is Outcome.DELIVERED else None
+        what = known[1:]
+        self._rows.append((node, seq, *what, session, device, outcome.value, body_hash, decided_at, lapses_at))
 
     def batch(self) -> Any:
         """Return what there is as an Arrow batch, and begin anew."""
@@ -216,7 +232,8 @@ class Rows:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-_SETTLED = "notification_node notification_seq session device outcome body_hash decided_at lapses_at".split()
+_SETTLED = "notification_node notification_seq published_at subject deadline_at".split()
+_SETTLED += "session device outcome body_hash decided_at lapses_at".split()
 
 
 def fold(

@@ -15,33 +15,20 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.log.layout import check_format
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.dead_letters import split
 from whimbrel.pipeline.deliveries import LogTables, deliveries
+from whimbrel.pipeline.latency import latency
+from whimbrel.pipeline.link_quality import link_quality
 from whimbrel.pipeline.matches import matches
+from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.popularity import popularity
-from whimbrel.pipeline.replicas import SAMPLE_BYTES, replicas
+from whimbrel.pipeline.replicas import replicas
 from whimbrel.pipeline.schemas import TIMES
 from whimbrel.pipeline.source import read_table, snapshot
 
 __all__ = ["Made", "Plan", "run"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the tables need to know beside the log."""
-
-    retention: Retention = DEFAULT_RETENTION
-    window_us: int = 3_600 * 1_000_000
-    """The windows of ``popularity``."""
-    nodes: int = 100
-    """Devices that carry samples, for ``replicas``;"""
-    slots_per_node: int = 10
-    """samples that each can hold,"""
-    sample_bytes: int = SAMPLE_BYTES
-    """and the size of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +57,9 @@ def run(
     log, out = log.absolute(), out.absolute()  # Java has a working directory of its own
     if log == out or log in out.parents:
         raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
+    kept = [name for name in tables if (out / name).is_symlink()]
+    if kept:
+        raise InvalidValueError("directory for the tables", str(out), f"one where no stream keeps {', '.join(kept)}")
     source = _Log(spark, log)
     made: dict[str, dict[str, object]] = {}
     paths: dict[str, Path] = {}
@@ -116,6 +106,7 @@ class _Log:
             presence=self.table("presence"),
             sessions=self.table("sessions"),
             receipts=self.table("receipts"),
+            reports=self.table("reports"),
             numbers=self.numbers,
         )
 
@@ -139,13 +130,26 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
         for other in found[1:]:
             everything = everything.unionByName(other)
         return everything
+    if name == "link_quality":
+        return link_quality(log.table("reports"))
     if name == "popularity":
         return popularity(
             log.table("publications"), log.table("interests"), log.table("sessions"), window_us=plan.window_us
         )
-    popular = made.get("popularity")
-    table = _table("popularity", log, plan, {}) if popular is None else log.spark.read.parquet(str(popular))
-    return replicas(table, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes)
+    if name == "latency":
+        return latency(_read_or_made("deliveries", log, plan, made), window_us=plan.window_us)
+    return replicas(
+        _read_or_made("popularity", log, plan, made),
+        nodes=plan.nodes,
+        slots_per_node=plan.slots_per_node,
+        sample_bytes=plan.sample_bytes,
+        horizon_us=plan.horizon_us,
+    )
+
+
+def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
+    """Return a table that another one is made of."""
+    return log.spark.read.parquet(str(made[name])) if name in made else _table(name, log, plan, made)
 
 
 def _write(table: DataFrame, path: Path) -> Path:

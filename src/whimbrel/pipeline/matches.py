@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -86,6 +86,14 @@ class Shipped:
     has_mqtt: bool = False
     """Whether quality of service or the publisher makes a difference to anybody."""
 
+    @classmethod
+    def together(cls, parts: Sequence[Shipped]) -> Shipped:
+        """Return the matchers of several nodes as one."""
+        files = {node: file for part in parts for node, file in part.files.items()}
+        needed = {name for part in parts for name in part.columns} | ({"node"} if len(files) > 1 else set())
+        columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
+        return cls(files, columns, any(part.has_mqtt for part in parts))
+
 
 def ship(
     publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, groups: Groups | None = None
@@ -126,8 +134,8 @@ def pack(
 
 
 _INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
-CHANGED = ("node", "seq", "change", *_INTEREST, "qos", "no_local")
-DELETED = ("node", "seq", "change", "session")
+CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
+DELETED = ("node", "seq", "changed_at", "change", "session")
 
 
 def _of_node(table: Any, node: str) -> Any:

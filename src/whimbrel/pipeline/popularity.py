@@ -1,31 +1,43 @@
 """``popularity``: per subject and window, how many sessions want it and how much of it there is.
 
 Rule: a subscription counts from its number on until it is changed or removed, as everywhere; a window asks what was in
-force at its end. One with a content filter counts: it is interested in the subject, if not in every notification.
+force at its end. One with a content filter counts: it is interested in the subject, if not in every notification. A
+share counts for the subjects behind it: each of its sessions may be given any of them.
 
-Subject filters with wildcards cannot be joined on. The distinct filters meet the counted subjects in one Arrow worker
-that holds a ``TopicIndex``; both are few, and publications themselves are only counted, by Spark, in one scan.
+Publications are only counted, by Spark, in one scan (``counted``). Subject filters with wildcards cannot be joined on:
+the counts meet a ``TopicIndex`` of the distinct filters, window by window, in numpy (``popular``), which is the same
+for the batch job and for whoever has counted already.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby, pairwise
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
+from whimbrel.hold.private import asked_for
 from whimbrel.match.topics import TopicIndex, is_topic_filter
 from whimbrel.model.bounds import INT64_MAX, whole
-from whimbrel.model.facts import SessionChange
-from whimbrel.model.subscription import InterestChange
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.versions import spells
 
-__all__ = ["popularity"]
+__all__ = ["counted", "popular", "popularity"]
+
+Numbers: TypeAlias = NDArray[np.integer[Any]]
 
 _US_PER_S = 1_000_000
-_ANY = ""
-"""Stands for a subject filter that is null: any subject. No subject filter is empty."""
-_COUNTED = "subject string, window_start timestamp, window_end timestamp, publications bigint"
+_CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
+_DELETED = ("node", "seq", "changed_at", "change", "session")
+_SPELL = ("session", "subject_filter", "began_at", "ended_at")
 
 
 def popularity(
@@ -36,23 +48,25 @@ def popularity(
     in:  the tables ``publications``, ``interests`` and, if sessions are ever deleted, ``sessions``
     out: the table ``popularity``
     """
+    counts = counted(publications, window_us=window_us)
+    deleted = None if sessions is None else sessions.select(*_DELETED).toArrow()
+    in_force = spells(interests.select(*_CHANGED).toArrow(), deleted).select(_SPELL)
+    # A window is worked on in one place, and one after the other.
+    windows = counts.repartition("window_end").sortWithinPartitions("window_end", "subject")
+    return windows.mapInArrow(partial(_popular, spells=in_force, window_us=window_us), SCHEMAS["popularity"])
+
+
+def counted(publications: DataFrame, *, window_us: int) -> DataFrame:
+    """Count publications of each subject in windows of *window_us*; those without a subject are nobody's.
+
+    in:  the table ``publications``
+    out: subject string, window_start timestamp, window_end timestamp, publications bigint
+    """
     whole("window_us", window_us, 1, INT64_MAX)
-    counted = _counted(publications.where(F.col("subject").isNotNull()), window_us)
-    spells = _spells(interests, sessions).withColumn("wanted", F.coalesce("subject_filter", F.lit(_ANY)))
-    asked = _asked(counted, spells.select("wanted").distinct())
-    found = (
-        asked.join(spells, (F.col("asking") == F.col("wanted")) & _is_in_force(), "left")
-        .groupBy("window_start", "window_end", "subject", "publications")
-        .agg(F.countDistinct("session").alias("subscribers"))
-    )
-    rate = (F.col("publications") / F.lit(window_us / _US_PER_S)).alias("rate_per_s")
-    return found.select("window_start", "window_end", "subject", "subscribers", "publications", rate)
-
-
-def _counted(publications: DataFrame, window_us: int) -> DataFrame:
     window = F.window("published_at", f"{window_us} microseconds")
     return (
-        publications.groupBy("subject", window.alias("window"))
+        publications.where(F.col("subject").isNotNull())
+        .groupBy("subject", window.alias("window"))
         .agg(F.count(F.lit(1)).alias("publications"))
         .select(
             "subject",
@@ -63,50 +77,110 @@ def _counted(publications: DataFrame, window_us: int) -> DataFrame:
     )
 
 
-def _spells(interests: DataFrame, sessions: DataFrame | None) -> DataFrame:
-    """Return when each subscription was in force: from ``changed_at`` on, until ``ended_at`` if ever."""
-    changes = Window.partitionBy("node", "session", "subject_filter", "name").orderBy("seq")
-    again = F.lead("changed_at").over(changes).alias("ended_at")
-    spells = interests.select("node", "seq", "session", "subject_filter", "change", "changed_at", again)
-    spells = spells.where(F.col("change") != InterestChange.REMOVED.value)
-    if sessions is None:
-        return spells
-    deleted = sessions.where(F.col("change") == SessionChange.DELETED.value).select(
-        "node", "session", F.col("seq").alias("deleted_seq"), F.col("changed_at").alias("deleted_at")
-    )
-    # A session that is gone has no subscriptions; one of the same name begins anew.
-    same = ["node", "session", "seq", "subject_filter", "changed_at"]
-    ends = spells.join(deleted, ["node", "session"]).where(F.col("seq") < F.col("deleted_seq"))
-    ends = ends.groupBy("node", "seq").agg(F.min("deleted_at").alias("deleted_at"))
-    ended = F.least("ended_at", "deleted_at").alias("ended_at")  # which passes over nulls
-    return spells.join(ends, ["node", "seq"], "left").select(*same, ended)
+def popular(counted: Any, spells: Any, *, window_us: int) -> Any:
+    """Return the table ``popularity``, ordered by window and subject, of counts and of who wanted what, when.
+
+    *counted* is an Arrow table as ``counted`` makes it, of windows of *window_us*, a subject and window once; *spells*
+    one of at least the columns session, subject_filter, began_at and ended_at, as ``versions.spells`` makes it.
+    """
+    return _Wishes(spells).met(counted, window_us)
 
 
-def _is_in_force() -> Column:
-    """Facts before the end, which is no part of the window itself."""
-    is_over = F.col("ended_at") < F.col("window_end")
-    return (F.col("changed_at") < F.col("window_end")) & ~F.coalesce(is_over, F.lit(False))
+def _popular(batches: Iterable[Any], *, spells: Any, window_us: int) -> Iterator[Any]:
+    wishes = _Wishes(spells)
+    for batch in batches:
+        yield from wishes.met(pa.Table.from_batches([batch]), window_us).to_batches()
 
 
-def _asked(counted: DataFrame, filters: DataFrame) -> DataFrame:
-    """Return each row of *counted* with each of *filters* that admits its subject, and once with none."""
-    everything = F.lit(0).alias("together")
-    schema = f"{_COUNTED}, asking string"
-    return counted.groupBy(everything).cogroup(filters.groupBy(everything)).applyInArrow(_admitted, schema)
+_ANY = 0
+"""The number of the filter that is none: it admits every subject."""
+_NONE = -1
+"""Of what is no topic filter: it admits nothing, and is somebody else's dead letter."""
 
 
-def _admitted(counted: Any, filters: Any) -> Any:
-    # What is no topic filter admits nothing, and is somebody else's dead letter.
-    known = filters.column("wanted").to_pylist()
-    wanted = [text for text in known if is_topic_filter(text)]
-    index = TopicIndex()
-    for handle, text in enumerate(wanted):
-        index.add(text, handle)
-    found = index.match_many(counted.column("subject").to_pylist())
-    every = pa.array(range(counted.num_rows), pa.int64())
-    rows = [every, pa.array(found.rows, pa.int64())]
-    asking = [pa.nulls(len(every), pa.string()), pa.array(wanted, pa.string()).take(pa.array(found.handles))]
-    if _ANY in known:
-        rows.append(every)
-        asking.append(pa.repeat(_ANY, len(every)))
-    return counted.take(pa.concat_arrays(rows)).append_column("asking", pa.concat_arrays(asking))
+class _Wishes:
+    """Spells as numbers, and an index of their filters."""
+
+    def __init__(self, spells: Any) -> None:
+        filters, people = (_encoded(spells.column(name)) for name in ("subject_filter", "session"))
+        asked = [asked_for(text) for text in filters.dictionary.to_pylist()]
+        numbers: dict[str | None, int] = {None: _ANY}
+        self._index = TopicIndex()
+        for text in asked:
+            if text is not None and text not in numbers and is_topic_filter(text):
+                numbers[text] = len(numbers)
+                self._index.add(text, numbers[text])
+        self._is_plain = np.array([text is not None and "+" not in text and "#" not in text for text in numbers])
+        self._people = max(1, len(people.dictionary))
+        number_of = np.array([numbers.get(text, _NONE) for text in asked], np.int64)
+        began, ended = (spells.column(name).cast(TIME_TYPE).cast(pa.int64()) for name in ("began_at", "ended_at"))
+        self._filter, self._who = number_of[filters.indices.to_numpy()], people.indices.to_numpy()
+        self._began, self._ended = began.to_numpy(), ended.fill_null(INT64_MAX).to_numpy()
+
+    def met(self, counted: Any, window_us: int) -> Any:
+        """Return the rows of ``popularity`` that *counted* makes."""
+        counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
+        subjects = counts.column("subject").to_pylist()
+        ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
+        subscribers: list[int] = []
+        for end, rows in groupby(range(len(ends)), ends.__getitem__):
+            subscribers += self._subscribers([subjects[row] for row in rows], end)
+        schema = TABLES["popularity"].schema
+        columns = {
+            **{name: counts.column(name) for name in ("window_start", "window_end", "subject", "publications")},
+            "subscribers": pa.array(subscribers, pa.int64()),
+            "rate_per_s": pc.divide(counts.column("publications").cast(pa.float64()), window_us / _US_PER_S),
+        }
+        return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+    def _subscribers(self, subjects: list[str], end: int) -> list[int]:
+        """Count for each subject the sessions that want it at *end*, which is no part of the window itself."""
+        is_in_force = (self._began < end) & (self._ended >= end) & (self._filter != _NONE)
+        wishes = np.unique(self._filter[is_in_force] * self._people + self._who[is_in_force])
+        filters, who = np.divmod(wishes, self._people)
+        starts = np.searchsorted(filters, np.arange(len(self._is_plain) + 1))
+        return self._counts(len(subjects), *self._index.match_many(subjects), starts, who)
+
+    def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> list[int]:
+        """Count the distinct sessions of each row's filters; those of a filter are a part of *who*.
+
+        Subjects that the same wildcards admit are counted together: many people may want a wildcard, and pairs of
+        them with every subject would be many more. A filter without wildcards is of one subject only.
+        """
+        is_seen = np.zeros(self._people, np.bool_)
+        is_seen[who[: starts[_ANY + 1]]] = True
+        everybody = np.count_nonzero(is_seen)
+        is_plain = self._is_plain[handles]
+        own = np.full(count, _NONE, np.int64)
+        own[rows[is_plain]] = handles[is_plain]
+        subscribers = np.zeros(count, np.int64)
+        for wildcards, members in _alike(count, rows[~is_plain], handles[~is_plain]):
+            fresh: list[Numbers] = []
+            for handle in wildcards:
+                part = who[starts[handle] : starts[handle + 1]]
+                fresh.append(part[~is_seen[part]])
+                is_seen[fresh[-1]] = True
+            subscribers[members] = everybody + sum(len(part) for part in fresh)
+            some = members[own[members] != _NONE]
+            firsts, sizes = starts[own[some]], starts[own[some] + 1] - starts[own[some]]
+            place = np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)
+            np.add.at(subscribers, np.repeat(some, sizes)[~is_seen[who[place]]], 1)
+            for part in fresh:
+                is_seen[part] = False
+        found: list[int] = subscribers.tolist()
+        return found
+
+
+def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield each set of handles that rows have, and the rows of 0 to *count* that have it; *rows* ascend."""
+    ends = np.searchsorted(rows, np.arange(count + 1)).tolist()
+    alike: dict[bytes, list[int]] = {}
+    for row, (begin, end) in enumerate(pairwise(ends)):
+        alike.setdefault(handles[begin:end].tobytes(), []).append(row)
+    for key, members in alike.items():
+        yield np.frombuffer(key, handles.dtype), np.array(members)
+
+
+def _encoded(column: Any) -> Any:
+    """Return a column as numbers of its distinct values, of which null may be one."""
+    return column.combine_chunks().dictionary_encode("encode")

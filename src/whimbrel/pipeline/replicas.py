@@ -12,7 +12,8 @@ Rule: the sum never exceeds C_tot; more subjects than places is an error with th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,14 @@ from whimbrel.model.bounds import INT32_MAX, real, whole
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS
 
-__all__ = ["SAMPLE_BYTES", "TARGET", "TooManySubjectsError", "plan", "replicas"]
+__all__ = ["HORIZON_US", "SAMPLE_BYTES", "TARGET", "TooManySubjectsError", "plan", "planned", "replicas", "silent"]
 
 TARGET = 0.8
 """The part of the memory to fill: what the paper measured to be best."""
 SAMPLE_BYTES = 100
 """The size of a sample in the paper: ten of them fit a chip of 8 KiB."""
+HORIZON_US = 7 * 24 * 3_600 * 1_000_000
+"""A subject that was silent for a week is planned for no more; else a plan would need a place for everything ever."""
 
 
 class TooManySubjectsError(InvalidInputError):
@@ -70,36 +73,64 @@ def replicas(
     slots_per_node: int,
     target: float = TARGET,
     sample_bytes: int = SAMPLE_BYTES,
+    horizon_us: int = HORIZON_US,
 ) -> DataFrame:
     """Return the plan for the subjects of *popularity*, with the subscribers of each one's last window.
+
+    A subject counts if that window ends within *horizon_us* of the newest.
 
     in:  the table ``popularity``
     out: the table ``replicas``
     """
-    last = popularity.groupBy("subject").agg(F.max_by("subscribers", "window_end").alias("subscribers"))
+    last = popularity.groupBy("subject").agg(
+        F.unix_micros(F.max("window_end")), F.max_by("subscribers", "window_end").alias("subscribers")
+    )
     # One task sees all subjects: each one's share depends on all the others'.
-    made = _planner(nodes=nodes, slots_per_node=slots_per_node, target=target, sample_bytes=sample_bytes)
+    made = partial(
+        _planned,
+        horizon_us=horizon_us,
+        nodes=nodes,
+        slots_per_node=slots_per_node,
+        target=target,
+        sample_bytes=sample_bytes,
+    )
     return last.coalesce(1).mapInArrow(made, SCHEMAS["replicas"])
 
 
-def _planner(
-    *, nodes: int, slots_per_node: int, target: float, sample_bytes: int
-) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def planned(batches: Iterable[Any]) -> Iterator[Any]:
-        subscribers: dict[str, int] = {}
-        for batch in batches:
-            subscribers.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
-        copies = plan(subscribers, nodes=nodes, slots_per_node=slots_per_node, target=target)
-        columns = {
-            "subject": list(copies),
-            "subscribers": [subscribers[name] for name in copies],
-            "share": [count / (nodes * slots_per_node) for count in copies.values()],
-            "replicas": list(copies.values()),
-            "memory_bytes": [count * sample_bytes for count in copies.values()],
-        }
-        yield pa.RecordBatch.from_pydict(columns, schema=TABLES["replicas"].schema)
+def silent(latest: Mapping[str, tuple[int, int]], *, horizon_us: int = HORIZON_US) -> list[str]:
+    """Return the subjects whose last window, whose end stands first, ended before the horizon of the newest."""
+    newest = max((end for end, _ in latest.values()), default=0)
+    return [subject for subject, (end, _) in latest.items() if end <= newest - horizon_us]
 
-    return planned
+
+def planned(
+    subscribers: Mapping[str, int],
+    *,
+    nodes: int,
+    slots_per_node: int,
+    target: float = TARGET,
+    sample_bytes: int = SAMPLE_BYTES,
+) -> Any:
+    """Return the plan for *subscribers*, which counts S_i of each subject, as an Arrow batch of ``replicas``."""
+    copies = plan(subscribers, nodes=nodes, slots_per_node=slots_per_node, target=target)
+    columns = {
+        "subject": list(copies),
+        "subscribers": [subscribers[name] for name in copies],
+        "share": [count / (nodes * slots_per_node) for count in copies.values()],
+        "replicas": list(copies.values()),
+        "memory_bytes": [count * sample_bytes for count in copies.values()],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=TABLES["replicas"].schema)
+
+
+def _planned(batches: Iterable[Any], *, horizon_us: int, **options: Any) -> Iterator[Any]:
+    latest: dict[str, tuple[int, int]] = {}
+    for batch in batches:
+        subjects, ends, subscribers = (column.to_pylist() for column in batch.columns)
+        latest.update(zip(subjects, zip(ends, subscribers, strict=True), strict=True))
+    for subject in silent(latest, horizon_us=horizon_us):
+        del latest[subject]
+    yield planned({subject: count for subject, (_, count) in latest.items()}, **options)
 
 
 def _capacity(nodes: int, slots_per_node: int, target: float) -> int:

@@ -26,12 +26,17 @@ __all__ = ["as_json", "drawn", "head"]
 ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
-_BARS = {"popularity": "publications", "replicas": "replicas"}
+_BARS = {"popularity": "publications", "replicas": "replicas", "latency": "p99_us"}
 """The number that is drawn, and by which the table is sorted."""
 _BAR_CELLS = 20
+_US = "_us"
+_UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000))
+_EXACT_BELOW = 999.5
+"""Three figures are enough below this; above, all of them are shown."""
 _CELL_CHARACTERS = 60
 _HIDDEN = {
     "popularity": {"window_end"},
+    "latency": {"window_end"},
     "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"}
     | {"properties", "packet_id"},
 }
@@ -48,7 +53,8 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
             sorted(path.name for path in out.iterdir() if path.is_dir() and path.name in TABLES) if out.is_dir() else []
         )
         raise InvalidValueError(f"table in {out}", table, ", ".join(there) or "none: there are no tables")
-    source = pads.dataset(folder, format="parquet", partitioning="hive")
+    # Where a stream goes on writing, the folder is a link to the files of one moment: it is followed once.
+    source = pads.dataset(folder.resolve(), format="parquet", partitioning="hive")
     if table in _BARS:
         rows = source.to_table(columns=TABLES[table].schema.names)
         return rows.sort_by([(_BARS[table], "descending"), ("subject", "ascending")]).slice(0, limit)
@@ -64,15 +70,18 @@ def drawn(table: str, rows: ArrowTable) -> Group:
     for name in names:
         kind = rows.schema.field(name).type
         is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        grid.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+        grid.add_column(
+            name.removesuffix(_US), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
+        )
     bar = _BARS.get(table)
     if bar is not None:
         grid.add_column("", no_wrap=True)
-        most = max(rows.column(bar).to_pylist(), default=0)
+        most = max((count for count in rows.column(bar).to_pylist() if count is not None), default=0)
     for row in rows.to_pylist():
-        cells = [Text(_cell(row[name])) for name in names]
+        cells = [Text(_duration(row[name]) if name.endswith(_US) else _cell(row[name])) for name in names]
         if bar is not None:
-            cells.append(Text("█" * max(1, round(row[bar] / most * _BAR_CELLS)) if most else "", style="cyan"))
+            is_drawn = most and row[bar] is not None
+            cells.append(Text("█" * max(1, round(row[bar] / most * _BAR_CELLS)) if is_drawn else "", style="cyan"))
         grid.add_row(*cells)
     return Group(grid)
 
@@ -81,6 +90,15 @@ def as_json(rows: ArrowTable) -> Iterator[str]:
     """Yield each row as a line of JSON: times in ISO 8601, bytes in hexadecimal, attributes as an object."""
     for row in rows.to_pylist():
         yield json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)
+
+
+def _duration(us: float | None) -> str:
+    """Return microseconds in the unit that suits them; a column's name has them, a page says them."""
+    if us is None:
+        return ""
+    unit, size = next(((unit, size) for unit, size in _UNITS if us >= size), ("µs", 1))
+    amount = us / size
+    return f"{amount:.3g} {unit}" if amount < _EXACT_BELOW else f"{amount:,.0f} {unit}"
 
 
 def _cell(value: object) -> str:

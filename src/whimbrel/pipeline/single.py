@@ -39,6 +39,9 @@ class Delivery:
 
     node: str
     seq: int
+    published_at: int
+    subject: str | None
+    deadline_at: int | None
     session: str
     device: str | None
     subscriptions: frozenset[Identity]
@@ -49,7 +52,7 @@ class Delivery:
 
 
 class _Node:
-    """One node's subscriptions, sessions and bodies."""
+    """One node's subscriptions, sessions and notifications."""
 
     def __init__(self, node: str, *, retention: Retention, assume_receipts: bool) -> None:
         self.node = node
@@ -59,7 +62,7 @@ class _Node:
         """The seq of the interest in force."""
         self.owners: dict[str, tuple[str, Identity]] = {}
         """Whose each id of the matcher is; ids of those that are gone do no harm."""
-        self.hashes: dict[int, bytes] = {}
+        self.published: dict[int, Notification] = {}
 
 
 class SingleProcess:
@@ -86,7 +89,7 @@ class SingleProcess:
             node = self._nodes[fact.node] = _Node(fact.node, **kept)  # type: ignore[arg-type]  # by name
         wanted: list[tuple[str, tuple[Identity, ...]]] = []
         if isinstance(fact, Notification):
-            node.hashes[fact.seq] = hashlib.sha256(fact.body).digest()
+            node.published[fact.seq] = fact
             wanted = list(self._matched(node, fact))
         elif isinstance(fact, InterestChanged):
             self._change(node, fact)
@@ -126,10 +129,22 @@ class SingleProcess:
 
     def _note(self, node: _Node, settled: list[Settle]) -> None:
         for session, device, seq, subscriptions, outcome, decided_at, lapses_at in settled:
-            body_hash = node.hashes[seq] if outcome is Outcome.DELIVERED else None
+            what = node.published[seq]
+            body_hash = hashlib.sha256(what.body).digest() if outcome is Outcome.DELIVERED else None
             self.deliveries.append(
                 Delivery(
-                    node.node, seq, session, device, frozenset(subscriptions), outcome, body_hash, decided_at, lapses_at
+                    node.node,
+                    seq,
+                    what.published_at,
+                    what.subject,
+                    what.deadline_at,
+                    session,
+                    device,
+                    frozenset(subscriptions),
+                    outcome,
+                    body_hash,
+                    decided_at,
+                    lapses_at,
                 )
             )
 

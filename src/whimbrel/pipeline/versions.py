@@ -1,8 +1,8 @@
 """Versions of subscriptions: when each was in force, and the matcher of all that overlap a batch.
 
 A subscription is in force for a publication if its seq is lower, and no later change of it came before: clocks never
-decide. One packed matcher holds every version that overlaps the batch; which of the matches were in force is decided
-afterwards, on whole arrays.
+decide. ``spells`` says it, for matching and for counting alike. One packed matcher holds every version that overlaps
+the batch; which of the matches were in force is decided afterwards, on whole arrays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,9 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.subscription import InterestChange
+from whimbrel.model.tables import TIME_TYPE
 
-__all__ = ["PackedVersions", "keys_of", "packed", "versions"]
+__all__ = ["PackedVersions", "keys_of", "packed", "spells", "versions"]
 
 VERSIONS_SCHEMA = pa.schema(
     [
@@ -39,58 +40,100 @@ VERSIONS_SCHEMA = pa.schema(
 )
 
 
+def spells(interests: Any, sessions: Any = None) -> Any:
+    """Return when each subscription was in force, in the order of node and seq.
+
+    *interests* and *sessions* are Arrow tables of rows of one node or several, at least with node, seq, changed_at,
+    change and what identifies; without *sessions* none was ever deleted. The seq and the time that end a spell are
+    those of the next change, or of the session's deletion.
+    out: node, session, subject_filter, name, interest_seq, ended_seq (``INT64_MAX`` if it goes on), began_at, ended_at
+    (null if it goes on), then the other columns of *interests*
+    """
+    changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
+    deleted = [] if sessions is None else _deletions(sessions)
+    seqs, times = (_numbers(changes.column(name)) for name in ("seq", "changed_at"))
+    texts = [changes.column(name).to_pylist() for name in ("change", *_PLACE)]
+    endings = _Endings(changes.num_rows)
+    next_deletion = 0
+    for row, (seq, at, change, *place) in enumerate(zip(seqs, times, *texts, strict=True)):
+        while next_deletion < len(deleted) and deleted[next_deletion][:2] < (place[0], seq):
+            endings.delete(*deleted[next_deletion])
+            next_deletion += 1
+        endings.change(row, tuple(place), seq, at, is_over=change == InterestChange.REMOVED.value)
+    for deletion in deleted[next_deletion:]:
+        endings.delete(*deletion)
+    others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
+    columns = {
+        **{name: changes.column(name) for name in _PLACE},
+        "interest_seq": changes.column("seq"),
+        "ended_seq": pa.array(endings.seqs),
+        "began_at": changes.column("changed_at").cast(TIME_TYPE),
+        "ended_at": pa.array(endings.times, mask=endings.seqs == INT64_MAX).cast(TIME_TYPE),
+        **{name: changes.column(name) for name in others},
+    }
+    return pa.table(columns).filter(pa.array(endings.is_spell)).combine_chunks()
+
+
+_PLACE = ("node", "session", "subject_filter", "name")
+_Place: TypeAlias = tuple[Any, ...]
+"""Values of these: what identifies a subscription."""
+
+
+class _Endings:
+    """By row of the sorted changes, the seq and the time at which what it began was over."""
+
+    def __init__(self, count: int) -> None:
+        self.seqs = np.full(count, INT64_MAX, np.int64)
+        self.times = np.zeros(count, np.int64)
+        self.is_spell = np.zeros(count, np.bool_)
+        self._open: dict[_Place, int] = {}
+        self._by_session: dict[tuple[str, str], set[_Place]] = {}
+
+    def change(self, row: int, place: _Place, seq: int, at: int, *, is_over: bool) -> None:
+        """Take in a change of a subscription: the version before is over, and mostly there is a new one."""
+        self._close(place, seq, at)
+        if not is_over:
+            self._open[place] = row
+            self._by_session.setdefault(place[:2], set()).add(place)
+            self.is_spell[row] = True
+
+    def delete(self, node: str, seq: int, session: str, at: int) -> None:
+        """Take in that a session is gone, and with it its subscriptions; one of the same name begins anew."""
+        for place in self._by_session.pop((node, session), ()):
+            self._close(place, seq, at)
+
+    def _close(self, place: _Place, seq: int, at: int) -> None:
+        row = self._open.pop(place, None)
+        if row is not None:
+            self.seqs[row], self.times[row] = seq, at
+
+
+def _deletions(sessions: Any) -> list[tuple[str, int, str, int]]:
+    """Return node, seq, session and time of each, in order."""
+    columns = [sessions.column(name).to_pylist() for name in ("node", "session", "change")]
+    numbers = [_numbers(sessions.column(name)) for name in ("seq", "changed_at")]
+    rows = zip(*columns, *numbers, strict=True)
+    gone = SessionChange.DELETED.value
+    return sorted((node, seq, session, at) for node, session, change, seq, at in rows if change == gone)
+
+
+def _numbers(column: Any) -> list[int]:
+    """Return numbers, or times in microseconds."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(TIME_TYPE).cast(pa.int64())
+    found: list[int] = column.to_pylist()
+    return found
+
+
 def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
     """Return the versions of one node's subscriptions that a publication from *first* to *last* may meet.
 
-    *interests* and *sessions* are Arrow tables of the node's rows; the seq that ends a version is that of the next
-    change, or of the session's deletion.
+    *interests* and *sessions* are Arrow tables of the node's rows, as ``spells`` wants them.
     """
-    changes = interests.sort_by("seq")
-    deleted = _deletions(sessions)
-    open_versions: dict[tuple[str, str | None, str], int] = {}
-    by_session: dict[str, set[tuple[str, str | None, str]]] = {}
-    seqs = changes.column("seq").to_pylist()
-    kinds = changes.column("change").to_pylist()
-    names = [changes.column(column).to_pylist() for column in ("session", "subject_filter", "name")]
-    ended = np.full(len(seqs), INT64_MAX, np.int64)
-    is_version = np.zeros(len(seqs), np.bool_)
-    next_deletion = 0
-    for row, (seq, kind, session, subject_filter, name) in enumerate(zip(seqs, kinds, *names, strict=True)):
-        while next_deletion < len(deleted) and deleted[next_deletion][0] < seq:
-            _close(deleted[next_deletion], open_versions, by_session, ended)
-            next_deletion += 1
-        key = (session, subject_filter, name)
-        before = open_versions.pop(key, None)
-        if before is not None:
-            ended[before] = seq
-        if kind != InterestChange.REMOVED.value:
-            open_versions[key] = row
-            by_session.setdefault(session, set()).add(key)
-            is_version[row] = True
-    for deletion in deleted[next_deletion:]:
-        _close(deletion, open_versions, by_session, ended)
-    begun = np.array(seqs, np.int64)
-    overlapping = np.flatnonzero(is_version & (begun < last) & (ended > first))
-    found = changes.append_column("interest_seq", pa.array(begun)).append_column("ended_seq", pa.array(ended))
-    return found.take(pa.array(overlapping)).select(VERSIONS_SCHEMA.names).cast(VERSIONS_SCHEMA).combine_chunks()
-
-
-def _deletions(sessions: Any) -> list[tuple[int, str]]:
-    rows = zip(*(sessions.column(name).to_pylist() for name in ("seq", "session", "change")), strict=True)
-    return sorted((seq, session) for seq, session, change in rows if change == SessionChange.DELETED.value)
-
-
-def _close(
-    deletion: tuple[int, str],
-    open_versions: dict[tuple[str, str | None, str], int],
-    by_session: dict[str, set[tuple[str, str | None, str]]],
-    ended: Any,
-) -> None:
-    seq, session = deletion
-    for key in by_session.pop(session, ()):
-        row = open_versions.pop(key, None)
-        if row is not None:
-            ended[row] = seq
+    found = spells(interests, sessions)
+    begun, ended = (found.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
+    overlapping = found.filter(pa.array((begun < last) & (ended > first)))
+    return overlapping.select(VERSIONS_SCHEMA.names).cast(VERSIONS_SCHEMA).combine_chunks()
 
 
 def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:

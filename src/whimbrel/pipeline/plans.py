@@ -1,0 +1,114 @@
+"""Plans: what tables need to know beside the log, for a batch run and for a stream.
+
+Rule: a stream's plan decides what its tables mean, so it is written down when the stream begins, and one that goes on
+with another is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.log.files import put
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.replicas import HORIZON_US, SAMPLE_BYTES
+
+__all__ = ["FORMAT", "Plan", "StreamPlan", "settled_plan"]
+
+FORMAT = 1
+"""Of what a stream remembers; a newer one reads older ones."""
+_HOUR_US = 3_600 * 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the tables need to know beside the log."""
+
+    retention: Retention = DEFAULT_RETENTION
+    window_us: int = _HOUR_US
+    """The windows of ``popularity`` and ``latency``."""
+    nodes: int = 100
+    """Devices that carry samples, for ``replicas``;"""
+    slots_per_node: int = 10
+    """samples that each can hold,"""
+    sample_bytes: int = SAMPLE_BYTES
+    """and the size of one."""
+    horizon_us: int = HORIZON_US
+    """How long a subject may be silent before it is planned for no more."""
+
+    def __post_init__(self) -> None:
+        whole("window_us", self.window_us, 1, INT64_MAX)
+        whole("horizon_us", self.horizon_us, 1, INT64_MAX)
+        for name in ("nodes", "slots_per_node", "sample_bytes"):
+            whole(name, getattr(self, name), 1, INT32_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlan(Plan):
+    """What a stream needs to know; but for the last, it is the same for all its batches."""
+
+    tables: tuple[str, ...] = field(default=TABLES_MADE)
+    assume_receipts: bool = False
+    """Whether what is handed over counts as received: for logs that were made or imported, not for a broker's."""
+    lateness_us: int = 24 * _HOUR_US
+    """How long windows wait for a node that is silent."""
+    facts_per_batch: int = 200_000
+    """How many numbers of each node a batch has at most."""
+
+    def __post_init__(self) -> None:
+        Plan.__post_init__(self)
+        unknown = [name for name in self.tables if name not in TABLES_MADE]
+        if unknown or not self.tables:
+            raise InvalidValueError("table", ", ".join(unknown) or "none", ", ".join(TABLES_MADE))
+        whole("lateness_us", self.lateness_us, 0, INT64_MAX)
+        whole("facts_per_batch", self.facts_per_batch, 1, INT64_MAX)
+
+
+def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
+    """Return *plan* if the stream at *path* began with it, or begins now; else say what differs."""
+    if not path.exists():
+        put(path, json.dumps({"format": FORMAT, **_written(plan)}, indent=2).encode())
+        return plan
+    begun, asked = _completed(_read(path), _written(StreamPlan())), _written(plan)
+    differing = [name for name in asked if begun[name] != asked[name]]
+    if differing:
+        told = ", ".join(f"{name} {asked[name]}" for name in differing)
+        allowed = ", ".join(f"{name} {begun[name]}" for name in differing)
+        raise InvalidValueError(f"plan of the stream in {path.parent.parent}", told, f"{allowed}, or another folder")
+    return replace(plan)
+
+
+def _written(plan: StreamPlan) -> dict[str, Any]:
+    """Return what is written down of a plan."""
+    kept = asdict(plan)
+    del kept["facts_per_batch"]
+    return {**kept, "tables": list(plan.tables)}
+
+
+def _completed(found: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """Return what is written down with what an older Whimbrel did not know, also within a field."""
+    return {
+        name: {**value, **found[name]}
+        if isinstance(value, dict) and isinstance(found.get(name), dict)
+        else found.get(name, value)
+        for name, value in default.items()
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        version = found.pop("format")
+        known = type(version) is int and 1 <= version <= FORMAT
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise InvalidValueError(f"plan {path}", "no plan of a stream", "what a stream wrote; start it anew") from None
+    if not known:
+        allowed = f"1 to {FORMAT}; use a newer Whimbrel, or another folder"
+        raise InvalidValueError(f"format of the stream in {path.parent.parent}", version, allowed)
+    plan: dict[str, Any] = found
+    return plan

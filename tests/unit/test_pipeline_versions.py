@@ -1,0 +1,93 @@
+"""Spells: when each subscription was in force, against replaying the log fact by fact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.matches import CHANGED, DELETED
+from whimbrel.pipeline.versions import spells
+
+Fact = tuple[str, str, str, str | None]
+"""Node, session, change (deleted is the session's) and subject filter; its place in a list is its number."""
+
+facts_of_two_nodes = st.lists(
+    st.tuples(
+        st.sampled_from("mn"),
+        st.sampled_from("st"),
+        st.sampled_from(["added", "modified", "removed", "deleted", "created"]),
+        st.sampled_from(["a", "b", None]),
+    ),
+    max_size=25,
+)
+
+
+def tables(facts: list[Fact]) -> tuple[Any, Any]:
+    """Return the facts as tables ``interests`` and ``sessions``, in no order; times are ten times the numbers."""
+    rows: dict[str, list[dict[str, Any]]] = {"interests": [], "sessions": []}
+    for seq, (node, session, change, subject_filter) in reversed(list(enumerate(facts))):
+        row = {"node": node, "seq": seq, "changed_at": 10 * seq, "change": change, "session": session}
+        if change in {"deleted", "created"}:
+            rows["sessions"].append(row)
+        else:
+            more = {"subject_filter": subject_filter, "name": "", "filter_text": f"v == {seq}", "accept_insecure": True}
+            rows["interests"].append(row | more)
+    return _table("interests", CHANGED, rows["interests"]), _table("sessions", DELETED, rows["sessions"])
+
+
+def _table(name: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:
+    fields = [TABLES[name].schema.field(column).with_nullable(True) for column in columns]
+    return pa.table(
+        [pa.array([row.get(field.name) for row in rows], field.type) for field in fields], schema=pa.schema(fields)
+    )
+
+
+def naive(facts: list[Fact]) -> list[tuple[str, str, str | None, int, int]]:
+    """Return each spell by looking ahead from its beginning."""
+    found = []
+    for seq, (node, session, change, subject_filter) in enumerate(facts):
+        if change in {"added", "modified"}:
+            ends = [later for later in range(seq + 1, len(facts)) if is_ended(facts[seq], facts[later])]
+            found.append((node, session, subject_filter, seq, min(ends, default=INT64_MAX)))
+    return sorted(found, key=lambda spell: (spell[0], spell[3]))
+
+
+def is_ended(subscription: Fact, later: Fact) -> bool:
+    """Tell whether *later* ends what *subscription* began: with its session, or as another change of the same."""
+    if subscription[:2] != later[:2] or later[2] == "created":
+        return False
+    return later[2] == "deleted" or later[3] == subscription[3]
+
+
+@given(facts=facts_of_two_nodes)
+def test_spells_end_with_the_next_change_or_the_session(facts: list[Fact]) -> None:
+    """One meaning for matching and counting: numbers decide, of each node alone."""
+    found = spells(*tables(facts))
+    names = ("node", "session", "subject_filter", "interest_seq", "ended_seq")
+    rows = list(zip(*(found.column(name).to_pylist() for name in names), strict=True))
+    assert rows == naive(facts)
+    times = [found.column(name).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")]
+    assert times[0] == [10 * seq for *_, seq, _ in rows]
+    assert times[1] == [None if ended == INT64_MAX else 10 * ended for *_, ended in rows]
+
+
+def test_the_other_columns_go_along() -> None:
+    """What a subscription asked for is what the matcher is packed from."""
+    interests, _ = tables([("n", "s", "added", "a"), ("n", "s", "modified", "a")])
+    found = spells(interests)
+    assert found.column("filter_text").to_pylist() == ["v == 0", "v == 1"]
+    assert {*CHANGED, "interest_seq", "ended_seq", "began_at", "ended_at"} - {"seq", "changed_at"} == {
+        *found.column_names
+    }
+
+
+def test_without_sessions_nothing_is_deleted() -> None:
+    """Whoever knows of none need not make an empty table."""
+    interests, sessions = tables([("n", "s", "added", "a"), ("n", "s", "deleted", None)])
+    assert spells(interests, sessions).column("ended_seq").to_pylist() == [1]
+    assert spells(interests).column("ended_seq").to_pylist() == [INT64_MAX]
