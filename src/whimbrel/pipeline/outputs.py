@@ -1,119 +1,280 @@
-"""Outputs: tables that a stream makes batch by batch, while others read them.
+"""Outputs: tables that a stream keeps up to date while others read them.
 
-A table is a folder, and each batch that had rows is a folder in it, ``batch=<number>``, or ``batch=<first>-<last>`` for
-several that were put together. Plain readers see one column more, ``batch``, and otherwise the table.
-Rule: a batch appears with one rename, so a reader sees all of it or nothing; a batch that is there is never written
-again, because doing a batch again makes the same.
-Rule: a folder whose batches are all in a larger one is not looked at: putting batches together is one rename too, and
-the small ones go afterwards.
+A table is a symbolic link, ``deliveries``, to a folder of Parquet files, one version of the table. Files are never
+changed: the next version is another folder, with hard links to the files that stay, and the link is replaced in one
+step. Whoever follows the link once (``os.path.realpath``) therefore reads one version, whatever the stream does; a
+version that was replaced is kept for some minutes.
+
+Rule: a batch is in the table or not, whole: it appears with its version, and a version that is there is not made again.
+Rule: a file has a key, the rows that it replaces go with it: ``rows`` adds to what there is, ``window`` replaces the
+rows of a window, ``whole`` replaces all. Small neighbours are put together on the way (``Keep``).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-__all__ = ["Output", "Span"]
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.files import sync_file
+from whimbrel.model.tables import TABLES
 
-_NAME = re.compile(r"batch=([0-9]{1,18})(?:-([0-9]{1,18}))?")
+__all__ = ["WHOLE", "Keep", "Output", "by_window", "read"]
+
+VERSIONS = "_versions"
+WHOLE = 0
+"""The key of a file that is the whole table."""
+
+_NAME = re.compile(r"(rows|window)-(-?[0-9]{1,20})_(-?[0-9]{1,20})-([0-9]{1,18})\.parquet")
 _DIGITS = 12
-_SMALL_BYTES = 32 << 20
 
 
-class Span(NamedTuple):
-    """A folder, and the batches that are in it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """How long a version is kept that was replaced, and which files are put together."""
 
+    seconds: float = 600
+    """Longer than a reader takes that has followed the link."""
+    together: int = 8
+    """This many neighbours that are small, of one size, become one file;"""
+    largest_bytes: int = 128 << 20
+    """and no file grows beyond this."""
+
+
+class File(NamedTuple):
+    """A file of a version, by its name."""
+
+    kind: str
     first: int
     last: int
+    """Its keys: batches, or the beginnings of windows."""
+    batch: int
+    """The batch that made it."""
     path: Path
+
+    @classmethod
+    def named(cls, path: Path) -> File | None:
+        """Return what the name of a file says; None if it is none of ours."""
+        found = _NAME.fullmatch(path.name)
+        return None if found is None else cls(found[1], int(found[2]), int(found[3]), int(found[4]), path)
 
 
 class Output:
-    """One table below a folder."""
+    """One table below a folder; one writer, any number of readers."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, out: Path, table: str, *, keep: Keep | None = None) -> None:
+        self.link, self._versions = out / table, out / VERSIONS / table
+        self._schema, self._keep = TABLES[table].schema, keep or Keep()
+        version = self.version()
+        if self.link.exists() and (version is None or version.parent != self._versions):
+            allowed = "a folder without tables of a batch run, or one that a stream made"
+            raise InvalidValueError("directory for the tables", str(self.link), allowed)
 
-    def spans(self) -> list[Span]:
-        """Return what there is, in order; what is in a larger one is left out."""
-        found: list[Span] = []
-        if self.folder.is_dir():
-            for path in self.folder.iterdir():
-                name = _NAME.fullmatch(path.name)
-                if name is not None:
-                    found.append(Span(int(name[1]), int(name[2] or name[1]), path))
-        found.sort(key=lambda span: (span.first, -span.last))
-        kept: list[Span] = []
-        for span in found:
-            if not kept or span.last > kept[-1].last:
-                kept.append(span)
-        return kept
+    def version(self) -> Path | None:
+        """Return the folder that the link leads to."""
+        return self.link.parent / self.link.readlink() if self.link.is_symlink() else None
+
+    def last_batch(self) -> int:
+        """Return the last batch that changed the table; -1 if none did."""
+        version = self.version()
+        return -1 if version is None else int(version.name.partition(".")[0])
 
     def has(self, batch: int) -> bool:
-        """Tell whether a batch is there."""
-        return any(span.first <= batch <= span.last for span in self.spans())
+        """Tell whether a batch is in the table."""
+        return batch <= self.last_batch()
 
-    def put(self, batch: int, write: Callable[[Path], None]) -> None:
-        """Have *write* make the folder of a batch, and let it appear."""
-        if not self.has(batch):
-            self._appear(f"batch={batch:0{_DIGITS}}", write)
+    def files(self) -> list[File]:
+        """Return the files of the table, in order."""
+        version = self.version()
+        found = (File.named(path) for path in version.iterdir()) if version is not None else iter(())
+        return sorted(file for file in found if file is not None)
 
-    def put_rows(self, batch: int, rows: Iterable[Any], schema: Any) -> None:
-        """Put Arrow batches; a batch without rows is not put at all."""
-        table = pa.Table.from_batches(list(rows), schema=schema)
-        if table.num_rows:
-            self.put(batch, lambda path: _write(table, path))
+    def add(self, batch: int, rows: Any) -> None:  # a pyarrow.Table
+        """Add the rows of a batch; none, and the table stays as it is."""
+        if rows.num_rows and not self.has(batch):
+            self._appear(batch, {("rows", batch): rows}, self.files())
 
-    def _appear(self, name: str, write: Callable[[Path], None]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        making = self.folder / f"_making-{uuid4().hex}"
+    def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
+        """Replace the rows of windows, by their beginnings; ``WHOLE`` stands for all there is."""
+        if windows and not self.has(batch):
+            kept, new = [], {}
+            for file in self.files():
+                if not any(file.first <= each <= file.last for each in windows):
+                    kept.append(file)
+                elif file.first < file.last:  # they were put together: those that stay go apart again
+                    new |= by_window(_table([file.path], self._schema))
+            new |= windows
+            self._appear(batch, {("window", window): rows for window, rows in new.items()}, kept)
+
+    def window(self, window: int) -> Any | None:  # a pyarrow.Table
+        """Return the rows of a window, if it has any."""
+        for file in self.files():
+            if file.first <= window <= file.last:
+                rows = _table([file.path], self._schema)
+                return rows if file.first == file.last else by_window(rows).get(window)
+        return None
+
+    def rows(self) -> Any:  # a pyarrow.Table
+        """Return the whole table as it is now."""
+        return _table([file.path for file in self.files()], self._schema)
+
+    # -- versions ----------------------------------------------------------------------------------------------------
+
+    def _appear(self, batch: int, new: Mapping[tuple[str, int], Any], kept: list[File]) -> None:
+        version = self._versions / f"{batch:0{_DIGITS}}"
+        if not version.exists():
+            self._versions.mkdir(parents=True, exist_ok=True)
+            making = self._versions / f"_making-{uuid4().hex}"
+            making.mkdir()
+            try:
+                for file in kept:
+                    os.link(file.path, making / file.path.name)
+                for (kind, key), rows in new.items():
+                    _write(
+                        rows.cast(self._schema), making / f"{kind}-{key:0{_DIGITS}}_{key:0{_DIGITS}}-{batch}.parquet"
+                    )
+                sync_file(making)
+                making.rename(version)
+                sync_file(self._versions)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+        self._lead_to(version)
+
+    def _lead_to(self, version: Path) -> None:
+        beside = self._versions / f"_link-{uuid4().hex}"
+        beside.symlink_to(Path(VERSIONS) / self._versions.name / version.name)
+        beside.rename(self.link)
+        sync_file(self.link.parent)
+
+    def sweep(self, *, now: float | None = None) -> int:
+        """Remove versions that were replaced long enough ago, and what an interrupted stream left; return how many."""
+        current, removed = self.version(), 0
+        if not self._versions.is_dir():
+            return 0
+        now = time.time() if now is None else now
+        replaced_at = float("inf")
+        for path in sorted(self._versions.iterdir(), reverse=True):
+            if path.name.startswith("_"):
+                _remove(path)
+            elif current is None or path.name > current.name:
+                _remove(path)  # the link never led there: the batch is made again
+            else:
+                appeared_at = path.stat().st_mtime
+                if now - replaced_at > self._keep.seconds:
+                    # A reader that took too long finds nothing, never a part of the version.
+                    _remove(path.rename(self._versions / f"_gone-{uuid4().hex}"))
+                    removed += 1
+                replaced_at = appeared_at  # of the one before it
+        return removed
+
+    # -- small files -------------------------------------------------------------------------------------------------
+
+    def compact(self, *, before: int | None = None) -> int:
+        """Put small neighbours together, in the version that is there; return how many files went.
+
+        *before* keeps windows apart that begin there or later: these still change.
+        Rule: as a version of its own, with the number of the last batch, so that no batch is made again or left out.
+        """
+        files = [file for file in self.files() if before is None or file.last < before]
+        runs = list(self._runs(files))
+        version = self.version()
+        if not runs or version is None:
+            return 0
+        making = self._versions / f"_making-{uuid4().hex}"
+        making.mkdir()
         try:
-            write(making)
-            making.rename(self.folder / name)
+            gone = {file.path.name for run in runs for file in run}
+            for file in self.files():
+                if file.path.name not in gone:
+                    os.link(file.path, making / file.path.name)
+            for run in runs:
+                name = f"{run[0].kind}-{run[0].first:0{_DIGITS}}_{run[-1].last:0{_DIGITS}}-{run[-1].batch}.parquet"
+                _write(_table([file.path for file in run], self._schema), making / name)
+            sync_file(making)
+            # Two folders cannot change places in one step, so the new one has a name of its own behind the old one's.
+            fresh = self._versions / _after(version.name)
+            _remove(fresh)  # of a try that was interrupted; the link never led there
+            making.rename(fresh)
+            sync_file(self._versions)
         finally:
             shutil.rmtree(making, ignore_errors=True)
+        self._lead_to(fresh)
+        return len(gone)
 
-    def sweep(self) -> None:
-        """Remove what an interrupted stream left behind."""
-        kept = {span.path for span in self.spans()}
-        if self.folder.is_dir():
-            for path in self.folder.iterdir():
-                if path not in kept and (path.name.startswith("_making-") or _NAME.fullmatch(path.name)):
-                    shutil.rmtree(path, ignore_errors=True)
+    def _runs(self, files: list[File]) -> Iterator[list[File]]:
+        """Yield neighbours to put together: of one tier, so that a row is written anew a few times, not for ever.
 
-    def compact(self, *, least: int = 16) -> int:
-        """Put small neighbouring batches together, if there are at least so many; return how many went."""
-        run: list[Span] = []
-        for span in [*self.spans(), None]:
-            if span is not None and _size(span.path) < _SMALL_BYTES:
-                run.append(span)
-                continue
-            if len(run) >= least:
-                return self._join(run)
-            run = []
-        return 0
+        One that a larger one follows counts as large: it has no other neighbours, and would stay small for ever.
+        """
+        sizes = [file.path.stat().st_size for file in files]
+        tiers = [*accumulate(map(_tier, reversed(sizes)), max)][::-1]
+        run: list[File] = []
+        size = tier = 0
+        for file, here, its_tier in zip(files, sizes, tiers, strict=True):
+            if run and (its_tier != tier or file.kind != run[0].kind or size + here > self._keep.largest_bytes):
+                if len(run) >= self._keep.together:
+                    yield run
+                run, size = [], 0
+            tier = its_tier
+            run.append(file)
+            size += here
+        if len(run) >= self._keep.together:
+            yield run
 
-    def _join(self, run: list[Span]) -> int:
-        table = pads.dataset([str(file) for span in run for file in sorted(span.path.glob("*.parquet"))]).to_table()
-        name = f"batch={run[0].first:0{_DIGITS}}-{run[-1].last:0{_DIGITS}}"
-        self._appear(name, lambda path: _write(table, path))
-        for span in run:
-            shutil.rmtree(span.path, ignore_errors=True)
-        return len(run)
+
+def read(out: Path, table: str) -> Any:  # a pyarrow.Table
+    """Return a table that a stream keeps, or a batch run made, as it is now: one version of it."""
+    folder = Path(os.path.realpath(out / table))
+    paths = sorted(folder.rglob("*.parquet")) if folder.is_dir() else []
+    return _table(paths, TABLES[table].schema)
+
+
+def by_window(rows: Any) -> dict[int, Any]:  # pyarrow.Tables
+    """Return the rows of each window, by its beginning."""
+    starts = rows.column("window_start").cast(pa.int64())
+    return {start: rows.filter(pc.equal(starts, start)) for start in pc.unique(starts).to_pylist()}
+
+
+def _tier(size: int) -> int:
+    """Return how often a size can be divided by eight."""
+    return max(size >> 16, 1).bit_length() // 3
+
+
+def _after(name: str) -> str:
+    """Return a name that sorts after that of a version and before the next: 12, 12.1, 12.2."""
+    batch, _, turn = name.partition(".")
+    return f"{batch}.{int(turn or 0) + 1:06}"
+
+
+def _table(paths: list[Path], schema: Any) -> Any:
+    """Read files with the schema of today: columns that an older Whimbrel did not write are null."""
+    if not paths:
+        return schema.empty_table()
+    return pads.dataset([str(path) for path in paths], schema=schema, format="parquet").to_table()
 
 
 def _write(table: Any, path: Path) -> None:
-    path.mkdir()
-    pq.write_table(table, path / "part-00000.parquet", compression="zstd")
+    with path.open("wb") as stream:
+        pq.write_table(table, stream, compression="zstd")
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.glob("*.parquet"))
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,12 +40,24 @@ from pyspark.sql.types import StructType
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import to_arrow
 from whimbrel.log.layout import Part, check_format, date_of, exported_seq, nodes, parts, segments
-from whimbrel.log.reader import proven_seq, read_rows
+from whimbrel.log.reader import Frontier, LogReader, read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
 
-__all__ = ["SPANS", "Snapshot", "WhimbrelSource", "last_date", "read_span", "read_table", "register", "snapshot"]
+__all__ = [
+    "SPANS",
+    "Snapshot",
+    "SpanRows",
+    "Tails",
+    "WhimbrelSource",
+    "first_number",
+    "last_date",
+    "read_span",
+    "read_table",
+    "register",
+    "snapshot",
+]
 
 Batches: TypeAlias = Iterator[Any]
 """``pyarrow.RecordBatch``es; pyarrow ships no types."""
@@ -72,14 +84,21 @@ class Snapshot:
     """By node, the last number there is."""
 
 
-def snapshot(directory: Path) -> Snapshot:
-    """Return what there is now; facts that come later, and exports that move them, change nothing that reads it."""
+def snapshot(directory: Path, frontiers: dict[str, Frontier] | None = None) -> Snapshot:
+    """Return what there is now; facts that come later, and exports that move them, change nothing that reads it.
+
+    *frontiers* is for whoever asks again and again, and wants only what is new looked at; it is kept up to date.
+    """
+    frontiers = {} if frontiers is None else frontiers
     settled: dict[str, int] = {}
     last: dict[str, int] = {}
     for node in nodes(directory):
         settled[node] = _settled_seq(directory, node)
-        exported = (part.last for table in TIMES for part in parts(directory, table) if part.node == node)
-        last[node] = proven_seq(directory, node) if segments(directory, node) else max(exported, default=-1)
+        if segments(directory, node):
+            last[node] = frontiers.setdefault(node, Frontier(directory, node)).seq()
+        else:
+            exported = (part.last for table in TIMES for part in parts(directory, table) if part.node == node)
+            last[node] = max(exported, default=-1)
     return Snapshot(settled, last)
 
 
@@ -117,42 +136,81 @@ def read_table(
     return frame
 
 
-def read_span(spark: SparkSession, directory: Path, spans: Mapping[str, tuple[int, int]]) -> dict[str, DataFrame]:
-    """Return all tables of the log with the numbers of *spans*, by node from the first to the last.
+class Tails:
+    """The ends of logs that are not Parquet yet, for a stream: read on from where it was before."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.absolute()
+        self._readers: dict[str, LogReader] = {}
+
+    def read(self, spans: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], dict[str, list[dict[str, object]]]]:
+        """Return, by node, up to which number Parquet is the truth, and by table the rows of *spans* after it."""
+        while True:
+            settled = {node: _settled_seq(self._directory, node) for node in spans}
+            rows: dict[str, list[dict[str, object]]] = {}
+            try:
+                for node, (first, last) in spans.items():
+                    for table, row in self._rows(node, max(first, settled[node] + 1), last):
+                        rows.setdefault(table, []).append(row)
+            except FileNotFoundError:
+                self._readers.clear()
+                continue  # an export went on meanwhile, and its segments are gone
+            if all(_settled_seq(self._directory, node) == settled[node] for node in spans):
+                return settled, rows
+            self._readers.clear()  # it may have removed what was to be read
+
+    def _rows(self, node: str, first: int, last: int) -> Iterator[tuple[str, dict[str, object]]]:
+        if first > last:
+            return iter(())
+        reader = self._readers.get(node)
+        if reader is None or reader.next_seq != first:
+            reader = self._readers[node] = LogReader(self._directory, node, first=first)
+        reader.extend(last)
+        return reader.rows()
+
+
+class SpanRows(NamedTuple):
+    """What there is of a table in some spans."""
+
+    frame: DataFrame
+    number: int | None
+    """How many rows; None if some are in Parquet, and were not counted."""
+
+
+def read_span(
+    spark: SparkSession, directory: Path, spans: Mapping[str, tuple[int, int]], tails: Tails | None = None
+) -> dict[str, SpanRows]:
+    """Return the tables of the log that have rows with the numbers of *spans*, by node from the first to the last.
 
     What is Parquet already, Spark reads; the rest, which is what a stream has just been told of, is read here, once for
     all tables: a source in Python takes a second to be asked for each.
     """
     directory = directory.absolute()
-    at, tails = _tails_of(directory, spans)
-    frames: dict[str, DataFrame] = {}
+    settled, rows = (tails or Tails(directory)).read(spans)
+    found: dict[str, SpanRows] = {}
     for table in TIMES:
         schema = SCHEMAS[table]
         paths: list[str] = []
         wanted = F.lit(False)
         for node, (first, last) in spans.items():
-            top = min(at.settled[node], last)
-            paths += [str(part.path) for part in _parts_up_to(directory, table, node, top) if part.last >= first]
-            wanted |= (F.col("node") == node) & F.col("seq").between(first, top)
-        frame = spark.createDataFrame(to_arrow(table, tails.get(table, [])), schema)
-        frames[table] = frame.unionByName(spark.read.schema(schema).parquet(*paths).where(wanted)) if paths else frame
-    return frames
+            top = min(settled[node], last)
+            chosen = [part for part in _parts_up_to(directory, table, node, top) if part.last >= first]
+            if first <= top and chosen:
+                paths += [str(part.path) for part in chosen]
+                wanted |= (F.col("node") == node) & F.col("seq").between(first, top)
+        frames = [spark.read.schema(schema).parquet(*paths).where(wanted)] if paths else []
+        if table in rows:
+            frames.append(spark.createDataFrame(to_arrow(table, rows[table]), schema))
+        if frames:
+            frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+            found[table] = SpanRows(frame, None if paths else len(rows[table]))
+    return found
 
 
-def _tails_of(
-    directory: Path, spans: Mapping[str, tuple[int, int]]
-) -> tuple[Snapshot, dict[str, list[dict[str, object]]]]:
-    """Return what is settled, and by table the rows of *spans* that are not."""
-    while True:
-        at = snapshot(directory)
-        rows: dict[str, list[dict[str, object]]] = {}
-        for node, (first, last) in spans.items():
-            begin = max(first, at.settled[node] + 1)
-            if begin <= last:
-                for table, row in read_rows(directory, node, first=begin, last=last):
-                    rows.setdefault(table, []).append(row)
-        if all(_settled_seq(directory, node) == at.settled[node] for node in spans):
-            return at, rows  # else an export went on meanwhile, and may have removed what was to be read
+def first_number(directory: Path, node: str) -> int:
+    """Return the first number of a node's log that is there: what came before it may have been cut (``retention``)."""
+    firsts = [part.first for table in TIMES for part in parts(directory, table) if part.node == node]
+    return min([*firsts, *(first for first, _ in segments(directory, node))], default=0)
 
 
 def _top(at: Snapshot, node: str) -> int:
@@ -263,6 +321,7 @@ class _Reader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader):
     def __init__(self, asked: _Asked, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
+        self._frontiers: dict[str, Frontier] = {}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
         return dict.fromkeys(nodes(self._asked.directory), self._asked.first - 1)
@@ -271,7 +330,7 @@ class _StreamReader(DataSourceStreamReader):
         """Return the last number of each node; Spark before 4.2 passes nothing."""
         asked, known = self._asked, start or {}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else INT64_MAX
-        latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory).last.items()}
+        latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory, self._frontiers).last.items()}
         found: dict[str, int] = {}
         for node in latest | known:
             begun = known.get(node, asked.first - 1)
@@ -282,13 +341,14 @@ class _StreamReader(DataSourceStreamReader):
         return ReadMaxRows(self._asked.most) if self._asked.most else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
-        return dict(snapshot(self._asked.directory).last)
+        return dict(snapshot(self._asked.directory, self._frontiers).last)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        asked, at = self._asked, snapshot(self._asked.directory)
+        asked = self._asked
         if asked.table == SPANS:
             begun = {node: start.get(node, asked.first - 1) + 1 for node in end}
             return [_Span(node, begun[node], last) for node, last in sorted(end.items()) if begun[node] <= last]
+        at = snapshot(asked.directory, self._frontiers)
         return [
             span
             for node, last in sorted(end.items())

@@ -5,7 +5,7 @@ driven. Spark reads, matches and sorts; this takes the events in and keeps the s
 a store beside the checkpoint.
 Rule: the state is that of the number it says (``applied``), and is committed after everything that was made of a batch
 has been written. A batch that is done again begins from the same state and makes the same.
-Rule: it is bounded by what is held and who subscribes, not by the length of the log.
+Rule: it is bounded by what is held, who subscribes and which devices report, not by the length of the log.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from typing import Any, NamedTuple
 
 import cbor2
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from whimbrel.hold.commands import Identity
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import Store
-from whimbrel.model.facts import SessionChange
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.subscription import InterestChange
-from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.folds import Fold, Rows, events_of
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.folds import Fold, Known, Rows, events_of
+from whimbrel.pipeline.link_quality import Links
 from whimbrel.pipeline.matches import CHANGED
+from whimbrel.pipeline.versions import spells
 
-__all__ = ["Standing", "changed_schema"]
+__all__ = ["Held", "Standing", "changed_schema"]
 
-_INTEREST, _HASH = "interest", "notification"
-_OWN = frozenset({_INTEREST, _HASH})
+_INTEREST, _KNOWN, _LINK, _TIME = "interest", "notification", "link", "time"
+_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME})
 _ROWS_AT_ONCE = 50_000
 
 
@@ -40,22 +42,13 @@ def changed_schema() -> Any:  # a pyarrow.Schema
     return pa.schema([schema.field(name) for name in CHANGED])
 
 
-class _Wanted(NamedTuple):
-    """A subscription in force, as the columns ``CHANGED`` have it."""
+class Held(NamedTuple):
+    """A notification that has no outcome yet in a session: in flight to a device, or for whoever comes."""
 
-    seq: int
+    node: str
     session: str
-    subject_filter: str | None
-    name: str
-    filter_text: str | None
-    keys: list[dict[str, Any]] | None
-    accept_insecure: bool
-    qos: int | None
-    no_local: bool
-
-    @property
-    def place(self) -> tuple[str, Identity]:
-        return self.session, (self.subject_filter, self.name)
+    seq: int
+    device: str | None
 
 
 class Standing:
@@ -63,24 +56,47 @@ class Standing:
 
     def __init__(self, node: str, store: Store, *, retention: Retention, assume_receipts: bool) -> None:
         self.node, self._store = node, store
-        own: dict[Key, bytes] = {}
+        self.links = Links(node)
+        self.last_at: int | None = None
+        """The time of the last fact, in microseconds."""
+        self.generation = 0
+        """Grows whenever subscriptions change."""
+        self._in_force: dict[str, list[dict[str, Any]]] = {}
+        """By session, its subscriptions in force, as rows of ``interests`` that added them."""
+        self._saved_interests: dict[int, str] = {}
+        """Those that are in the store, and their sessions."""
+        self._touched: set[str] = set()
+        """The sessions whose subscriptions have changed since."""
+        self._tables: tuple[int, Any, Any] | None = None
+        """The generation, and its ``in_force`` and ``open_spells``: nearly always these are those of the last batch."""
+        known: dict[int, Known] = {}
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
-            if key[0] in _OWN:
-                own[key] = value
-            else:
+            if key[0] not in _OWN:
                 others.append((key, value))
+            elif key[0] == _KNOWN:
+                known[int(str(key[1]))] = Known(*cbor2.loads(value))
+            else:
+                self._restore(key, value)
         hold = Hold.restore(node, others, retention=retention)
         self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
-        self._wanted: dict[tuple[str, Identity], _Wanted] = {}
-        self._saved: set[Key] = set(own)
-        for key, value in own.items():
-            if key[0] == _HASH:
-                self._fold.hashes[int(str(key[1]))] = value
-            else:
-                wanted = _Wanted(int(str(key[1])), *cbor2.loads(value))
-                self._wanted[wanted.place] = wanted
-                self._fold.whose[wanted.seq] = wanted.place
+        self._fold.known = known
+        self._saved_known = set(known)
+        self._fold.whose = {
+            row["seq"]: (session, (row["subject_filter"], row["name"]))
+            for session, rows in self._in_force.items()
+            for row in rows
+        }
+
+    def _restore(self, key: Key, value: bytes) -> None:
+        found = cbor2.loads(value)
+        if key[0] == _TIME:
+            self.last_at = found
+        elif key[0] == _LINK:
+            self.links.state[str(key[1])] = tuple(found)
+        else:
+            self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
+            self._saved_interests[found["seq"]] = found["session"]
 
     @property
     def applied(self) -> int:
@@ -91,14 +107,49 @@ class Standing:
     def size(self) -> int:
         """How many things are remembered."""
         counts = self._fold.hold.counts()
-        return len(self._wanted) + counts["sessions"] + counts["notifications"] + counts["pending"]
+        wanted = sum(map(len, self._in_force.values()))
+        return wanted + counts["sessions"] + counts["notifications"] + counts["pending"] + len(self.links.state)
+
+    @property
+    def oldest_at(self) -> int:
+        """When the oldest notification was published of which something is still held."""
+        known = self._fold.known
+        return min((each.published_at for each in known.values()), default=INT64_MAX)
+
+    def held(self) -> Iterator[Held]:
+        """Yield what has no outcome yet."""
+        for session, seq, devices in self._fold.hold.pending():
+            for device in devices or (None,):
+                yield Held(self.node, session, seq, device)
+
+    def away(self) -> dict[str, int]:
+        """Return, for each device that is away from a session, how many notifications wait there for it."""
+        found: dict[str, int] = {}
+        hold = self._fold.hold
+        for session in hold.sessions():
+            for device, (is_present, _) in hold.members(session).items():
+                if not is_present:
+                    found[device] = found.get(device, 0) + hold.pending_count(session)
+        return found
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
 
     def in_force(self) -> Any:  # a pyarrow.Table
-        """Return the subscriptions that are in force, as rows of ``interests`` that added them."""
-        rows = [
-            {"node": self.node, "change": InterestChange.ADDED.value, **wanted._asdict()}
-            for wanted in self._wanted.values()
-        ]
+        """Return the subscriptions that are in force, as rows that added them."""
+        return self._current()[1]
+
+    def open_spells(self) -> Any:  # a pyarrow.Table
+        """Return the spells of all subscriptions that are in force."""
+        return self._current()[2]
+
+    def _current(self) -> tuple[int, Any, Any]:
+        if self._tables is None or self._tables[0] != self.generation:
+            rows = self._rows_of(self._in_force)
+            self._tables = (self.generation, rows, spells(rows))
+        return self._tables
+
+    def _rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
+        rows = [row for name in sessions for row in self._in_force.get(name, ())]
         return pa.Table.from_pylist(rows, schema=changed_schema())
 
     def fold(self, batches: Iterable[Any], end: int | None) -> Iterator[Any]:
@@ -111,38 +162,62 @@ class Standing:
                     yield out.batch()
         if end is not None:
             self._fold.close(end, out)
+            self.last_at = end if self.last_at is None else max(end, self.last_at)
         if len(out):
             yield out.batch()
 
-    def change(self, interests: Any, sessions: Any) -> None:  # pyarrow.Tables
-        """Take in how subscriptions changed, so that ``in_force`` is that of the end of the batch."""
-        changes: list[tuple[int, dict[str, Any] | str]] = [(row["seq"], row) for row in interests.to_pylist()]
-        deleted = SessionChange.DELETED.value
-        changes += [(row["seq"], row["session"]) for row in sessions.to_pylist() if row["change"] == deleted]
-        for _, what in sorted(changes, key=lambda change: change[0]):
-            if isinstance(what, str):
-                for place in [place for place in self._wanted if place[0] == what]:
-                    self._forget(place)
-                continue
-            wanted = _Wanted(*(what[name] for name in _Wanted._fields))
-            self._forget(wanted.place)
-            if what["change"] != InterestChange.REMOVED.value:
-                self._wanted[wanted.place] = wanted
-        self._fold.whose = {wanted.seq: place for place, wanted in self._wanted.items()}
-
-    def _forget(self, place: tuple[str, Identity]) -> None:
-        self._wanted.pop(place, None)
+    def change(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
+        """Take in how subscriptions changed, and return the spells of those that were changed, begun or ended."""
+        touched = {*interests.column("session").to_pylist(), *sessions.column("session").to_pylist()}
+        if not touched:
+            return spells(changed_schema().empty_table())
+        found = spells(pa.concat_tables([self._rows_of(sorted(touched)), interests]), sessions)
+        goes_on = found.filter(pc.equal(found.column("ended_seq"), INT64_MAX))
+        for session in touched:
+            for row in self._in_force.pop(session, ()):
+                self._fold.whose.pop(row["seq"], None)
+        # Those that ended on the way are asked for no more.
+        for seq in found.column("interest_seq").to_pylist():
+            self._fold.whose.pop(seq, None)
+        began = goes_on.column("began_at").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
+        for row, at in zip(goes_on.to_pylist(), began, strict=True):
+            kept = {name: row[name] for name in CHANGED if name in row}
+            kept |= {"seq": row["interest_seq"], "changed_at": at, "change": InterestChange.ADDED.value}
+            self._in_force.setdefault(row["session"], []).append(kept)
+            self._fold.whose[kept["seq"]] = (row["session"], (row["subject_filter"], row["name"]))
+        self._touched |= touched
+        self.generation += 1
+        return found
 
     def commit(self, last: int) -> None:
         """Keep the state as that of the number *last*."""
         put, drop = self._fold.hold.changes()
-        own: dict[Key, bytes] = {(_HASH, seq): value for seq, value in self._fold.hashes.items()}
-        own |= {(_INTEREST, wanted.seq): cbor2.dumps(list(wanted[1:])) for wanted in self._wanted.values()}
-        put |= {key: value for key, value in own.items() if key not in self._saved}
-        drop |= self._saved - own.keys()
+        known = self._fold.known
+        put |= {(_KNOWN, seq): cbor2.dumps(list(known[seq])) for seq in known.keys() - self._saved_known}
+        drop |= {(_KNOWN, seq) for seq in self._saved_known - known.keys()}
+        now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
+        drop |= {(_INTEREST, seq) for seq, whose in self._saved_interests.items() if whose in self._touched} - {
+            (_INTEREST, seq) for seq in now
+        }
+        put |= {(_INTEREST, seq): _packed(row) for seq, row in now.items() if seq not in self._saved_interests}
+        if self.last_at is not None:
+            self.links.forget(self.last_at)
+        links, moved = self.links.state, self.links.changed
+        put |= {(_LINK, device): cbor2.dumps(list(links[device])) for device in moved if device in links}
+        drop |= {(_LINK, device) for device in moved if device not in links}
+        put[(_TIME,)] = cbor2.dumps(self.last_at)
         self._store.commit(last, put, drop)
-        self._saved = set(own)
+        self._saved_known = set(known)
+        if self._touched:
+            kept = {seq: whose for seq, whose in self._saved_interests.items() if whose not in self._touched}
+            self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}
+        self._touched.clear()
+        self.links.changed.clear()
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
+
+
+def _packed(row: dict[str, Any]) -> bytes:
+    return cbor2.dumps({name: value for name, value in row.items() if name != "node"})

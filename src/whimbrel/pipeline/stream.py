@@ -2,25 +2,32 @@
 
 Spark's query is a stream of spans (``source``): which numbers of each node are new. Each batch reads of each table what
 it needs, and makes what the batch job would have made of it, with the same transforms; what must be remembered from one
-batch to the next is ``standing``.
+batch to the next is ``standing`` (of a node) and ``windows`` (of time).
 
 | what | where | when |
 |---|---|---|
-| which numbers a batch has | Spark's checkpoint | before the batch |
+| which numbers there are | Spark's checkpoint | before the batch |
+| which of them the batch has | ``intents`` | then |
 | the rows of the batch | ``outputs``, whole or not at all | then |
-| that all rows of the batch are there | ``done`` | then |
-| what is remembered | a store for each node | then |
-| that the batch is over | Spark's checkpoint | at last |
+| what is remembered of time, and so that all rows are there | the store of ``windows`` | then |
+| what is remembered of each node | a store for each | then |
+| that Spark's batch is over | Spark's checkpoint | at last |
 
-Rule: a batch that is done again after a crash, wherever that was, finds what it made already, and leaves it.
+Rule: a batch that is done again after a crash, wherever that was, has the numbers it had, finds what it made already,
+and leaves it. What Spark says again is not taken again: each node's store knows its last number.
+Rule: much at once is cut into batches of bounded size.
+Rule: a stream needs a classic session of Spark: its state is where the query is driven.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,29 +36,28 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.hold.store.sqlite import SqliteStore
-from whimbrel.log.layout import check_format
+from whimbrel.log.files import lock_folder, put
+from whimbrel.log.layout import check_format, nodes
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.dead_letters import split
-from whimbrel.pipeline.deliveries import LogTables, last_times, other_events, published_events
-from whimbrel.pipeline.folds import EVENT
-from whimbrel.pipeline.matches import CHANGED, DELETED, Matching, Shipped, exploded, pack
-from whimbrel.pipeline.outputs import Output
-from whimbrel.pipeline.schemas import SCHEMAS, TIMES
-from whimbrel.pipeline.source import SPANS, read_span, register
-from whimbrel.pipeline.standing import Standing, changed_schema
+from whimbrel.pipeline.latency import tallied
+from whimbrel.pipeline.matches import Shipped, pack
+from whimbrel.pipeline.outputs import WHOLE, Output
+from whimbrel.pipeline.plans import StreamPlan, settled_plan
+from whimbrel.pipeline.replicas import TooManySubjectsError, planned
+from whimbrel.pipeline.slices import Readers, Slice, Spans, matched
+from whimbrel.pipeline.source import SPANS, first_number, register
+from whimbrel.pipeline.standing import Held, Standing
+from whimbrel.pipeline.windows import Late, Windows, merged, watermark
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["STREAMED", "LostStateError", "Stream", "StreamPlan"]
+__all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 
-STREAMED = ("matches", "deliveries", "dead_letters")
-"""The tables that a stream makes, in this order."""
-
-Spans = Mapping[str, tuple[int, int]]
-"""By node, the first and the last number."""
+_COMPACT_EVERY = 8
 
 
 class LostStateError(InvalidInputError):
@@ -65,60 +71,78 @@ class LostStateError(InvalidInputError):
         return f"state of {self.node}: found up to number {self.found}, needed is {self.wanted}; start the stream anew"
 
 
+class LostLogError(InvalidInputError):
+    """The log was cut before the stream had read it. Reaction: start anew, and keep more of the log."""
+
+    def __init__(self, node: str, wanted: int) -> None:
+        super().__init__(node, wanted)
+        self.node, self.wanted = node, wanted
+
+    def __str__(self) -> str:
+        return (
+            f"log of {self.node}: number {self.wanted} is not there any more, and was not read yet; "
+            "start the stream anew, in another folder, and keep more of the log"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPlan:
-    """What the tables need to know beside the log; it is the same for all batches of a stream."""
+class Taken:
+    """What a batch was."""
 
-    tables: tuple[str, ...] = STREAMED
-    retention: Retention = field(default=DEFAULT_RETENTION)
-    assume_receipts: bool = False
-    """Whether what is handed over counts as received: for logs that were made or imported, not for a broker's."""
-    facts_per_batch: int = 200_000
-    """How many numbers of each node a batch has at most."""
-
-    def __post_init__(self) -> None:
-        unknown = [name for name in self.tables if name not in STREAMED]
-        if unknown or not self.tables:
-            raise InvalidValueError("table", ", ".join(unknown) or "none", ", ".join(STREAMED))
+    batch: int
+    facts: int
+    rows: dict[str, int]
+    """By table, how many rows were written."""
+    applied: dict[str, int]
+    """By node, the last number that is in the tables."""
+    newest_at: int
+    """The time of the newest fact in them, in microseconds."""
+    state: int
+    """How many things are remembered."""
+    state_bytes: int
+    """What these take beside the checkpoint."""
+    took_s: float
+    notes: tuple[str, ...] = ()
+    """What whoever watches should know."""
 
 
 class Stream:
     """The tables of *log* below *out*; what it needs to go on after a restart is in ``_stream`` there."""
 
     def __init__(self, spark: SparkSession, *, log: Path, out: Path, plan: StreamPlan | None = None) -> None:
+        _check_session(spark)
         self._spark, self._log, self.out = spark, log.absolute(), out.absolute()
         check_format(self._log)
         if self._log == self.out or self._log in self.out.parents:
             raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
         self.folder = self.out / "_stream"
-        shutil.rmtree(self.folder / "matchers", ignore_errors=True)  # of a stream that was killed
-        for name in ("state", "matchers", "done"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self.plan = self._settled_plan(plan or StreamPlan())
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._standings: dict[str, Standing] = {}
-        self._outputs = {table: Output(self.out / table) for table in self.plan.tables}
+        self._windows: Windows | None = None
+        self._intents = _Intents(self.folder / "intents")
+        self._readers = Readers(self._log)
+        self._matchers: dict[str, tuple[int, Shipped]] = {}
+        """By node, the matcher of the subscriptions in force, and of which generation these are."""
+        self._taking = threading.RLock()
+        """Whoever looks at what is remembered waits for the batch under way."""
+        self.last: Taken | None = None
+        """The last batch."""
+        self._lock: int | None = lock_folder(self.folder, "keeping these tables")
+        try:
+            self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
+            self._outputs = {table: Output(self.out, table) for table in self.plan.tables}
+            self._clear_up()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _clear_up(self) -> None:
+        """Remove what a stream that was killed has left."""
+        shutil.rmtree(self.folder / "matchers", ignore_errors=True)
+        for name in ("state", "matchers", "intents"):
+            (self.folder / name).mkdir(exist_ok=True)
         for output in self._outputs.values():
             output.sweep()
-
-    def _settled_plan(self, plan: StreamPlan) -> StreamPlan:
-        """Return the plan that the stream began with, which decides what its tables mean."""
-        path = self.folder / "plan.json"
-        if not path.exists():
-            kept = {"tables": plan.tables, "assume_receipts": plan.assume_receipts}
-            kept |= {"ttl_us": plan.retention.ttl_us, "max_held": plan.retention.max_held}
-            beside = path.with_suffix(".new")
-            beside.write_text(json.dumps(kept))
-            beside.rename(path)
-            return plan
-        found = json.loads(path.read_text())
-        retention = Retention(ttl_us=found["ttl_us"], max_held=found["max_held"])
-        begun = replace(
-            plan, tables=tuple(found["tables"]), retention=retention, assume_receipts=found["assume_receipts"]
-        )
-        if begun != plan:
-            allowed = f"what it began with: {', '.join(begun.tables)}; or another folder for the tables"
-            raise InvalidValueError(f"stream in {self.out}", "another plan", allowed)
-        return plan
 
     # -- the query ---------------------------------------------------------------------------------------------------
 
@@ -136,48 +160,125 @@ class Stream:
         writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
         return writer.start()
 
-    def _on_batch(self, frame: DataFrame, batch: int) -> None:
-        self.take({row["node"]: (row["first"], row["last"]) for row in frame.collect()}, batch)
+    def _on_batch(self, frame: DataFrame, _: int) -> None:
+        self.take({row["node"]: (row["first"], row["last"]) for row in frame.collect()})
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def take(self, spans: Spans, batch: int) -> None:
-        """Make everything of one batch."""
-        try:
-            self._take(spans, batch)
-        except BaseException:
-            self.close()  # what is in memory may be half a batch ahead of what is kept
-            raise
+    def take(self, spans: Spans) -> None:
+        """Make everything of the numbers that are new, in one batch or several; others are known already."""
+        with self._taking:
+            try:
+                self._finish()
+                while own := self._next(spans):
+                    self._take(own)
+            except BaseException:
+                self._forget()  # what is in memory may be half a batch ahead of what is kept
+                raise
 
-    def _take(self, spans: Spans, batch: int) -> None:
-        marker = self.folder / "done" / str(batch)
-        missing = {node: span for node, span in spans.items() if self._is_missing(node, *span)}
-        if not missing:
-            return
-        if not marker.exists():
-            missing = dict(spans)  # no state is committed before all rows are there
-        log = _Slice(self._spark, self._log, missing)
-        shipped = self._shipped(log)
-        try:
-            self._make(log, shipped, batch, is_written=marker.exists())
-            marker.touch()
-            for node, (_, last) in missing.items():
-                standing = self._standing(node)
-                standing.change(log.changed(node), log.deleted(node))
-                standing.commit(last)
-        finally:
-            for file in shipped.files.values():
-                Path(file).unlink(missing_ok=True)
-        self._forget_markers(batch)
+    def _finish(self) -> None:
+        """Bring nodes to the end of the last batch whose state was not committed when it was interrupted."""
+        begun = self._intents.of(self._of_time.applied)
+        missing = {node: span for node, span in begun.items() if self._standing(node).applied < span[1]}
+        if missing:
+            self._make(Slice(self._spark, self._log, missing, self._readers), is_known=True)
+            self._commit(missing)
 
-    def _is_missing(self, node: str, first: int, last: int) -> bool:
-        """Tell whether a span is not yet in the state."""
-        applied = self._standing(node).applied
-        if applied >= last:
-            return False
-        if applied != first - 1:
-            raise LostStateError(node, applied, first - 1)
-        return True
+    def _next(self, spans: Spans) -> Spans:
+        """Return what the next batch has: what one that was interrupted had, or the first of what is new."""
+        begun = self._intents.of(self._of_time.applied + 1)
+        if begun:
+            return begun
+        found: dict[str, tuple[int, int]] = {}
+        for node, (first, last) in spans.items():
+            applied = self._standing(node).applied
+            if applied < last:
+                if first > applied + 1:
+                    raise LostStateError(node, applied, first - 1)
+                begin = self._begin(node, applied)
+                found[node] = (begin, min(last, begin + self.plan.facts_per_batch - 1))
+        return found
+
+    def _begin(self, node: str, applied: int) -> int:
+        """Return the number after *applied*, or the first there is for a stream that begins with a log that was cut."""
+        there = first_number(self._log, node)
+        if applied == NOTHING_APPLIED:
+            return there
+        if there > applied + 1:
+            raise LostLogError(node, applied + 1)
+        return applied + 1
+
+    def _take(self, spans: Spans) -> None:
+        begun, batch = time.monotonic(), self._of_time.applied + 1
+        self._intents.put(batch, spans)
+        made = self._make(Slice(self._spark, self._log, spans, self._readers), is_known=False)
+        self._write(made, batch)
+        self._of_time.advance(self._watermark(), min(each.oldest_at for each in self._all_standings()))
+        self._of_time.commit(batch)
+        self._commit(spans)
+        self._tidy(batch)
+        self.last = self._told(made, spans, batch, time.monotonic() - begun)
+
+    def _commit(self, spans: Spans) -> None:
+        for node, (_, last) in spans.items():
+            self._standing(node).commit(last)
+
+    def _make(self, log: Slice, *, is_known: bool) -> _Made:
+        """Make the rows of all tables, and let what is remembered be that of the batch's end; of time, if not known."""
+        shipped = Shipped.together([self._shipped(log, node) for node in log.spans])
+        events, counts = log.events(shipped, self.plan.window_us)
+        made = _Made()
+        made.add("matches", matched(events, log.versions(self._standing(node) for node in log.spans)))
+        for node in log.spans:
+            standing = self._standing(node)
+            own = events.filter(pc.equal(events.column("node"), node))
+            for rows in standing.fold(own.to_batches(), log.ends.get(node)):
+                made.add("deliveries", rows)
+            reports = log.reports(node)
+            if reports is not None:
+                made.add("link_quality", standing.links.take(reports))
+        changes = [self._standing(node).change(log.changed(node), log.deleted(node)) for node in log.spans]
+        if not is_known:
+            self._make_windows(made, counts, changes)
+            for dead in log.dead():
+                made.add("dead_letters", dead)
+        return made
+
+    def _make_windows(self, made: _Made, counts: Iterable[tuple[int, str, int]], changes: list[Any]) -> None:
+        windows = self._of_time
+        late = windows.count(counts)
+        for rows in made.rows.get("deliveries", ()):
+            late += windows.tally(tallied(rows, window_us=self.plan.window_us))
+        made.add("dead_letters", _late_letters(late))
+        for spells in changes:
+            windows.end(spells)
+        in_force = pa.concat_tables([each.open_spells() for each in self._all_standings()])
+        has_changed = any(spells.num_rows for spells in changes)
+        made.windows["popularity"] = windows.popularity(in_force, has_changed=has_changed)
+        made.windows["latency"] = windows.latency()
+        windows.forget()
+        subscribers = windows.subscribers
+        if subscribers is not None and "replicas" in self._outputs:
+            plan = self.plan
+            try:
+                rows = planned(
+                    subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes
+                )
+                made.windows["replicas"] = {WHOLE: pa.Table.from_batches([rows])}
+            except TooManySubjectsError as error:  # the plan before stays; the other tables are as good as ever
+                made.notes.append(f"replicas: {error}")
+
+    def _write(self, made: _Made, batch: int) -> None:
+        for table, output in self._outputs.items():
+            if table == "replicas":
+                output.replace(batch, made.windows.get(table, {}))
+            elif table in made.windows:
+                found = made.windows[table].items()
+                output.replace(batch, {window: merged(output.window(window), rows) for window, rows in found})
+            else:
+                output.add(batch, made.table(table))
+
+    # -- what is remembered ------------------------------------------------------------------------------------------
 
     def _standing(self, node: str) -> Standing:
         if node not in self._standings:
@@ -189,94 +290,151 @@ class Stream:
             )
         return self._standings[node]
 
-    def _shipped(self, log: _Slice) -> Shipped:
-        """Pack what is in force at the beginning, and what changes on the way."""
-        changed = pa.concat_tables([*(self._standing(node).in_force() for node in log.spans), log.all_changed])
-        ranges = [(node, first, last) for node, (first, last) in log.spans.items()]
-        return pack(ranges, changed, log.all_deleted, self.folder / "matchers")
-
-    def _make(self, log: _Slice, shipped: Shipped, batch: int, *, is_written: bool) -> None:
-        for table, output in self._outputs.items():
-            if table == "deliveries":
-                rows = self._deliveries(log, shipped)
-                if not is_written:
-                    output.put_rows(batch, rows, TABLES["deliveries"].schema)
-            elif not is_written and not output.has(batch):
-                frame = _matches(log, shipped) if table == "matches" else log.dead()
-                schema = TABLES[table].schema
-                output.put_rows(batch, frame.toArrow().cast(schema).to_batches(), schema)
-
-    def _deliveries(self, log: _Slice, shipped: Shipped) -> list[Any]:
-        events = published_events(log.table("publications"), shipped)
-        for other in other_events(log.tables):
-            events = events.unionByName(other)
-        ordered = events.sort("node", "seq").toArrow().cast(EVENT)
-        ends = {row["node"]: row["last"] for row in last_times(log.tables)}
-        rows: list[Any] = []
-        for node in log.spans:
-            own = ordered.filter(pc.equal(ordered.column("node"), node))
-            rows += self._standing(node).fold(own.to_batches(), ends.get(node))
-        return rows
-
-    def _forget_markers(self, batch: int) -> None:
-        for path in (self.folder / "done").iterdir():
-            if path.name.isdigit() and int(path.name) < batch:
-                path.unlink(missing_ok=True)
+    def _all_standings(self) -> list[Standing]:
+        return [self._standing(node) for node in nodes(self._log)]
 
     @property
-    def state_size(self) -> int:
-        """How many things are remembered, of all nodes."""
-        return sum(standing.size for standing in self._standings.values())
+    def _of_time(self) -> Windows:
+        if self._windows is None:
+            store = SqliteStore(self.folder / "state" / "$windows.sqlite")  # no node is called so
+            self._windows = Windows(store, window_us=self.plan.window_us, horizon_us=self.plan.horizon_us)
+        return self._windows
+
+    def _watermark(self) -> int:
+        times = {each.node: each.last_at for each in self._all_standings()}
+        return watermark(times, lateness_us=self.plan.lateness_us)
+
+    def _shipped(self, log: Slice, node: str) -> Shipped:
+        """Return a matcher of what is in force and what changes on the way; one that still holds is used again."""
+        standing, span = self._standing(node), (node, *log.spans[node])
+        changed, deleted = log.changed(node), log.deleted(node)
+        kept = self._matchers.get(node)
+        if kept is not None and (kept[0] != standing.generation or changed.num_rows or deleted.num_rows):
+            Path(kept[1].files[node]).unlink(missing_ok=True)
+            kept = None
+        if kept is None:
+            in_force = pa.concat_tables([standing.in_force(), changed])
+            goes_on = (node, span[1], INT64_MAX)
+            kept = (standing.generation, pack([goes_on], in_force, deleted, self.folder / "matchers"))
+            self._matchers[node] = kept
+        return kept[1]
+
+    def held(self) -> list[Held]:
+        """Return everything that was wanted and has no outcome yet."""
+        with self._taking:
+            return [each for standing in self._all_standings() for each in standing.held()]
+
+    def away(self) -> dict[str, int]:
+        """Return, for each device that is away, how many notifications wait for it."""
+        found: dict[str, int] = {}
+        with self._taking:
+            for standing in self._all_standings():
+                for device, count in standing.away().items():
+                    found[device] = found.get(device, 0) + count
+        return found
+
+    def _told(self, made: _Made, spans: Spans, batch: int, took_s: float) -> Taken:
+        standings = self._all_standings()
+        return Taken(
+            batch=batch,
+            facts=sum(last - first + 1 for first, last in spans.values()),
+            rows={table: made.count(table) for table in self.plan.tables},
+            applied={each.node: each.applied for each in standings},
+            newest_at=max((each.last_at for each in standings if each.last_at is not None), default=0),
+            state=sum(each.size for each in standings) + self._of_time.size,
+            state_bytes=sum(path.stat().st_size for path in (self.folder / "state").iterdir()),
+            took_s=took_s,
+            notes=tuple(made.notes),
+        )
+
+    # -- tidying up --------------------------------------------------------------------------------------------------
+
+    def _tidy(self, batch: int) -> None:
+        """Put small files together and remove versions that nobody reads any more."""
+        if batch % _COMPACT_EVERY:
+            return
+        for table, output in self._outputs.items():
+            output.compact(before=self._of_time.first_open if table in {"popularity", "latency"} else None)
+            output.sweep()
 
     def close(self) -> None:
-        """Let go of the state; what was committed is kept."""
+        """Let go of the tables; what was committed is kept."""
+        with self._taking:
+            self._forget()
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _forget(self) -> None:
         for standing in self._standings.values():
             standing.close()
         self._standings.clear()
+        if self._windows is not None:
+            self._windows.close()
+            self._windows = None
+        for _, shipped in self._matchers.values():
+            for file in shipped.files.values():
+                Path(file).unlink(missing_ok=True)
+        self._matchers.clear()
 
 
-def _matches(log: _Slice, shipped: Shipped) -> DataFrame:
-    publications = log.table("publications").select(*shipped.columns)
-    return publications.mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
+class _Intents:
+    """Which numbers a batch has, written down before anything is made of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, batch: int) -> Spans:
+        """Return what a batch has; nothing, if it was never begun."""
+        path = self._folder / f"{batch}.json"
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return {node: (first, last) for node, (first, last) in found.items()}
+
+    def put(self, batch: int, spans: Spans) -> None:
+        """Write down what a batch has, and forget those that nobody can ask for any more."""
+        put(self._folder / f"{batch}.json", json.dumps(spans).encode())
+        for old in self._folder.iterdir():
+            if old.stem.isdigit() and int(old.stem) < batch - 1:
+                old.unlink(missing_ok=True)
 
 
-class _Slice:
-    """What is new of a log: the tables without what cannot be read, and what cannot."""
+class _Made:
+    """The rows of a batch."""
 
-    def __init__(self, spark: SparkSession, log: Path, spans: Spans) -> None:
-        self.spans = spans
-        self._rows = read_span(spark, log, spans)
-        self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
-        self.all_changed = self.table("interests").select(*CHANGED).toArrow().cast(changed_schema())
-        self.all_deleted = self.table("sessions").select(*DELETED).toArrow()
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Any]] = {}
+        """By table, Arrow batches to add."""
+        self.windows: dict[str, dict[int, Any]] = {}
+        """By table and window, rows to replace."""
+        self.notes: list[str] = []
 
-    def changed(self, node: str) -> Any:  # a pyarrow.Table
-        """Return the changes of subscriptions of one node."""
-        return self.all_changed.filter(pc.equal(self.all_changed.column("node"), node))
+    def add(self, table: str, rows: Any) -> None:  # a pyarrow.RecordBatch or Table
+        if rows.num_rows:
+            batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+            self.rows.setdefault(table, []).extend(batches)
 
-    def deleted(self, node: str) -> Any:  # a pyarrow.Table
-        """Return what became of the sessions of one node."""
-        return self.all_deleted.filter(pc.equal(self.all_deleted.column("node"), node))
+    def table(self, table: str) -> Any:  # a pyarrow.Table
+        schema = TABLES[table].schema
+        return pa.Table.from_batches([rows.cast(schema) for rows in self.rows.get(table, [])], schema=schema)
 
-    def table(self, name: str) -> DataFrame:
-        """Return the good rows of a table."""
-        return self._both(name)[0]
+    def count(self, table: str) -> int:
+        written = [*self.windows.get(table, {}).values(), *self.rows.get(table, ())]
+        return sum(int(rows.num_rows) for rows in written)
 
-    def dead(self) -> DataFrame:
-        """Return why the others are not, of all tables."""
-        found: Sequence[DataFrame] = [self._both(name)[1] for name in TIMES]
-        everything = found[0]
-        for other in found[1:]:
-            everything = everything.unionByName(other)
-        return everything
 
-    def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
-        if name not in self._split:
-            self._split[name] = split(name, self._rows[name])
-        return self._split[name]
+def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table
+    now = int(time.time() * 1_000_000)
+    rows = [
+        {"found_at": now, "source": "stream", "position": None, "reason": str(each), "content": each.subject.encode()}
+        for each in late
+    ]
+    return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)
 
-    @property
-    def tables(self) -> LogTables:
-        """The tables that decide who gets what."""
-        names = ("publications", "interests", "presence", "sessions", "receipts")
-        return LogTables(*(self.table(name) for name in names))
+
+def _check_session(spark: Any) -> None:
+    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jvm"):
+        allowed = "a classic one (local[*], spark://…): a stream keeps its state where the query is driven"
+        raise InvalidValueError("Spark session", f"{type(spark).__module__}.{type(spark).__name__}", allowed)
