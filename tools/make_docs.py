@@ -84,6 +84,10 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
         "PUBACK PUBREC SUBACK DISCONNECT",
         "a limit is reached or the disk is full; DISCONNECT: too much waits to be acknowledged by the client",
     ),
+    ReasonCode.PAYLOAD_FORMAT_INVALID: (
+        "CONNACK PUBACK PUBREC",
+        "a report, a request or a key that cannot be read; the reason string says why",
+    ),
     ReasonCode.QOS_NOT_SUPPORTED: (
         "CONNACK DISCONNECT",
         "the will's QoS, or a publication's, is above `mqtt.maximum_qos`",

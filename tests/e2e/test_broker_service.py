@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Kind, P, RawClient, publish_packet
+
+from whimbrel.log.layout import nodes
+from whimbrel.log.reader import proven_seq, read
+from whimbrel.model.notification import Notification
 
 _WAIT_S = 20.0
 
@@ -238,3 +243,22 @@ def test_a_request_behind_what_waits_for_the_disk_is_answered_without_another_pa
         while (packet := client.next_packet()).topic != "r":
             pass
         assert json.loads(packet.payload)["code"] == 0x87
+
+
+def test_readers_of_the_log_see_what_was_published_last(tmp_path: Path) -> None:
+    """Also what nobody waits for, and although nothing comes after it: a pipeline must not lag behind a silent broker."""
+    # The view follows the log now and then, and would show it too; here it does not come to that.
+    settings = {"observe": {"sys_interval_s": 0}, "log": {"view_interval_s": 3600}}
+    with BrokerProcess(tmp_path, settings=settings) as broker, RawClient(broker.port) as client:
+        client.connect("c")
+        for _ in range(3):
+            client.send(publish_packet("t", b"x"))
+        folder = next(tmp_path.rglob("whimbrel-log.json")).parent
+        (node,) = nodes(folder)
+        until = time.monotonic() + _WAIT_S
+        seen = 0
+        while seen < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+            facts = read(folder, node, last=proven_seq(folder, node))
+            seen = sum(isinstance(fact, Notification) for fact in facts)
+        assert seen == 3

@@ -140,6 +140,8 @@ class Client:
         "received",
         "receiving",
         "releasing",
+        "reported_sent",
+        "sent",
         "sent_seq",
         "session",
         "will",
@@ -161,7 +163,7 @@ class Client:
         self.receiving: set[int] = set()
         """The same, not yet accepted: the disk is being waited for."""
         self.asked: set[int] = set()
-        """Those of requests that were answered, which nobody knows of after a restart."""
+        """Those of requests and reports that were answered, which nobody knows of after a restart."""
         self.releasing: set[int] = set()
         """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
         self.flying: dict[int, Outgoing] = {}
@@ -169,6 +171,10 @@ class Client:
         self.queued_bytes = 0
         self.sent_seq = 0
         """The largest number that was sent over its connection, of those that the hold holds."""
+        self.sent = 0
+        """How many PUBLISH it was sent, over all its connections since this broker knows it."""
+        self.reported_sent: int | None = None
+        """The same when it last reported; None if it did not: nobody knows what it counts from."""
         self._again: list[Outgoing] = []
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""

@@ -34,6 +34,7 @@ __all__ = [
     "MqttSettings",
     "NodeSettings",
     "ObserveSettings",
+    "PipelineSettings",
     "SessionSettings",
     "Setting",
     "TlsSettings",
@@ -118,8 +119,8 @@ def _choice(default: str, words: tuple[str, ...], about: str) -> str:
     return field(default=default, metadata={_KEY: setting})
 
 
-def _path(about: str) -> str:
-    allowed = f'the path of a file, at most {_MAX_PATH_BYTES} bytes; "" is none'
+def _path(about: str, *, what: str = "file") -> str:
+    allowed = f'the path of a {what}, at most {_MAX_PATH_BYTES} bytes; "" is none'
     return _text("", allowed, lambda value: text("path", value, max_bytes=_MAX_PATH_BYTES), about)
 
 
@@ -353,6 +354,26 @@ class ObserveSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings(_Section):
+    """What is read back of what the pipeline learned: the state of devices' links, and the replica plan."""
+
+    section: ClassVar[str] = "pipeline"
+
+    tables: str = _path(
+        "Where the pipeline keeps its tables (`whimbrel pipeline run --out`); without it nothing is read back.",
+        what="directory",
+    )
+    interval_s: float = _real(10, 0.1, 86_400, "How often it is looked whether there is anything new.")
+    max_rows: int = _whole(
+        100_000, 1, 10_000_000, "How many devices are known, those who reported last, and subjects, those with most."
+    )
+    tells_links: bool = _flag(
+        "Whether the links of connected devices are published under $SYS: all who may read that learn their names.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings of a broker."""
 
@@ -366,6 +387,7 @@ class Config:
     access: AccessSettings = field(default_factory=AccessSettings)
     log: LogSettings = field(default_factory=LogSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
 
     def __post_init__(self) -> None:
         _check_tls(self.listen, self.tls)
@@ -399,6 +421,7 @@ _SECTIONS: dict[str, type[_Section]] = {
         AccessSettings,
         LogSettings,
         ObserveSettings,
+        PipelineSettings,
     )
 }
 

@@ -20,10 +20,12 @@ from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.interests import Interests
 from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
+from whimbrel.broker.learned import Learned
 from whimbrel.broker.messages import Message
 from whimbrel.broker.patience import Patience
 from whimbrel.broker.publishing import Publishing
 from whimbrel.broker.questions import Question, Questions
+from whimbrel.broker.reports import Reports
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
@@ -77,6 +79,8 @@ class Broker:
         verify: Verify | None = None,
     ) -> None:
         self.config, self.state, self.counters = config, state, state.counters
+        self.learned = Learned()
+        """What the pipeline found out; the shell reads it."""
         self._verify = verify
         patience = Patience(config.access.wrong_passwords_per_minute)
         self.questions = Questions(patience, self.counters, most=config.access.passwords_waiting)
@@ -100,6 +104,7 @@ class Broker:
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
+        self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
         self._connecting = Connecting(
             config,
             self._journal,
@@ -239,11 +244,17 @@ class Broker:
                 self._sender.fail(link, ReasonCode.KEEP_ALIVE_TIMEOUT, reason)
 
     def tell_system(self, values: Mapping[str, str], now: int) -> None:
-        """Publish what the broker says of itself: retained, at QoS 0, and not part of the log."""
+        """Publish what the broker says of itself: retained, at QoS 0, and not part of the log.
+
+        Empty text takes a topic away, as an empty body does for everybody else (3.3.1.3).
+        """
         state = self.state
         for topic, value in values.items():
             message = Message.live(topic, value.encode(), retain=True)
-            state.retained.put(message)
+            if value:
+                state.retained.put(message)
+            else:
+                state.retained.remove(topic)
             for session, identities in state.routes.by_subject(topic):
                 client = state.clients.get(client_of(session) or "")
                 link = None if client is None else client.link

@@ -19,6 +19,10 @@ class Counters:
     """Publications that were not accepted."""
     sent: int = 0
     """Copies that were written to clients."""
+    reports: int = 0
+    """Reports of devices that were taken in."""
+    bad_reports: int = 0
+    """Reports that could not be read."""
     receipts: int = 0
     expired: int = 0
     displaced: int = 0

@@ -69,13 +69,14 @@ class Lane:
         """Send everybody who is here a copy at QoS 0, and *others* too."""
         length = len(payload)
         old = new = b""
-        sent = 0
+        skipped = 0
         everybody = self._identifiers
         if others:
             everybody = {**others, **everybody} if everybody else others
         for client, identifiers in everybody.items():
             link = client.link
             if link is None or link.closing is not None:
+                skipped += 1
                 continue
             if link.machine.version != V5:
                 if not old:
@@ -87,13 +88,14 @@ class Lane:
                 data = new
             else:
                 sender.copy(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
+                skipped += 1
                 continue
-            sent += 1
+            client.sent += 1
             link.out.append(data)
             if not link.is_dirty:
                 link.is_dirty = True
                 sender.dirty.append(link)
-        sender.counters.sent += sent
+        sender.counters.sent += len(everybody) - skipped
 
     def _head(self, version: int, length: int) -> bytes:
         """Return what a packet begins with, which is the same for all bodies of one length."""

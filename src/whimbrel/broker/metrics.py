@@ -12,7 +12,12 @@ from whimbrel import __version__
 from whimbrel.broker.core import Broker
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["gauges", "prometheus", "system_values"]
+__all__ = ["connected", "gauges", "prometheus", "system_values"]
+
+
+def connected(broker: Broker) -> set[str]:
+    """Return the devices that are here now."""
+    return {link.client.id for link in broker.links if link.client is not None and link.machine.phase is Phase.OPEN}
 
 
 def gauges(broker: Broker) -> dict[str, int]:
@@ -25,6 +30,8 @@ def gauges(broker: Broker) -> dict[str, int]:
         "retained_messages": len(broker.state.retained),
         "held_notifications": len(broker.state.messages),
         "held_bytes": broker.state.held_bytes,
+        "learned_devices": broker.learned.devices,
+        "learned_subjects": broker.learned.subjects,
     }
 
 
@@ -49,20 +56,28 @@ def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
 
 
 class _Collected:
-    def __init__(self, broker: Broker, uptime_us: int) -> None:
-        self._broker, self._uptime_us = broker, uptime_us
+    def __init__(self, broker: Broker, uptime_us: int, now: int) -> None:
+        self._broker, self._uptime_us, self._now = broker, uptime_us, now
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
         for name, value in gauges(self._broker).items():
             yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
+        learned = self._broker.learned
+        yield CounterMetricFamily(
+            "whimbrel_learned_failures", "tables of the pipeline that could not be read, so far", value=learned.failures
+        )
+        age_us = learned.age_us(self._now)
+        if age_us is not None:
+            about = "since the pipeline wrote what was learned"
+            yield GaugeMetricFamily("whimbrel_learned_age_seconds", about, value=age_us / 1e6)
         for each in fields(self._broker.counters):
             value = getattr(self._broker.counters, each.name)
             yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
 
 
-def prometheus(broker: Broker, uptime_us: int) -> str:
+def prometheus(broker: Broker, uptime_us: int, now: int) -> str:
     """Return all metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(broker, uptime_us))
+    registry.register(_Collected(broker, uptime_us, now))
     return generate_latest(registry).decode()

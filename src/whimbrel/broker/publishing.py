@@ -14,7 +14,7 @@ from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import OPEN, Found, Secured
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
-from whimbrel.broker.telling import SESSIONS
+from whimbrel.broker.telling import OWN, REPORT, SESSIONS
 from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.log.compact import publication_body
@@ -31,7 +31,7 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed
 __all__ = ["Publishing"]
 
 _SECOND_US = 1_000_000
-_RESERVED = ("$SYS/", "$whimbrel/", "$share/", "$filter/")
+_RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _EXACTLY_ONCE = 2
@@ -39,6 +39,8 @@ _KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
 """Called with whether anybody wanted it."""
+_Taker = Callable[[Link, Client, Publish, int], None]
+"""Whoever a publication is for that is the broker's own."""
 
 
 class Publishing:
@@ -52,8 +54,10 @@ class Publishing:
         self._lanes = Lanes(state, self.refused_topic)
         self.is_refusing = False
         """The disk takes nothing: publications are refused until it does."""
-        self.answer: Callable[[Link, Client, Publish, int], None] | None = None
+        self.answer: _Taker | None = None
         """Who answers requests about sessions."""
+        self.report: _Taker | None = None
+        """Who takes reports of devices."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
@@ -171,8 +175,8 @@ class Publishing:
                 reason = f"more than {most} publications without an answer"
                 self._sender.fail(link, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, reason)
                 return
-        if self.answer is not None and packet.topic.startswith(SESSIONS):
-            self.answer(link, client, packet, now)
+        if packet.topic.startswith(OWN) and (taker := self._taker(packet.topic)) is not None:
+            taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
         if secured is None and refusal is None:
@@ -189,12 +193,18 @@ class Publishing:
         if not qos:
             self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
         elif qos == 1:
-            answer = partial(self._acknowledge, link, identifier)
+            answer = partial(self.acknowledge, link, identifier)
             self._accept(packet, secured, found, client.id, expires_at, 0, answer, now)
         else:
             client.receiving.add(identifier)
             answer = partial(self._confirm, link, client, identifier)
             self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now)
+
+    def _taker(self, topic: str) -> _Taker | None:
+        """Return who takes what is published to a topic of the broker's own."""
+        if topic.startswith(SESSIONS):
+            return self.answer
+        return self.report if topic == REPORT else None
 
     def publish_will(self, publisher: str, will: Will, secured: Secured, now: int) -> None:
         """Publish what a client left behind."""
@@ -211,10 +221,11 @@ class Publishing:
 
     def _refusal(self, link: Link, client: Client, packet: Publish) -> tuple[ReasonCode, str] | None:
         """Return why a publication is not accepted, if it is not."""
+        return self.refused_topic(packet.topic) or self.refusal(link, client, packet)
+
+    def refusal(self, link: Link, client: Client, packet: Publish) -> tuple[ReasonCode, str] | None:
+        """Return why a publication is not accepted though its topic may be published to, if it is not."""
         limits, topic, state = self._config.limits, packet.topic, self._state
-        refusal = self.refused_topic(topic)
-        if refusal is not None:
-            return refusal
         if not self._visitors.may_publish(link, client.id, topic):
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
         if packet.qos > self._config.mqtt.maximum_qos:
@@ -382,7 +393,8 @@ class Publishing:
 
     # -- answering ---------------------------------------------------------------------------------------------------
 
-    def _acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
+    def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
+        """Answer a QoS 1 publication that was accepted."""
         machine = link.machine
         machine.publication_ends()
         if link.closing is not None:

@@ -52,6 +52,8 @@ class Sender:
             data = self._fitted(link, message, 0, now, retain=retain, dup=False, identifiers=identifiers)
         if data is not None:
             self.counters.sent += 1
+            if link.client is not None:
+                link.client.sent += 1
             self.send(link, data)
 
     def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
@@ -67,6 +69,8 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
+        if link.client is not None:
+            link.client.sent += 1
         self.send(link, data)
         return True
 

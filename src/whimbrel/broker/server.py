@@ -1,8 +1,9 @@
 """The server: sockets, the clock, the disk and threads around the core.
 
 What may wait for what: everything of the core happens on the event loop and never waits. One thread syncs the log
-(``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), others verify passwords or
-pack filters. They come back to the loop with what they found.
+(``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), one reads what the
+pipeline learned (``_learner``), others verify passwords or pack filters. They come back to the loop with what they
+found.
 Rule: what one turn of the loop has for a client is written at once, at its end.
 """
 
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -26,7 +27,8 @@ from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
 from whimbrel.broker.http import BadRequestError, RequestReader, response
-from whimbrel.broker.metrics import prometheus, system_values
+from whimbrel.broker.learned import Announcements, Lessons
+from whimbrel.broker.metrics import connected, prometheus, system_values
 from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
@@ -39,6 +41,9 @@ from whimbrel.hold.rows import Key
 from whimbrel.log.errors import LogWriteError
 from whimbrel.match.matcher import Matcher
 from whimbrel.match.packer import PackingProcess
+
+if TYPE_CHECKING:
+    from whimbrel.broker.learning import Learning
 
 __all__ = ["Server"]
 
@@ -232,6 +237,9 @@ class Server:
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="ask")
         self._asking = 0
+        self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
+        self._learning = _learning(config)
+        self._announcements = Announcements(tells_links=config.pipeline.tells_links)
         self._storage = Storage(config)
         state, self.restored = self._storage.open(Routes(self._matcher))
         self.broker = Broker(
@@ -282,6 +290,8 @@ class Server:
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
         if self.config.observe.sys_interval_s:
             self._tell_system()
+        if self._learning is not None:
+            self._learn()
         self._sync_if_wanted()
 
     def _stream(self, kind: type[_Stream]) -> _Stream:
@@ -361,7 +371,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything."""
         self.is_closed = True
-        for pool in (self._disk, self._viewer, self._askers, self._packers):
+        for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
             self._storage.close()
@@ -442,6 +452,7 @@ class Server:
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
+            self._settle()
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
 
@@ -449,9 +460,31 @@ class Server:
     def _tell_system(self) -> None:
         """Publish what the broker knows of itself."""
         assert self._loop is not None
-        self.broker.tell_system(system_values(self.broker, microseconds() - self.started_at), microseconds())
+        values = system_values(self.broker, microseconds() - self.started_at)
+        values |= self._announcements.changes(self.broker.learned, connected(self.broker))
+        self.broker.tell_system(values, microseconds())
         self.flush_soon()
         self._loop.call_later(self.config.observe.sys_interval_s, self._tell_system)
+
+    @_until_closed
+    def _learn(self) -> None:
+        """Have a look at what the pipeline learned."""
+        assert self._loop is not None
+        assert self._learning is not None
+        future = self._loop.run_in_executor(self._learner, self._learning.look)
+        future.add_done_callback(self._learned)
+
+    def _learned(self, done: asyncio.Future[Lessons]) -> None:
+        assert self._loop is not None
+        if done.cancelled() or self.is_closed:
+            return
+        learned, lessons = self.broker.learned, done.result()
+        if lessons.troubles and not learned.troubles:
+            _log.warning("what the pipeline learned cannot be read; what is known stays", reasons=lessons.troubles)
+        elif learned.troubles and not lessons.troubles:
+            _log.info("what the pipeline learned can be read again")
+        learned.take(lessons)
+        self._loop.call_later(self.config.pipeline.interval_s, self._learn)
 
     # -- the disk ----------------------------------------------------------------------------------------------------
 
@@ -459,10 +492,18 @@ class Server:
         if self.broker.wants_sync and not self._is_syncing and self.failure is None:
             self._sync(wait=True)
 
+    def _settle(self) -> None:
+        """Let readers of the log, the pipeline above all, see what was written last, also if nothing comes after it."""
+        if not self._is_syncing and not self._storage.log.is_settled and not self.broker.is_refusing:
+            self._disk_does(self._storage.log.settle, wait=True)
+
     def _sync(self, *, wait: bool) -> None:
+        self._disk_does(partial(self._storage.log.sync, wait=wait), wait=wait)
+
+    def _disk_does(self, work: Callable[[], int], *, wait: bool) -> None:
         assert self._loop is not None
         self._is_syncing = True
-        future = self._loop.run_in_executor(self._disk, lambda: self._storage.log.sync(wait=wait))
+        future = self._loop.run_in_executor(self._disk, work)
         future.add_done_callback(lambda done: self._synced(done, wait=wait))
 
     def _synced(self, done: asyncio.Future[int], *, wait: bool) -> None:
@@ -569,9 +610,18 @@ class Server:
             is_well = self.failure is None and not self.broker.is_refusing
             return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
-            text = prometheus(self.broker, microseconds() - self.started_at)
+            text = prometheus(self.broker, microseconds() - self.started_at, microseconds())
             return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return response(404, b"there are /metrics and /healthz\n")
+
+
+def _learning(config: Config) -> Learning | None:
+    """Return who reads what the pipeline learned, if anybody is to; Arrow is loaded only then."""
+    if not config.pipeline.tables:
+        return None
+    from whimbrel.broker.learning import Learning
+
+    return Learning(Path(config.pipeline.tables), config.node.name, most=config.pipeline.max_rows)
 
 
 class ListenError(WhimbrelError):

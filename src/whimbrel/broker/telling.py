@@ -15,6 +15,8 @@ from whimbrel.match.topics import matches
 from whimbrel.model.subscription import InterestChange, Subscription
 
 __all__ = [
+    "OWN",
+    "REPORT",
     "SESSIONS",
     "changed_subscription",
     "is_told",
@@ -25,8 +27,11 @@ __all__ = [
     "subscriptions_topic",
 ]
 
-SESSIONS = "$whimbrel/session/"
-_OWN = "$whimbrel/"
+OWN = "$whimbrel/"
+"""What all topics begin with that are about Whimbrel itself."""
+SESSIONS = f"{OWN}session/"
+REPORT = f"{OWN}report"
+"""Where devices report their state to."""
 _SECOND_US = 1_000_000
 
 
@@ -77,12 +82,12 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
 
 def listens(subscribed: Iterable[Identity]) -> bool:
     """Tell whether one of these subscriptions may ask for anything that is told."""
-    return any(wanted is not None and wanted.startswith(_OWN) for wanted, _ in subscribed)
+    return any(wanted is not None and wanted.startswith(OWN) for wanted, _ in subscribed)
 
 
 def is_told(topic: str, subscribed: Iterable[Identity]) -> bool:
     """Tell whether one of these subscriptions asks for what is told under *topic*."""
-    return any(wanted is not None and wanted.startswith(_OWN) and matches(wanted, topic) for wanted, _ in subscribed)
+    return any(wanted is not None and wanted.startswith(OWN) and matches(wanted, topic) for wanted, _ in subscribed)
 
 
 def _message(topic: str, tree: Mapping[str, object]) -> Message:

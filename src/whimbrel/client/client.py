@@ -27,6 +27,7 @@ from whimbrel.client.errors import (
     ConnectRefusedError,
     DismissedError,
     MalformedAnswerError,
+    PublishLostError,
     PublishRefusedError,
     RequestLostError,
     SessionRefusedError,
@@ -37,11 +38,12 @@ from whimbrel.client.inbox import Inbox
 from whimbrel.client.interest import Interest
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
 from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
-from whimbrel.client.messages import Message, Payload, publication
+from whimbrel.client.messages import Message, Payload, payload_of, publication
 from whimbrel.client.outbox import Outbox
 from whimbrel.client.requests import TOPICS, Request, Requests
 from whimbrel.client.sessions import CHANGES, Sessions
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.device import DeviceState
 from whimbrel.mqtt.client import (
     Accepted,
     Answered,
@@ -63,6 +65,7 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 __all__ = ["Client"]
 
 _FOR_EVER_S = 2**32 - 1
+_REPORT = "$whimbrel/report"
 _ONCE = frozenset({"create", "delete", "access"})
 """Requests that are not made twice."""
 
@@ -149,6 +152,8 @@ class Client:
         self._has_entered = False
         self._room = asyncio.Event()
         self._inbox = Inbox(self._confirm, self._room.set, bound=queue_messages)
+        self._received = self._reported = 0
+        """How many messages came, and how many of them were reported."""
         self._asking: dict[int, asyncio.Future[Answered]] = {}
         self._outbox = Outbox(self._session, self._perform)
         self._joins = Joins(join, keys)
@@ -250,6 +255,32 @@ class Client:
             await link.sent()
             return code
         return await self._outbox.publish(packet, self._link_now)
+
+    async def report(
+        self,
+        *,
+        battery: float | None = None,
+        display: tuple[int, int] | None = None,
+        place: str | None = None,
+        qos: int = 1,
+    ) -> ReasonCode:
+        """Tell the broker the state of this device, and how many messages it received since its last report.
+
+        *battery* is what is left of its charge, 0 to 1, *display* a width and height in pixels, *place* ``lat,lon`` in
+        degrees; None is not known. What is reported is a fact of the broker's log and is published to nobody.
+        """
+        count = self._received - self._reported
+        members: dict[str, object] = {"battery": battery, "place": place, "received": count}
+        if display is not None:
+            members["display"] = {"width": display[0], "height": display[1]}
+        body = payload_of({name: value for name, value in members.items() if value is not None})
+        DeviceState.from_report(body, device="this", now=0)  # raises what the broker would refuse
+        self._reported += count
+        try:
+            return await self.publish(_REPORT, body, qos=qos)
+        except (PublishRefusedError, PublishLostError):
+            self._reported -= count
+            raise
 
     def _link_now(self) -> Link | None:
         """Return the connection if there is one, for a publication that somebody waits for."""
@@ -577,10 +608,12 @@ class Client:
     def _perform(self, events: list[Event]) -> None:
         for event in events:
             match event:
-                case Arrived(delivery) if delivery.packet.topic.startswith(TOPICS):
-                    self._hear(delivery)
                 case Arrived(delivery):
-                    self._inbox.put(delivery)
+                    self._received += 1
+                    if delivery.packet.topic.startswith(TOPICS):
+                        self._hear(delivery)
+                    else:
+                        self._inbox.put(delivery)
                 case Published(packet_id, code, reason):
                     self._outbox.answered(packet_id, code, reason)
                     self._requests.acknowledged(packet_id, code, reason)
