@@ -246,7 +246,7 @@ def test_a_request_behind_what_waits_for_the_disk_is_answered_without_another_pa
 
 
 def test_readers_of_the_log_see_what_was_published_last(tmp_path: Path) -> None:
-    """Also what nobody waits for, and although nothing comes after it: a pipeline must not lag behind a silent broker."""
+    """Also what nobody waits for, though nothing comes after it: a pipeline must not lag behind a silent broker."""
     # The view follows the log now and then, and would show it too; here it does not come to that.
     settings = {"observe": {"sys_interval_s": 0}, "log": {"view_interval_s": 3600}}
     with BrokerProcess(tmp_path, settings=settings) as broker, RawClient(broker.port) as client:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from whimbrel.cli.lines import name_of, raw_lines
-from whimbrel.cli.options import read_seconds
+from whimbrel.cli.options import read_log, read_seconds
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
 from whimbrel.log.importing import DeadLetters, Imported, import_lines
@@ -31,7 +31,9 @@ _POLL_S = 0.2
 
 app = typer.Typer(help="Keep a node's log: import, export, show, verify.", no_args_is_help=True, rich_markup_mode=None)
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the log.")]
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", parser=read_log, help="The directory of the log, or a broker's --data.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 OneNode = Annotated[str | None, typer.Option("--node", metavar="NODE", help="Only this node; all, if not given.")]
 

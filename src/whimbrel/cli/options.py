@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import typer
 
-__all__ = ["read_seconds"]
+from whimbrel.log.layout import FORMAT_FILE
+
+__all__ = ["read_log", "read_seconds"]
+
+
+def read_log(text: str | Path) -> Path:
+    """Return the log that *text* names: a directory, or the one that a broker keeps below its ``--data``."""
+    path, below = Path(text), Path(text) / "log"
+    return below if not (path / FORMAT_FILE).is_file() and (below / FORMAT_FILE).is_file() else path
 
 
 def read_seconds(text: str | float) -> float:

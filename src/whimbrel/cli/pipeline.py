@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
-from whimbrel.errors import InvalidValueError, MissingDependencyError
+from whimbrel.cli.options import read_log
+from whimbrel.cli.pipeline_doctor import doctor
+from whimbrel.cli.spark import session, watched
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.clock import parse_time
 from whimbrel.pipeline import TABLES_MADE
 
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from pyspark.sql import SparkSession
 
-    from whimbrel.pipeline.progress import Stages
-
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Work on whole logs with Spark: make one, derive tables from it, look at them, replay the past.",
+    help="Work on whole logs with Spark: make one, derive tables from it, once or for ever, and look at them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,7 +35,9 @@ _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_00
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
-Log = Annotated[Path, typer.Option("--log", metavar="DIR", help="The directory of the log.")]
+Log = Annotated[
+    Path, typer.Option("--log", metavar="DIR", parser=read_log, help="The directory of the log, or a broker's --data.")
+]
 Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. spark://host:7077; this machine by default."),
@@ -73,7 +73,7 @@ def generate(
 
     Example: whimbrel pipeline generate --world campus --events 1000000 --out campus-log
     """
-    with _session(master) as spark:
+    with session(master) as spark:
         from whimbrel.pipeline.generate import Recipe
         from whimbrel.pipeline.generate import generate as make
 
@@ -87,7 +87,7 @@ def generate(
             hours=hours,
         )
         begun = time.perf_counter()
-        with _watched(spark, f"Making the {world}") as _:
+        with watched(spark, f"Making the {world}") as _:
             counts = make(spark, recipe, out)
         took_s = time.perf_counter() - begun
     if as_json:
@@ -109,10 +109,60 @@ def run(
         str | None,
         typer.Option("--tables", metavar="A,B", help="Which tables, e.g. matches,popularity; all by default."),
     ] = None,
-    window: Annotated[str, typer.Option("--window", metavar="TIME", help="Windows of popularity: 15m, 1h, 1d.")] = "1h",
+    window: Annotated[
+        str, typer.Option("--window", metavar="TIME", help="Windows of popularity and latency: 15m, 1h, 1d.")
+    ] = "1h",
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")] = 100,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")] = 10,
     sample_bytes: Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")] = 100,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on for ever: keep the tables up to date with a log that grows.")
+    ] = False,
+    available_now: Annotated[
+        bool,
+        typer.Option("--available-now", help="As --continuous, but only as far as the log goes now; for cron."),
+    ] = False,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="With --continuous: how often a batch is made; 2s by default."),
+    ] = None,
+    facts_per_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--facts-per-batch", metavar="N", min=1, help="Facts of each node in a batch at most; 200000 by default."
+        ),
+    ] = None,
+    lateness: Annotated[
+        str | None,
+        typer.Option("--lateness", metavar="TIME", help="How long windows wait for a silent node; 1d by default."),
+    ] = None,
+    assume_receipts: Annotated[
+        bool,
+        typer.Option("--assume-receipts", help="What is handed over counts as received: for logs made or imported."),
+    ] = False,
+    nice: Annotated[
+        int | None,
+        typer.Option(
+            "--nice",
+            metavar="N",
+            min=0,
+            max=19,
+            help="Lower the priority of this process, Java and the workers; 0 is off. A stream has 10 by default.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=-1,
+            max=65_535,
+            help="Prometheus' /metrics; 0 is any free port, -1 none.",
+        ),
+    ] = -1,
+    metrics_host: Annotated[
+        str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Where it listens; loopback by default.")
+    ] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,19 +171,62 @@ def run(
     Rows of the log that cannot be right go to dead_letters with a reason; nothing is dropped silently. Look at what
     was made with: whimbrel pipeline show.
 
+    With --continuous the tables follow a log that a broker writes, until it is told to stop (Ctrl-C or SIGTERM), and
+    go on from there when it is started again. With --json each batch is a line.
+
     Example: whimbrel pipeline run --log ward-log --out ward-tables --tables matches,popularity
+
+    Example: whimbrel pipeline run --log whimbrel-data --out live-tables --continuous --every 2s
     """
     from whimbrel.log.layout import check_format
 
+    _refuse_strays(
+        {"--every": every},
+        {
+            "--facts-per-batch": facts_per_batch,
+            "--lateness": lateness,
+            "--assume-receipts": assume_receipts or None,
+            "--metrics-port": None if metrics_port < 0 else metrics_port,
+            "--metrics-host": metrics_host,
+        },
+        continuous=continuous,
+        available_now=available_now,
+    )
+    if metrics_host is not None and metrics_port < 0:
+        raise InvalidValueError("--metrics-host", f"{metrics_host} without --metrics-port", "both, or neither")
     wanted, window_us = _tables(tables), _duration("--window", window)
+    every_us = None if available_now else _duration("--every", every or "2s")
+    lateness_us = _duration("--lateness", lateness or "1d")
     check_format(log)  # a slip in a path need not wait for Spark
-    with _session(master) as spark:
-        from whimbrel.pipeline.jobs import Plan
+    if continuous or available_now:
+        from whimbrel.cli.pipeline_stream import Shell, run_stream
+
+        if master is not None and master.startswith("sc://"):
+            from whimbrel.pipeline.sessions import NotThroughConnectError
+
+            raise NotThroughConnectError("a stream")
+        shell = Shell(
+            every_us=every_us,
+            nice=10 if nice is None else nice,
+            metrics=None if metrics_port < 0 else (metrics_host or "127.0.0.1", metrics_port),
+            master=master,
+            as_json=as_json,
+        )
+        options = {"tables": tuple(wanted), "window_us": window_us, "nodes": nodes, "slots_per_node": slots}
+        options |= {"sample_bytes": sample_bytes, "lateness_us": lateness_us, "assume_receipts": assume_receipts}
+        if facts_per_batch is not None:
+            options["facts_per_batch"] = facts_per_batch
+        run_stream(log, out, options, shell)
+        return
+    if nice:
+        os.nice(nice)  # what this process starts inherits it
+    with session(master) as spark:
         from whimbrel.pipeline.jobs import run as run_jobs
+        from whimbrel.pipeline.plans import Plan
 
         plan = Plan(window_us=window_us, nodes=nodes, slots_per_node=slots, sample_bytes=sample_bytes)
         begun = time.perf_counter()
-        with _watched(spark, "Starting") as doing:
+        with watched(spark, "Starting") as doing:
             made = run_jobs(spark, log=log, out=out, tables=wanted, plan=plan, on_progress=doing)
         took_s = time.perf_counter() - begun
     if as_json:
@@ -202,13 +295,13 @@ def replay(
     from whimbrel.log.layout import check_format
 
     check_format(log)
-    with _session(master) as spark:
+    with session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
         from whimbrel.pipeline.replay import replay as select
         from whimbrel.pipeline.source import read_table
 
-        with _watched(spark, "Replaying") as _:
+        with watched(spark, "Replaying") as _:
             begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
             history = read_table(spark, log, "publications", since=begin, until=end)
             found = select(history, filter_text=wanted, since=begin, until=end, subject=subject).cache()
@@ -225,7 +318,22 @@ def replay(
     typer.echo(f"{count:,} notifications match" + (f"; shown: the first {limit:,}" if count > limit else ""))
 
 
+app.command()(doctor)
+
+
 # -- options ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_strays(
+    of_continuous: dict[str, object], of_streams: dict[str, object], *, continuous: bool, available_now: bool
+) -> None:
+    """Refuse options that do not belong together, by name."""
+    if continuous and available_now:
+        raise InvalidValueError("--available-now", "--continuous beside it", "one of the two")
+    for option, value in {**of_continuous, **of_streams}.items():
+        if value is not None and not continuous and (option in of_continuous or not available_now):
+            allowed = "--continuous" if option in of_continuous else "--continuous or --available-now"
+            raise InvalidValueError(option, f"it without {allowed}", f"it together with {allowed}")
 
 
 def _tables(text: str | None) -> list[str]:
@@ -265,81 +373,3 @@ def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> in
     since = None if day is None else int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
     last = read_table(spark, log, "publications", since=since).agg(F.unix_micros(F.max("published_at"))).collect()[0][0]
     return None if last is None else int(last) - int(ago[1]) * _UNITS_US[ago[2]]
-
-
-# -- Spark -----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
-    """Start Spark for one command, and turn its failures into one sentence."""
-    console = Console(stderr=True)
-    with console.status("Starting Spark …") if console.is_terminal else _nothing():
-        try:
-            from whimbrel.pipeline.sessions import clear_errors, local_session
-        except ModuleNotFoundError as error:
-            remedy = "run: pip install 'whimbrel[spark]'"
-            raise MissingDependencyError("the pipeline", error.name or "pyspark", remedy) from None
-        from pyspark.sql import SparkSession
-
-        is_ours = SparkSession.getActiveSession() is None
-        spark = local_session(master=master)
-    try:
-        with clear_errors():
-            yield spark
-    finally:
-        if is_ours:  # who calls the command from a program of theirs keeps their session
-            spark.stop()
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _watched(spark: SparkSession, title: str) -> Iterator[Callable[..., None]]:
-    """Show one live line on a terminal: what is made, the tasks of Spark's stages, rows a second.
-
-    Yields what to call with the name of what is made now.
-    """
-    from whimbrel.pipeline.progress import StageWatch
-
-    console = Console(stderr=True)
-    line = _Line(title)
-    if not console.is_terminal:
-        yield line.doing
-        return
-    with Live(line, console=console, transient=True, refresh_per_second=4), StageWatch(spark, line.seen):
-        yield line.doing
-
-
-class _Line:
-    """The live line; it is drawn anew some times a second, by another thread."""
-
-    def __init__(self, title: str) -> None:
-        self._title, self._begun = title, time.perf_counter()
-        self._stages: Stages | None = None
-        self._stage_begun = self._begun
-
-    def doing(self, title: str, *_: object) -> None:
-        """Say what is made now."""
-        self._title = title
-
-    def seen(self, stages: Stages) -> None:
-        """Take in what Spark does now."""
-        if self._stages is None or self._stages.names != stages.names:
-            self._stage_begun = time.perf_counter()
-        self._stages = stages
-
-    def __rich__(self) -> Text:
-        """Return the line as it is now."""
-        elapsed_s = time.perf_counter() - self._begun
-        stages = self._stages
-        if stages is None:
-            return Text(f"{self._title} … {elapsed_s:.0f} s")
-        stage = stages.names[0].partition(" at ")[0]
-        stage_s = max(time.perf_counter() - self._stage_begun, 0.001)
-        rows = f", {stages.rows:,} rows, {stages.rows / stage_s:,.0f} a second" if stages.rows else ""
-        tasks = f"{stages.done}/{stages.tasks} tasks of stage {stages.last} ({stage})"
-        return Text(f"{self._title} … {tasks}{rows}; {elapsed_s:.0f} s")

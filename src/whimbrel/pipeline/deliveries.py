@@ -28,6 +28,7 @@ from whimbrel.pipeline.components import Components
 from whimbrel.pipeline.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION, fold
 from whimbrel.pipeline.matches import Matching, Shipped, ship
 from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.sessions import parallelism
 from whimbrel.pipeline.versions import PackedVersions
 
 __all__ = ["EVENT_TABLES", "MOVES", "LogTables", "deliveries", "event_columns", "last_times", "published_events"]
@@ -78,7 +79,7 @@ def deliveries(
     if assume_receipts is None:
         assume_receipts = log.receipts.isEmpty()
     if groups is None:
-        groups = _GROUPS_PER_CORE * log.publications.sparkSession.sparkContext.defaultParallelism
+        groups = _GROUPS_PER_CORE * parallelism(log.publications.sparkSession)
     components = _components(log, groups)
     events = _events(log, components, groups)
     ends = {row["node"]: row["last"] for row in last_times(log)}

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkFiles
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.sessions import is_local
+from whimbrel.pipeline.sessions import send_file
 from whimbrel.pipeline.versions import PackedVersions, packed, versions
 
 __all__ = [
@@ -103,7 +103,7 @@ def ship(
     ranges = publications.groupBy("node").agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect()
     changed = interests.select(*CHANGED).toArrow()
     deleted = sessions.select(*DELETED).toArrow()
-    return pack(ranges, changed, deleted, _scratch(), partial(_sent, spark), groups=groups)
+    return pack(ranges, changed, deleted, _scratch(), partial(send_file, spark), groups=groups)
 
 
 def pack(
@@ -148,14 +148,6 @@ def _scratch() -> Path:
     directory = tempfile.TemporaryDirectory(prefix="whimbrel-matchers-")
     atexit.register(directory.cleanup)
     return Path(directory.name)
-
-
-def _sent(spark: SparkSession, path: Path) -> str:
-    """Return what the workers find the file by: where it is on this machine, a name on a cluster's."""
-    if is_local(str(spark.sparkContext.master)):
-        return str(path)
-    spark.sparkContext.addFile(str(path))
-    return path.name
 
 
 class Matching:

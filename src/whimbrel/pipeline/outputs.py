@@ -110,7 +110,8 @@ class Output:
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
         """Replace the rows of windows, by their beginnings; ``WHOLE`` stands for all there is."""
         if windows and not self.has(batch):
-            kept, new = [], {}
+            kept: list[File] = []
+            new: dict[int, Any] = {}
             for file in self.files():
                 if not any(file.first <= each <= file.last for each in windows):
                     kept.append(file)

@@ -2,19 +2,23 @@
 
 Rule: whoever brings a session of their own is not overruled: an active session is returned as it is.
 Rule: a missing pyspark or Java is one sentence that says what to install.
+Rule: what differs where a session is only a line to a server (Spark Connect) is asked here, and nowhere else.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from whimbrel.errors import MissingDependencyError, WhimbrelError
 
@@ -29,7 +33,17 @@ except ImportError:
 
 import whimbrel
 
-__all__ = ["SparkJobError", "clear_errors", "is_local", "local_session", "ship_package"]
+__all__ = [
+    "NotThroughConnectError",
+    "SparkJobError",
+    "clear_errors",
+    "is_connect",
+    "is_local",
+    "local_session",
+    "parallelism",
+    "send_file",
+    "ship_package",
+]
 
 _GIB = 1 << 30
 _BATCH_ROWS = 20_000
@@ -37,6 +51,10 @@ _BATCH_ROWS = 20_000
 
 
 _OURS = re.compile(r"^(?:whimbrel\.[\w.]+Error): (.+)$", re.MULTILINE)
+_PYTHONS = re.compile(r"^(?!(?:java|org|py4j|scala)\.)([\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
+"""The last line of a traceback of Python, and no line of Java's."""
+_CONNECT = "sc://"
+_CONNECT_PORT = 15_002
 
 
 class SparkJobError(WhimbrelError):
@@ -50,6 +68,18 @@ class SparkJobError(WhimbrelError):
         return f"Spark could not finish: {self.reason}"
 
 
+class NotThroughConnectError(WhimbrelError):
+    """Spark Connect cannot do this. Reaction: use a session of Spark's own, on this machine or on a cluster."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        remedy = "use --master spark://host:7077, or leave it away to use this machine"
+        return f"{self.what} does not work through Spark Connect (sc://); {remedy}"
+
+
 @contextmanager
 def clear_errors() -> Iterator[None]:
     """Turn a failure of Spark, pages of two languages' stacks, into one sentence; ours, if a worker raised it."""
@@ -57,7 +87,7 @@ def clear_errors() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         text = str(error)
-        ours = _OURS.findall(text)
+        ours = _OURS.findall(text) or _PYTHONS.findall(text)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         raise SparkJobError(ours[-1] if ours else lines[0] if lines else type(error).__name__) from error
 
@@ -72,12 +102,15 @@ def local_session(
 ) -> SparkSession:
     """Return the active session, or a quiet one on *master*: by default this machine with all of its cores.
 
-    *memory* is the driver's (``4g``), by default half of the machine's; *partitions* are those of a shuffle.
+    *memory* is the driver's (``4g``), by default half of the machine's; *partitions* are those of a shuffle. A *master*
+    that begins with ``sc://`` is a server of Spark Connect.
     """
     found = SparkSession.getActiveSession()
     if found is not None:
         return found
     master = master or "local[*]"
+    if master.startswith(_CONNECT):
+        return _connected(master, partitions=partitions)
     cache = _numba_cache(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 of the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -97,9 +130,31 @@ def local_session(
     return spark
 
 
+def _connected(url: str, *, partitions: int | None) -> SparkSession:
+    """Return a session on a server, with those of our settings that are a session's own."""
+    if any(find_spec(module) is None for module in ("grpc", "grpc_status", "zstandard")):
+        # Looked for here, because pyspark without them would end the process, and with success.
+        raise MissingDependencyError("Spark Connect", "grpcio", "run: pip install 'pyspark[connect]'")
+    where = urlsplit(url)
+    try:
+        # Spark itself would try for many minutes.
+        socket.create_connection((where.hostname or "", where.port or _CONNECT_PORT), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise SparkJobError(f"{url}: nobody answers: {error}") from None
+    with clear_errors():
+        spark = SparkSession.builder.remote(url).getOrCreate()
+        for name, value in _settings(url, app="", memory="", has_ui=False).items():
+            if name.startswith("spark.sql."):
+                spark.conf.set(name, value)
+        if partitions is not None:
+            spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        ship_package(spark)
+    return spark
+
+
 def ship_package(spark: SparkSession) -> None:
     """Give the workers of a cluster our package as it is here; local workers import it where we do."""
-    if is_local(spark.sparkContext.master or "local"):
+    if _is_here(spark):
         return
     root = Path(whimbrel.__file__).parent
     archive = Path(tempfile.mkdtemp(prefix="whimbrel-")) / "whimbrel.zip"
@@ -107,7 +162,37 @@ def ship_package(spark: SparkSession) -> None:
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 packed.write(path, Path("whimbrel") / path.relative_to(root))
-    spark.sparkContext.addPyFile(str(archive))
+    if is_connect(spark):
+        spark.addArtifact(str(archive), pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(str(archive))
+
+
+def send_file(spark: SparkSession, path: Path) -> str:
+    """Return what the workers find a file by: where it is on this machine, a name (``SparkFiles``) elsewhere."""
+    if _is_here(spark):
+        return str(path)
+    if is_connect(spark):
+        spark.addArtifact(str(path), file=True)
+    else:
+        spark.sparkContext.addFile(str(path))
+    return path.name
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks can run at once; of a server, which does not say, the partitions of a shuffle."""
+    if is_connect(spark):
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return spark.sparkContext.defaultParallelism
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tell whether *spark* is a line to a server of Spark Connect, which has no ``sparkContext`` for us."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _is_here(spark: SparkSession) -> bool:
+    return not is_connect(spark) and is_local(spark.sparkContext.master or "local")
 
 
 def is_local(master: str) -> bool:

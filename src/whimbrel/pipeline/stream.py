@@ -26,7 +26,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,9 @@ from whimbrel.pipeline.matches import Shipped, pack
 from whimbrel.pipeline.outputs import WHOLE, Output
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.replicas import TooManySubjectsError, planned
+from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
 from whimbrel.pipeline.slices import Readers, Slice, Spans, matched
-from whimbrel.pipeline.source import SPANS, first_number, register
+from whimbrel.pipeline.source import SPANS, first_number, register, snapshot
 from whimbrel.pipeline.standing import Held, Standing
 from whimbrel.pipeline.windows import Late, Windows, merged, watermark
 
@@ -110,7 +111,8 @@ class Stream:
     """The tables of *log* below *out*; what it needs to go on after a restart is in ``_stream`` there."""
 
     def __init__(self, spark: SparkSession, *, log: Path, out: Path, plan: StreamPlan | None = None) -> None:
-        _check_session(spark)
+        if is_connect(spark):
+            raise NotThroughConnectError("a stream, whose state is where the query is driven,")
         self._spark, self._log, self.out = spark, log.absolute(), out.absolute()
         check_format(self._log)
         if self._log == self.out or self._log in self.out.parents:
@@ -125,8 +127,12 @@ class Stream:
         """By node, the matcher of the subscriptions in force, and of which generation these are."""
         self._taking = threading.RLock()
         """Whoever looks at what is remembered waits for the batch under way."""
+        self._wanted: dict[str, int] = {}
+        """By node, how far a stream is to go that does not go on for ever."""
         self.last: Taken | None = None
         """The last batch."""
+        self.listeners: list[Callable[[Taken], None]] = []
+        """Who is told of each batch, in the thread that made it."""
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
             self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
@@ -158,10 +164,16 @@ class Stream:
         writer = spans.writeStream.queryName("whimbrel").option("checkpointLocation", str(self.folder / "spark"))
         writer = writer.foreachBatch(self._on_batch)
         writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
+        self._wanted = snapshot(self._log).last if every is None else {}
         return writer.start()
 
     def _on_batch(self, frame: DataFrame, _: int) -> None:
-        self.take({row["node"]: (row["first"], row["last"]) for row in frame.collect()})
+        spans = {row["node"]: (row["first"], row["last"]) for row in frame.collect()}
+        # Where a batch was interrupted, Spark makes that one again and takes it for all there is now.
+        for node, last in self._wanted.items():
+            first, known = spans.get(node, (0, last))
+            spans[node] = (first, max(last, known))
+        self.take(spans)
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
@@ -181,6 +193,7 @@ class Stream:
         begun = self._intents.of(self._of_time.applied)
         missing = {node: span for node, span in begun.items() if self._standing(node).applied < span[1]}
         if missing:
+            self._check(missing)
             self._make(Slice(self._spark, self._log, missing, self._readers), is_known=True)
             self._commit(missing)
 
@@ -188,6 +201,7 @@ class Stream:
         """Return what the next batch has: what one that was interrupted had, or the first of what is new."""
         begun = self._intents.of(self._of_time.applied + 1)
         if begun:
+            self._check(begun)
             return begun
         found: dict[str, tuple[int, int]] = {}
         for node, (first, last) in spans.items():
@@ -195,15 +209,21 @@ class Stream:
             if applied < last:
                 if first > applied + 1:
                     raise LostStateError(node, applied, first - 1)
-                begin = self._begin(node, applied)
-                found[node] = (begin, min(last, begin + self.plan.facts_per_batch - 1))
+                found[node] = (applied + 1, min(last, self._begin(node, applied) + self.plan.facts_per_batch - 1))
         return found
+
+    def _check(self, spans: Spans) -> None:
+        """Refuse a batch whose numbers do not follow what is remembered."""
+        for node, (first, _) in spans.items():
+            applied = self._standing(node).applied
+            if applied != first - 1:
+                raise LostStateError(node, applied, first - 1)
 
     def _begin(self, node: str, applied: int) -> int:
         """Return the number after *applied*, or the first there is for a stream that begins with a log that was cut."""
         there = first_number(self._log, node)
         if applied == NOTHING_APPLIED:
-            return there
+            return max(there, 0)
         if there > applied + 1:
             raise LostLogError(node, applied + 1)
         return applied + 1
@@ -218,6 +238,8 @@ class Stream:
         self._commit(spans)
         self._tidy(batch)
         self.last = self._told(made, spans, batch, time.monotonic() - begun)
+        for listener in list(self.listeners):
+            listener(self.last)
 
     def _commit(self, spans: Spans) -> None:
         for node, (_, last) in spans.items():
@@ -432,9 +454,3 @@ def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table
         for each in late
     ]
     return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)
-
-
-def _check_session(spark: Any) -> None:
-    if not isinstance(spark, SparkSession) or not hasattr(spark, "_jvm"):
-        allowed = "a classic one (local[*], spark://…): a stream keeps its state where the query is driven"
-        raise InvalidValueError("Spark session", f"{type(spark).__module__}.{type(spark).__name__}", allowed)

@@ -1,0 +1,96 @@
+"""Spark for one command: a session that ends with it, a live line of what Spark does, and failures as one sentence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from whimbrel.errors import MissingDependencyError
+
+if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
+    from pyspark.sql import SparkSession
+
+    from whimbrel.pipeline.progress import Stages
+
+__all__ = ["session", "watched"]
+
+
+@contextmanager
+def session(master: str | None) -> Iterator[SparkSession]:
+    """Start Spark for one command, and turn its failures into one sentence."""
+    console = Console(stderr=True)
+    with console.status("Starting Spark …") if console.is_terminal else _nothing():
+        try:
+            from whimbrel.pipeline.sessions import clear_errors, local_session
+        except ModuleNotFoundError as error:
+            remedy = "run: pip install 'whimbrel[spark]'"
+            raise MissingDependencyError("the pipeline", error.name or "pyspark", remedy) from None
+        from pyspark.sql import SparkSession
+
+        is_ours = SparkSession.getActiveSession() is None
+        spark = local_session(master=master)
+    try:
+        with clear_errors():
+            yield spark
+    finally:
+        if is_ours:  # who calls the command from a program of theirs keeps their session
+            spark.stop()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def watched(spark: SparkSession, title: str) -> Iterator[Callable[..., None]]:
+    """Show one live line on a terminal: what is made, the tasks of Spark's stages, rows a second.
+
+    Yields what to call with the name of what is made now.
+    """
+    from whimbrel.pipeline.progress import StageWatch
+
+    console = Console(stderr=True)
+    line = _Line(title)
+    if not console.is_terminal:
+        yield line.doing
+        return
+    with Live(line, console=console, transient=True, refresh_per_second=4), StageWatch(spark, line.seen):
+        yield line.doing
+
+
+class _Line:
+    """The live line; it is drawn anew some times a second, by another thread."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._begun = title, time.perf_counter()
+        self._stages: Stages | None = None
+        self._stage_begun = self._begun
+
+    def doing(self, title: str, *_: object) -> None:
+        """Say what is made now."""
+        self._title = title
+
+    def seen(self, stages: Stages) -> None:
+        """Take in what Spark does now."""
+        if self._stages is None or self._stages.names != stages.names:
+            self._stage_begun = time.perf_counter()
+        self._stages = stages
+
+    def __rich__(self) -> Text:
+        """Return the line as it is now."""
+        elapsed_s = time.perf_counter() - self._begun
+        stages = self._stages
+        if stages is None:
+            return Text(f"{self._title} … {elapsed_s:.0f} s")
+        stage = stages.names[0].partition(" at ")[0]
+        stage_s = max(time.perf_counter() - self._stage_begun, 0.001)
+        rows = f", {stages.rows:,} rows, {stages.rows / stage_s:,.0f} a second" if stages.rows else ""
+        tasks = f"{stages.done}/{stages.tasks} tasks of stage {stages.last} ({stage})"
+        return Text(f"{self._title} … {tasks}{rows}; {elapsed_s:.0f} s")

@@ -1,0 +1,105 @@
+"""A log: whether it is one, which nodes wrote it, and whether its end can be read.
+
+Rule: of each node only the last segment is read, so that it is quick; ``whimbrel log verify`` reads everything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.log import layout
+from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.reader import named_header
+from whimbrel.log.segments import Scan, is_proven_later, is_torn_creation
+from whimbrel.model.rows import COLUMNS
+from whimbrel.pipeline.doctor.check import Check, counted, failed, ok, warning
+
+__all__ = ["Extent", "examine_log", "extents"]
+
+_VERIFY = "run: whimbrel log verify DIR, which says what is damaged and where"
+_SHOWN = 8
+
+
+class Extent(NamedTuple):
+    """Which numbers of a node there are."""
+
+    first: int
+    """The oldest that is there."""
+    last: int
+    """The newest that no crash can take back."""
+    unproven: int
+    """How many come after it."""
+
+
+def examine_log(log: Path) -> list[Check]:
+    """Look at a log."""
+    try:
+        layout.check_format(log)
+    except (WhimbrelError, OSError) as error:
+        remedy = "name the directory of a log: that of `whimbrel serve --data`, or what `log import` made"
+        return [failed("log", str(error), "a log that this version can read", remedy)]
+    checks = [ok("log", f"format {layout.FORMAT}", "a log that this version can read")]
+    found, damaged = extents(log)
+    checks += [failed(f"log of {node}", told, "a segment that can be read", _VERIFY) for node, told in damaged.items()]
+    if not found and not damaged:
+        remedy = "start a broker on it, or import facts: whimbrel log import DIR FILE.jsonl"
+        checks.append(warning("nodes", "none: the log is empty", "at least one", remedy))
+    checks += [_node(node, extent, _hole(log, node)) for node, extent in list(found.items())[:_SHOWN]]
+    if len(found) > _SHOWN:
+        checks.append(ok("nodes", f"{counted(len(found) - _SHOWN, 'node')} more, all readable"))
+    return checks
+
+
+def _node(node: str, extent: Extent, hole: tuple[int, int] | None) -> Check:
+    name = f"log of {node}"
+    if hole is not None:
+        found = f"numbers {hole[0]} to {hole[1]} are neither in Parquet nor in a segment"
+        return failed(name, found, "every number once", _VERIFY)
+    tail = f", {counted(extent.unproven, 'fact')} after it not yet safe from a crash" if extent.unproven else ""
+    return ok(name, f"numbers {extent.first} to {extent.last}{tail}", "a proven end")
+
+
+def extents(log: Path) -> tuple[dict[str, Extent], dict[str, str]]:
+    """Return, by node, which numbers there are, and of which nodes the end cannot be read, and why."""
+    found: dict[str, Extent] = {}
+    damaged: dict[str, str] = {}
+    for node in layout.nodes(log):
+        try:
+            extent = _extent(log, node)
+        except (WhimbrelError, OSError) as error:
+            damaged[node] = str(error)
+        else:
+            if extent is not None:
+                found[node] = extent
+    return found, damaged
+
+
+def _extent(log: Path, node: str) -> Extent | None:
+    parts = [part for table in COLUMNS for part in layout.parts(log, table) if part.node == node]
+    live = layout.segments(log, node)
+    firsts = [part.first for part in parts] + [first for first, _ in live[:1]]
+    if not firsts:
+        return None
+    if not live:
+        return Extent(min(firsts), max(part.last for part in parts), 0)
+    first, path = live[-1]
+    if is_torn_creation(path):
+        return Extent(min(firsts), first - 1, 0)
+    with path.open("rb") as stream:
+        header = named_header(stream, path, node, first)
+        scan = Scan(stream, header)
+        deque(scan, maxlen=0)
+        if scan.trouble is not None and is_proven_later(stream, header, scan.end, scan.next_seq):
+            raise CorruptLogError(path, scan.end, scan.trouble)
+    return Extent(min(firsts), scan.proven, scan.next_seq - 1 - scan.proven)
+
+
+def _hole(log: Path, node: str) -> tuple[int, int] | None:
+    """Return the numbers between what is exported and the oldest segment, if any are missing there."""
+    live = layout.segments(log, node)
+    exported = layout.exported_seq(log, node)
+    has_parts = any(part.node == node for table in COLUMNS for part in layout.parts(log, table))
+    return (exported + 1, live[0][0] - 1) if live and has_parts and exported + 1 < live[0][0] else None

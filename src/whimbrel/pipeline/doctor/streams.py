@@ -1,0 +1,249 @@
+"""The folder of a stream: its plan, its checkpoint, what it remembers, how far it is behind the log, its tables.
+
+A stream remembers, for each node, up to which number everything is in the tables (``state``), and writes down which
+numbers a batch has before it makes anything of them (``intents``). Spark's checkpoint (``spark``) has the numbers that
+it has seen the end of. These must agree; what a stream that was killed left half done, it does itself.
+Rule: what a stream remembers is looked at in a copy, because a stream that runs is the only one who may open it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.hold.store.sqlite import SqliteStore
+from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
+from whimbrel.pipeline.doctor.logs import Extent, extents
+
+__all__ = ["Checkpoint", "check_reach", "check_state", "check_windows", "examine_stream", "read_checkpoint"]
+
+_WINDOWS = "$windows"
+"""The store of what belongs to no node; it has the number of the last batch."""
+_ANEW = "start the stream anew: with another --out, or remove this one's folder; the log has everything that it needs"
+_LOOKS = 3
+_OLD_S = 3_600
+_SMALL_BYTES, _MANY = 1 << 20, 200
+
+
+Span = tuple[int, int]
+"""The first and the last number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What Spark knows of a stream."""
+
+    batch: int
+    """The last batch of Spark's that was over; -1 if none was."""
+    over: Mapping[str, int]
+    """By node, the last number that was in it."""
+
+
+# -- what is decided -------------------------------------------------------------------------------------------------
+
+
+def check_windows(applied: int | None, intents: Collection[int]) -> Check:
+    """Judge the store that has the last batch, beside the batches that were begun."""
+    at = NOTHING_APPLIED if applied is None else applied
+    last = max(intents, default=NOTHING_APPLIED)
+    found = f"batch {at}" if at >= 0 else "no batch yet"
+    if last - 1 <= at <= last or not intents:
+        under_way = f", batch {last} under way or interrupted" if at < last else ""
+        return ok("state", found + under_way, f"batch {last}, or the one before it")
+    return failed("state", found, f"batch {last}, or the one before it", _ANEW)
+
+
+def check_state(node: str, applied: int | None, *, over: int, span: Span | None) -> Check:
+    """Judge what is remembered of *node* (None: nothing).
+
+    *over* is the last number that Spark has seen the end of, *span* what the last batch had of the node.
+    """
+    name, at = f"state of {node}", NOTHING_APPLIED if applied is None else applied
+    is_begun = at >= over if at >= 0 else over <= 0  # an empty log ends with 0
+    wanted = f"number {over} or later"
+    if span is not None:
+        first, last = span
+        is_begun = is_begun and at in {last, first - 1, NOTHING_APPLIED}  # the batch is in it, or is finished later
+        wanted = f"number {last}, the last batch's"
+    if is_begun:
+        return ok(name, f"number {at}" if at >= 0 else "nothing yet", wanted)
+    found = "missing" if applied is None else f"number {at}"
+    told = "it is behind the tables" if at < (over if span is None else span[1]) else "it is ahead of the tables"
+    return failed(name, f"{found}: {told}", wanted, _ANEW)
+
+
+def check_reach(node: str, applied: int, extent: Extent) -> Check:
+    """Judge how far the tables are behind the log, and whether the log still has what comes next."""
+    name, behind = f"lag of {node}", extent.last - applied
+    if applied >= 0 and behind > 0 and extent.first > applied + 1:
+        found = f"the log begins with number {extent.first}, the tables end with {applied}"
+        remedy = f"{_ANEW.partition(';')[0]}; keep more days of the log, or run the stream more often"
+        return failed(name, found, f"number {applied + 1}, which is next", remedy)
+    if behind < 0:
+        found = f"the log ends with number {extent.last}, the tables with {applied}"
+        return failed(name, found, "the log that the stream has read", "name the log of this stream; " + _ANEW)
+    return ok(name, f"{counted(behind, 'number')} behind the log")
+
+
+# -- what is read ----------------------------------------------------------------------------------------------------
+
+
+def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
+    """Look at the stream that writes to *out*, if there is one; *now* in seconds tells what is left over."""
+    folder = out / "_stream"
+    if not folder.is_dir():
+        return [ok("stream", "none has begun here"), *_tables(out)]
+    checks = [_plan(folder / "plan.json")]
+    found: list[Check] = []
+    for _ in range(_LOOKS):  # a stream that runs moves on between two looks
+        found = _agreement(folder, log)
+        if all(check.verdict is Verdict.OK for check in found):
+            break
+    return [*checks, *found, *_leftovers(out, now), *_tables(out)]
+
+
+def _plan(path: Path) -> Check:
+    wanted = "a plan that this version can read"
+    known = _known_format()
+    try:
+        plan = json.loads(path.read_bytes())
+        version, tables = plan["format"], ", ".join(plan["tables"])
+    except FileNotFoundError:
+        return failed("plan", f"{path}: missing", wanted, _ANEW)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return failed("plan", f"{path}: no plan of a stream", wanted, _ANEW)
+    if known is not None and not (isinstance(version, int) and 1 <= version <= known):
+        remedy = "use the Whimbrel that began the stream, or a newer one"
+        return failed("plan", f"format {version}", f"formats 1 to {known}", remedy)
+    return ok("plan", tables, wanted)
+
+
+def _known_format() -> int | None:
+    try:
+        from whimbrel.pipeline.plans import FORMAT  # it loads pyspark, which may be missing
+    except (ImportError, WhimbrelError):
+        return None
+    return FORMAT
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Return what Spark's checkpoint in *folder* says; raise ValueError if it cannot be read."""
+    offsets, commits = _numbers(folder / "offsets"), _numbers(folder / "commits")
+    batch = max(commits, default=-1)
+    if batch > max(offsets, default=-1):
+        raise ValueError(f"batch {batch} is over, and was never begun")
+    return Checkpoint(batch=batch, over=_offset(folder / "offsets" / str(batch)) if batch >= 0 else {})
+
+
+def _intents(folder: Path) -> dict[int, dict[str, Span]]:
+    """Return, by batch, which numbers it has; raise ValueError if that cannot be read."""
+    found: dict[int, dict[str, Span]] = {}
+    for path in folder.glob("*.json"):
+        spans = json.loads(path.read_bytes())
+        found[int(path.stem)] = {node: (int(first), int(last)) for node, (first, last) in spans.items()}
+    return found
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+
+
+def _offset(path: Path) -> dict[str, int]:
+    """Return the numbers of a batch: after a version and a line of Spark's own, a line for each source; ours is one."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = json.loads(lines[2]) if len(lines) == 3 else None
+    if not isinstance(found, dict) or not all(type(seq) is int for seq in found.values()):
+        raise ValueError(f"{path.name} is no offset of ours")
+    return found
+
+
+def _agreement(folder: Path, log: Path | None) -> list[Check]:
+    try:
+        checkpoint, intents = read_checkpoint(folder / "spark"), _intents(folder / "intents")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return [failed("checkpoint", str(error), "what Spark and the stream wrote, whole", _ANEW)]
+    batches = f"Spark's batch {checkpoint.batch} is over" if checkpoint.batch >= 0 else "no batch is over yet"
+    checks = [ok("checkpoint", batches)]
+    applied: dict[str, int | None] = {}
+    for path in sorted((folder / "state").glob("*.sqlite")):
+        try:
+            applied[path.stem] = _applied(path)
+        except (OSError, sqlite3.Error, WhimbrelError) as error:
+            checks.append(failed(f"state of {path.stem}", str(error), "a store that can be read", _ANEW))
+            return checks
+    windows = applied.pop(_WINDOWS, None)
+    checks.append(check_windows(windows, intents))
+    spans = intents.get(NOTHING_APPLIED if windows is None else windows, {})
+    for node in sorted({*checkpoint.over, *applied, *spans}):
+        over = checkpoint.over.get(node, NOTHING_APPLIED)
+        checks.append(check_state(node, applied.get(node), over=over, span=spans.get(node)))
+    reached = {node: seq for node, seq in applied.items() if seq is not None}
+    return checks + (_reach(log, reached) if log is not None else [])
+
+
+def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
+    try:
+        there = extents(log)[0]
+    except (OSError, WhimbrelError):  # said by the check of the log
+        return []
+    checks = [check_reach(node, applied.get(node, NOTHING_APPLIED), extent) for node, extent in there.items()]
+    for node in sorted(applied.keys() - there.keys()):
+        if applied[node] >= 0:
+            remedy = "name the log of this stream"
+            checks.append(failed(f"lag of {node}", "the log has no such node", "the log that it has read", remedy))
+    return checks
+
+
+def _applied(path: Path) -> int:
+    """Return the number that a store says, which is checked on the way."""
+    with tempfile.TemporaryDirectory(prefix="whimbrel-doctor-") as scratch:
+        copy = Path(scratch) / path.name
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as original,
+            closing(sqlite3.connect(copy)) as made,
+        ):
+            original.backup(made)
+        store = SqliteStore(copy)
+        try:
+            return store.applied
+        finally:
+            store.close()
+
+
+def _leftovers(out: Path, now: float) -> list[Check]:
+    """Tell what interrupted streams left; what is young may belong to one that runs."""
+    places = [*out.glob("_versions/*/_*"), *out.glob("_stream/*.new")]
+    old = [path for path in places if now - _modified(path, now) > _OLD_S]
+    if not old:
+        return [ok("leftovers", "none")]
+    remedy = "none needed: the next start of the stream removes them"
+    return [warning("leftovers", f"{counted(len(old), 'file')} of a stream that was interrupted", "none", remedy)]
+
+
+def _modified(path: Path, now: float) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:  # a stream that runs has just removed it
+        return now
+
+
+def _tables(out: Path) -> Iterator[Check]:
+    """Tell of each table how many files it has; a reader opens all of them."""
+    folders = [path for path in out.iterdir() if path.is_dir() and path.name[0] not in "._"] if out.is_dir() else []
+    for folder in sorted(folders):
+        sizes = [path.stat().st_size for path in folder.rglob("*.parquet")]
+        found = f"{counted(len(sizes), 'file')}, {sized(sum(sizes))}"
+        small = sum(1 for size in sizes if size < _SMALL_BYTES)
+        name, wanted = f"table {folder.name}", f"fewer than {_MANY} small files"
+        if small >= _MANY:
+            remedy = "let the stream run on: it puts small files together; a longer --every makes fewer"
+            yield warning(name, f"{found}; {small:,} of them are small", wanted, remedy)
+        else:
+            yield ok(name, found, wanted)

@@ -1,0 +1,365 @@
+"""The doctor on made-up machines, logs and streams: what is well, what is not, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from whimbrel.cli.main import app
+from whimbrel.hold.store.sqlite import SqliteStore
+from whimbrel.log.layout import segment_path, set_exported_seq
+from whimbrel.log.writer import LogWriter
+from whimbrel.model.facts import PresenceChange, PresenceChanged
+from whimbrel.pipeline.doctor.check import Check, Verdict, sized
+from whimbrel.pipeline.doctor.logs import Extent, examine_log
+from whimbrel.pipeline.doctor.machine import (
+    check_cores,
+    check_disk,
+    check_java,
+    check_memory,
+    check_package,
+    check_python,
+    examine_folders,
+    examine_machine,
+)
+from whimbrel.pipeline.doctor.session import check_workers
+from whimbrel.pipeline.doctor.streams import check_reach, check_state, check_windows, examine_stream, read_checkpoint
+
+OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
+JAVA = 'openjdk version "17.0.9" 2023-10-17\n'
+NOW = 1_000_000.0
+
+
+def _verdicts(checks: list[Check]) -> dict[str, Verdict]:
+    return {check.name: check.verdict for check in checks}
+
+
+def _not_ok(checks: list[Check]) -> dict[str, str]:
+    return {check.name: check.found for check in checks if check.verdict is not OK}
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "requirement", "verdict"),
+    [
+        ("4.3.0", "<5,>=4.1", OK),
+        ("4.1", "<5,>=4.1", OK),
+        ("4.0.9", "<5,>=4.1", FAILED),
+        ("5.0.0", "<5,>=4.1", FAILED),
+        ("5", "<5,>=4.1", FAILED),
+        (None, "<5,>=4.1", FAILED),
+        ("2.3.3", "", OK),
+    ],
+)
+def test_a_package_is_judged_by_what_ours_needs(found: str | None, requirement: str, verdict: Verdict) -> None:
+    """A newer major version breaks as surely as an old one."""
+    assert check_package("pyspark", found, requirement).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "modules", "verdict", "found"),
+    [
+        (JAVA, "jdk.incubator.vector@17", OK, "17"),
+        (JAVA, "java.base@17", FAILED, "17, without the module jdk.incubator.vector"),
+        ('java version "1.8.0_392"', "", FAILED, "8"),
+        ("what?", "", FAILED, "what?"),
+        (None, "", FAILED, "none: neither JAVA_HOME nor the PATH has one"),
+    ],
+)
+def test_java_is_judged_by_what_it_says(text: str | None, modules: str, verdict: Verdict, found: str) -> None:
+    """Trimmed runtimes start, and fail as soon as Spark does."""
+    check = check_java(text, modules)
+    assert (check.verdict, check.found) == (verdict, found)
+
+
+def test_small_machines_are_told_of() -> None:
+    """They work, slowly: a warning, with a remedy."""
+    assert check_python((3, 10, 4)).verdict is FAILED
+    assert check_python((3, 11, 0)).verdict is OK
+    assert [check_memory(size).verdict for size in (1_000_000_000, 8_000_000_000, None)] == [WARNING, OK, OK]
+    assert [check_cores(cores).verdict for cores in (1, 2)] == [WARNING, OK]
+
+
+@pytest.mark.parametrize(
+    ("free", "is_usable", "verdict"),
+    [(None, False, FAILED), (10**10, False, FAILED), (10**8, True, FAILED), (10**9, True, WARNING), (10**10, True, OK)],
+)
+def test_disks_are_judged_before_they_are_full(free: int | None, verdict: Verdict, *, is_usable: bool) -> None:
+    """A full disk ends the stream, and the broker beside it."""
+    assert check_disk("disk", Path("/x"), free, is_usable=is_usable, to_write=True).verdict is verdict
+
+
+def test_tables_are_made_and_a_log_is_not(tmp_path: Path) -> None:
+    """A folder for tables need not be there yet; a log that is not there is a slip of the pen."""
+    log, out = examine_folders(tmp_path / "no" / "log", tmp_path / "no" / "out")
+    assert log.verdict is FAILED
+    assert "free" in out.found
+
+
+def test_this_machine_has_what_the_tests_run_on() -> None:
+    """What is installed here is found, with the bounds of our own metadata."""
+    checks = {check.name: check for check in examine_machine()}
+    assert {"Python", "pyspark", "pandas", "pyarrow", "protobuf", "Java", "memory", "cores"} == set(checks)
+    assert checks["Python"].verdict is checks["pyspark"].verdict is OK
+    assert "<5" in checks["pyspark"].wanted
+
+
+def test_every_worker_must_be_as_we_are() -> None:
+    """One worker of ten with another pyarrow is a crash at three in the morning."""
+    here = ("0.1", "3.11", "23.0")
+    assert check_workers(here, {here}).verdict is OK
+    check = check_workers(here, {here, ("0.1", "3.11", "22.0")})
+    assert (check.verdict, check.found) == (
+        FAILED,
+        "whimbrel 0.1, Python 3.11, pyarrow 22.0; whimbrel 0.1, Python 3.11, pyarrow 23.0",
+    )
+    assert check_workers(here, set()).verdict is FAILED
+
+
+@pytest.mark.parametrize(("size", "text"), [(999, "999 B"), (1_500, "1.5 KB"), (78e9, "78 GB"), (2e15, "2,000.0 TB")])
+def test_sizes_read_as_people_write_them(size: float, text: str) -> None:
+    """Disks have terabytes."""
+    assert sized(size) == text
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+def _fact(node: str, number: int) -> PresenceChanged:
+    return PresenceChanged(node=node, seq=number, changed_at=number, device="d", change=PresenceChange.CONNECTED)
+
+
+def _log(folder: Path, facts: int = 5, node: str = "a") -> Path:
+    with LogWriter(folder, node) as log:
+        for number in range(1, facts + 1):
+            log.append(_fact(node, number))
+        log.sync()
+    return folder
+
+
+def test_a_log_is_described(tmp_path: Path) -> None:
+    """Who wrote it, and up to where."""
+    checks = examine_log(_log(tmp_path / "log"))
+    assert _not_ok(checks) == {}
+    assert checks[-1].found == "numbers 1 to 5"
+
+
+def test_what_is_no_log_is_said(tmp_path: Path) -> None:
+    """The most frequent mistake is a path."""
+    (check,) = examine_log(tmp_path)
+    assert (check.verdict, "whimbrel-log.json is missing" in check.found) == (FAILED, True)
+
+
+def test_a_damaged_segment_is_found(tmp_path: Path) -> None:
+    """A mark after the damage proves that it was durable, so it is no torn tail."""
+    log = _log(tmp_path / "log")
+    segment = next((log / "segments" / "a").glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    checks = examine_log(log)
+    assert _verdicts(checks) == {"log": OK, "log of a": FAILED}
+    assert "log verify" in checks[-1].remedy
+
+
+def test_a_segment_that_is_gone_leaves_a_hole(tmp_path: Path) -> None:
+    """What is neither exported nor in a segment is lost, whoever removed it."""
+    log = tmp_path / "log"
+    with LogWriter(log, "a", segment_bytes=1) as writer:  # a segment each
+        for number in range(1, 6):
+            writer.append(_fact("a", number))
+            writer.sync()
+    part = log / "presence" / "date=1970-01-01" / "node=a" / f"part-{1:020}-{2:020}.parquet"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    set_exported_seq(log, "a", 2)
+    for number in (1, 2):
+        segment_path(log, "a", number).unlink()
+    assert _not_ok(examine_log(log)) == {}
+    segment_path(log, "a", 3).unlink()
+    assert _not_ok(examine_log(log)) == {"log of a": "numbers 3 to 3 are neither in Parquet nor in a segment"}
+
+
+# -- a stream --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("applied", "over", "span", "verdict"),
+    [
+        (10, 10, (6, 10), OK),
+        (5, 5, (6, 10), OK),  # killed before the state was committed: the stream finishes the batch
+        (10, 5, (6, 10), OK),  # killed before Spark knew: it is not made again
+        (None, -1, (1, 10), OK),  # killed in the first batch
+        (None, 0, None, OK),  # a log without facts
+        (12, 10, None, OK),
+        (4, 4, (6, 10), FAILED),
+        (8, 5, (6, 10), FAILED),
+        (11, 10, (6, 10), FAILED),
+        (5, 10, None, FAILED),
+        (5, 10, (6, 10), FAILED),
+        (None, 10, (6, 10), FAILED),
+        (None, 10, None, FAILED),
+    ],
+)
+def test_state_must_fit_the_tables(
+    applied: int | None, over: int, span: tuple[int, int] | None, verdict: Verdict
+) -> None:
+    """What is remembered is that of the last batch, or of the one before it; anything else was lost."""
+    assert check_state("a", applied, over=over, span=span).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("applied", "intents", "verdict"),
+    [(3, [2, 3], OK), (2, [2, 3], OK), (None, [], OK), (None, [0], OK), (1, [2, 3], FAILED), (4, [2, 3], FAILED)],
+)
+def test_batches_are_counted_one_by_one(applied: int | None, intents: list[int], verdict: Verdict) -> None:
+    """A batch that was begun is the next one, or the last one."""
+    assert check_windows(applied, intents).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("applied", "extent", "verdict", "found"),
+    [
+        (100, Extent(1, 100, 0), OK, "0 numbers behind the log"),
+        (99, Extent(90, 100, 3), OK, "1 number behind the log"),
+        (-1, Extent(50, 100, 0), OK, "101 numbers behind the log"),
+        (40, Extent(41, 100, 0), OK, "60 numbers behind the log"),
+        (40, Extent(42, 100, 0), FAILED, "the log begins with number 42, the tables end with 40"),
+        (100, Extent(101, 100, 0), OK, "0 numbers behind the log"),
+        (100, Extent(1, 99, 0), FAILED, "the log ends with number 99, the tables with 100"),
+    ],
+)
+def test_a_log_that_was_cut_too_early_is_said_before_it_hurts(
+    applied: int, extent: Extent, verdict: Verdict, found: str
+) -> None:
+    """Retention that overtakes the stream loses facts; a stream that begins with a log that was cut does not."""
+    check = check_reach("a", applied, extent)
+    assert (check.verdict, check.found) == (verdict, found)
+
+
+def _stream(out: Path, *, applied: int, over: int, batch: int = 1) -> Path:
+    """Make the folder of a stream over one node, of which the last batch had the numbers 4 and 5."""
+    folder = out / "_stream"
+    for name in ("state", "intents", "spark/offsets", "spark/commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "plan.json").write_text(json.dumps({"format": 1, "tables": ["matches"]}))
+    (folder / "intents" / "1.json").write_text('{"a": [4, 5]}')
+    for number, last in enumerate((3, over)):
+        (folder / "spark" / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"a": {last}}}')
+        (folder / "spark" / "commits" / str(number)).write_text("v1\n{}")
+    for name, value in (("a", applied), ("$windows", batch)):
+        store = SqliteStore(folder / "state" / f"{name}.sqlite")
+        store.commit(value, {}, ())
+        store.close()
+    return folder
+
+
+def test_a_stream_that_is_well(tmp_path: Path) -> None:
+    """Nothing is said that is not so, and nothing is changed by looking."""
+    folder = _stream(tmp_path / "out", applied=5, over=5)
+    before = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    checks = examine_stream(tmp_path / "out", _log(tmp_path / "log", 8), now=NOW)
+    assert _not_ok(checks) == {}
+    assert {check.name: check.found for check in checks}["lag of a"] == "3 numbers behind the log"
+    after = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    assert [each for each in after if not each[0].endswith(("-shm", "-wal"))] == before
+
+
+def test_a_stream_whose_state_was_lost(tmp_path: Path) -> None:
+    """It could only go on with tables that are wrong."""
+    folder = _stream(tmp_path / "out", applied=2, over=5)
+    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {
+        "state of a": "number 2: it is behind the tables"
+    }
+    for path in (folder / "state").glob("a.sqlite*"):
+        path.unlink()
+    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {
+        "state of a": "missing: it is behind the tables"
+    }
+
+
+def test_a_store_that_is_damaged_is_named(tmp_path: Path) -> None:
+    """Its number is checked, not just read."""
+    folder = _stream(tmp_path / "out", applied=5, over=5)
+    (folder / "state" / "a.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 4_000)
+    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["state of a"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"tables": []}', '{"format": 99, "tables": []}', None])
+def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
+    """A newer Whimbrel's stream is not ours to go on with."""
+    folder = _stream(tmp_path / "out", applied=5, over=5)
+    if text is None:
+        (folder / "plan.json").unlink()
+    else:
+        (folder / "plan.json").write_text(text)
+    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["plan"]
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{}", 'v1\n{}\n{"a": "5"}', "v1\n{}\n{}\n{}", "v1\n{}\n["])
+def test_an_offset_that_is_not_ours_is_said(tmp_path: Path, text: str) -> None:
+    """Another query's checkpoint has other lines."""
+    folder = _stream(tmp_path / "out", applied=5, over=5)
+    (folder / "spark" / "offsets" / "1").write_text(text)
+    with pytest.raises(ValueError):  # noqa: PT011 # JSON's complaint, or ours
+        read_checkpoint(folder / "spark")
+    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["checkpoint"]
+
+
+def test_leftovers_and_small_files_are_counted(tmp_path: Path) -> None:
+    """What an interrupted stream left is old; what is young may be in use."""
+    out = tmp_path / "out"
+    _stream(out, applied=5, over=5)
+    for name, age_s in (("_making-1", 7_200), ("_making-2", 60)):
+        path = out / "_versions" / "matches" / name
+        path.mkdir(parents=True)
+        os.utime(path, (NOW - age_s, NOW - age_s))
+    (out / "matches").mkdir()
+    for number in range(200):
+        (out / "matches" / f"{number}.parquet").write_bytes(b"1234")
+    assert _not_ok(examine_stream(out, None, now=NOW)) == {
+        "leftovers": "1 file of a stream that was interrupted",
+        "table matches": "200 files, 800 B; 200 of them are small",
+    }
+
+
+def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
+    """Scripts ask the exit code; people read the remedy."""
+    _stream(tmp_path / "out", applied=2, over=5)
+    arguments = ["pipeline", "doctor", "--out", str(tmp_path / "out"), "--no-spark"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "FAILED  state of a: number 2: it is behind the tables\n        wanted: number 5" in done.stdout
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["ok"]) == (1, False)
+
+
+# -- options of `run` ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--continuous", "--available-now"], "--available-now: found '--continuous beside it'"),
+        (["--every", "2s"], "--every: found 'it without --continuous'"),
+        (["--available-now", "--every", "2s"], "--every: found 'it without --continuous'"),
+        (["--facts-per-batch", "9"], "--facts-per-batch: found 'it without --continuous or --available-now'"),
+        (["--lateness", "1d"], "--lateness: found"),
+        (["--assume-receipts"], "--assume-receipts: found"),
+        (["--metrics-port", "0"], "--metrics-port: found"),
+        (["--continuous", "--metrics-host", "::1"], "--metrics-host: found '::1 without --metrics-port'"),
+        (["--continuous", "--every", "0s"], "--every: found '0s', allowed is a number and s, m, h or d"),
+        (["--continuous", "--master", "sc://host"], "a stream does not work through Spark Connect"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused_by_name(tmp_path: Path, options: list[str], told: str) -> None:
+    """An option that would do nothing is a misunderstanding, and Spark need not be started to say so."""
+    log = _log(tmp_path / "log")
+    done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(log), "--out", str(tmp_path / "out"), *options])
+    assert str(done.exception).startswith(told)
