@@ -26,8 +26,12 @@ __all__ = ["as_json", "drawn", "head"]
 ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
-_BARS = {"popularity": "publications", "replicas": "replicas", "latency": "p99_us"}
-"""The number that is drawn, and by which the table is sorted."""
+_BARS = {"popularity": "publications", "replicas": "replicas"}
+"""The number that is drawn."""
+_LARGEST = {**_BARS, "latency": "p99_us"}
+"""The number by which the table is sorted."""
+_TITLES = {"expired_unseen": "expired", "deadlines_missed": "missed"}
+"""Shorter names, where a page has no room for those of the columns."""
 _BAR_CELLS = 20
 _US = "_us"
 _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000))
@@ -55,9 +59,9 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
         raise InvalidValueError(f"table in {out}", table, ", ".join(there) or "none: there are no tables")
     # Where a stream goes on writing, the folder is a link to the files of one moment: it is followed once.
     source = pads.dataset(folder.resolve(), format="parquet", partitioning="hive")
-    if table in _BARS:
+    if table in _LARGEST:
         rows = source.to_table(columns=TABLES[table].schema.names)
-        return rows.sort_by([(_BARS[table], "descending"), ("subject", "ascending")]).slice(0, limit)
+        return rows.sort_by([(_LARGEST[table], "descending"), ("subject", "ascending")]).slice(0, limit)
     return source.head(limit, columns=TABLES[table].schema.names)
 
 
@@ -70,9 +74,8 @@ def drawn(table: str, rows: ArrowTable) -> Group:
     for name in names:
         kind = rows.schema.field(name).type
         is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        grid.add_column(
-            name.removesuffix(_US), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
-        )
+        title = _TITLES.get(name, name.removesuffix(_US))
+        grid.add_column(title, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     bar = _BARS.get(table)
     if bar is not None:
         grid.add_column("", no_wrap=True)
