@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SPARK_STAMP := $(VENV)/.installed-spark
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
@@ -19,8 +20,8 @@ FAST := tests/unit tests/property tests/contract tests/differential
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run: $(STAMP) ## Set up, then show Whimbrel at work (about ten seconds)
-	$(BIN)/whimbrel demo $(ARGS)
+run: $(SPARK_STAMP) java ## Set up, then show Whimbrel at work: a broker, forty devices, the pipeline (some minutes)
+	@source tools/java_home.sh && $(BIN)/whimbrel demo $(ARGS)
 
 test: $(DEV_STAMP) java ## Set up, then run all tests
 	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
@@ -57,7 +58,12 @@ $(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 	@$(PIP) --editable .
 	@touch $@
 
+$(SPARK_STAMP): $(STAMP)
+	@echo "Installing Spark into $(VENV) (it is large: a few minutes the first time) …"
+	@$(PIP) --editable '.[spark]'
+	@touch $@
+
 $(DEV_STAMP): $(STAMP)
 	@echo "Installing Spark, peers and tools into $(VENV) (Spark is large: a few minutes the first time) …"
 	@$(PIP) --editable '.[$(DEV_EXTRAS)]'
-	@touch $@
+	@touch $(SPARK_STAMP) $@

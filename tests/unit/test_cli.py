@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from whimbrel.cli.main import main
+from whimbrel.cli.ward.summary import Summary
+from whimbrel.pipeline.accounts import Account
+from whimbrel.sim.witnesses import Spoken
 
 
 @dataclass(frozen=True)
@@ -188,13 +191,41 @@ def test_explain_as_json_is_one_object(run: Run) -> None:
     assert shown["needs"][0] == {"name": "a", "required": False, "types": ["int32", "int64", "real64"]}
 
 
-def test_the_demo_tells_who_received_what_and_why(run: Run) -> None:
-    """The same seed shows the same day."""
-    done = run("demo", "--fast", "--seconds", "5", "--seed", "1")
-    assert done.code == 0
-    assert "events published; received: nurse's watch" in done.out
-    assert done.out == run("demo", "--fast", "--seconds", "5", "--seed", "1").out
-    assert done.out != run("demo", "--fast", "--seconds", "5", "--seed", "2").out
+def test_the_demo_says_what_it_needs_before_anything_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence with the remedy; no broker is left behind by a demo that could not be."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    done = run("demo", "--seconds", "1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: the demo needs Java 17 or newer, which was not found here; install it, or set")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert "error: the demo needs pyspark, which was not found here; run: pip install" in run("demo").err
+
+
+def test_the_demo_keeps_nothing_among_other_things(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of another day would be in its account."""
+    monkeypatch.setattr("whimbrel.cli.demo._check_spark", lambda: None)
+    (tmp_path / "something").touch()
+    done = run("demo", "--keep", str(tmp_path))
+    assert (done.code, "allowed is a directory that is empty, or not there yet" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("gap_count", "code"), [(0, 0), (1, 1)])
+def test_the_demo_fails_if_its_account_does_not_close(
+    run: Run, monkeypatch: pytest.MonkeyPatch, gap_count: int, code: int
+) -> None:
+    """Whoever runs it in a script learns it from the exit code; --json is one object."""
+    account = Account(notifications=0, wanted=0, devices=(), gap_count=gap_count, gaps=("a gap",) * gap_count)
+    spoken = Spoken(acknowledged=0, once=0, lost=0, in_doubt=0, arrived=0, in_log=0)
+
+    async def made(*_: object, **__: object) -> Summary:
+        return Summary(account=account, spoken=spoken, received=(), gap_count=0, gaps=())
+
+    monkeypatch.setattr("whimbrel.cli.demo._check_spark", lambda: None)
+    monkeypatch.setattr("whimbrel.cli.demo._run", made)
+    done = run("demo", "--json")
+    assert (done.code, json.loads(done.out)["closes"]) == (code, code == 0)
+    done = run("demo")
+    assert (done.code, "the account closes" in done.out) == (code, code == 0)
 
 
 def test_version_and_help(run: Run) -> None:

@@ -1,155 +1,167 @@
-"""``whimbrel demo``: Whimbrel at work on a made-up hospital ward."""
+"""``whimbrel demo``: Whimbrel at work on a made-up hospital ward, with an account of everything at the end.
+
+A broker in a process of its own, forty devices over real sockets, and the streaming pipeline on the broker's log, in
+one terminal. The parts are in ``whimbrel.cli.ward``; what the devices do is a plan (``sim.fleet``).
+
+Rule: the page lives from the first second; Spark, which takes its time, is a corner of it.
+Rule: however it ends, by the clock or by Ctrl-C, nothing is left running, and what was published is accounted for. A
+second Ctrl-C breaks it off.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import random
-import time
-from collections import deque
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text as Styled
 
 from whimbrel.cli.options import read_seconds
-from whimbrel.language.filters import Filter
-from whimbrel.language.trace import reasons, trace
-from whimbrel.model.clock import format_time, microseconds
-from whimbrel.model.notification import Notification
-from whimbrel.sim.ward import ward
+from whimbrel.errors import InvalidValueError, MissingDependencyError
+
+if TYPE_CHECKING:  # the wire, Arrow and Spark need not be loaded for other commands
+    from whimbrel.cli.ward.show import Show
+    from whimbrel.cli.ward.summary import Summary
 
 __all__ = ["demo"]
 
-_MONDAY_MORNING = 1_767_596_400_000_000  # 2026-01-05 07:00 UTC; the made-up ward needs no real date
-_SUBSCRIPTIONS = (
-    ("nurse's watch", "begins-with(bed, 'ICU-') && (pulse > 110 || spo2 < 93)"),
-    ("duty doctor", "temperature >= 37.8 && !(pulse < 80)"),
-    ("pharmacy", "contains(fold-case(drug), 'morphine') && dose-mg > 6.0"),
-    ("technician", "battery < 20 && charging == false"),
-    ("Okafor's family", "patient == 'Okafor' && require(spo2)"),
-)
-
-
-@dataclass(slots=True)
-class _Subscriber:
-    """Somebody with a filter, and what reached them."""
-
-    name: str
-    filter: Filter
-    received: int = 0
-    last: str = ""
-
-
-@dataclass(slots=True)
-class _Board:
-    """Everything the page shows."""
-
-    subscribers: list[_Subscriber]
-    published: int = 0
-    recent: deque[tuple[Notification, list[str]]] = field(default_factory=lambda: deque(maxlen=10))
-
-    def publish(self, notification: Notification) -> list[tuple[str, str]]:
-        """Show *notification* to every filter; return who received it and why."""
-        self.published += 1
-        receivers = []
-        for subscriber in self.subscribers:
-            if subscriber.filter.verdict(notification.attributes) is True:
-                subscriber.received += 1
-                subscriber.last = _why(subscriber.filter, notification)
-                receivers.append((subscriber.name, subscriber.last))
-        self.recent.append((notification, [name for name, _ in receivers]))
-        return receivers
+_JAVA = 17
+_VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 
 def demo(
     *,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", metavar="N", parser=read_seconds, help="How much of the ward's day to show."),
-    ] = 10.0,
+        typer.Option("--seconds", metavar="N", parser=read_seconds, help="How long the ward is to be busy."),
+    ] = 60.0,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another day.")] = 7,
-    fast: Annotated[bool, typer.Option("--fast", help="Do not wait between events; for pipes and tests.")] = False,
+    rate: Annotated[
+        int, typer.Option("--rate", metavar="N", min=1, max=2_000, help="What the sensors publish together, a second.")
+    ] = 150,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Keep the broker's log and the tables in DIR, which must be empty."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON.")] = False,
 ) -> None:
-    """Watch events stream from a hospital ward past a few filters: who receives what, and why.
+    """Watch a hospital ward: a broker, forty devices that come, go and share sessions, and the pipeline on its log.
 
-    In a terminal it is one live page; in a pipe it is one line per event that somebody receives.
+    In a terminal it is one live page; in a pipe it is a line every two seconds. It ends with an account, computed by
+    the pipeline, of what became of every notification for every device; if that does not close, the exit code is 1.
+    Ctrl-C ends it early, with the account. Needs the extra `spark` and Java 17 or newer.
+
+    Example: whimbrel demo --seconds 30 --keep ward
     """
-    board = _Board([_Subscriber(name, Filter(text)) for name, text in _SUBSCRIPTIONS])
+    _check_spark()
+    with _folder(keep) as folder:
+        summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json))
+        if as_json:
+            typer.echo(json.dumps(summary.as_json()))
+        else:
+            from whimbrel.cli.ward.summary import drawn
+
+            console = Console(markup=False, highlight=False, emoji=False)
+            if not console.is_terminal:
+                console.width = max(console.width, 120)  # nobody looks at the edges of a pipe
+            console.print(drawn(summary))
+            if keep is not None:
+                typer.echo(f"Next: whimbrel pipeline show popularity --out {keep / 'tables'}")
+    if not summary.closes:
+        raise typer.Exit(1)
+
+
+async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool) -> Summary:
+    from whimbrel.cli.ward.show import Show
+
+    show = Show(folder, seconds=seconds, rng=random.Random(seed), per_s=float(rate))
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        if show.is_ending:
+            task.cancel()
+        show.end()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted)
+    drawing = asyncio.create_task(_draw(show, is_quiet=as_json))
+    try:
+        return await show.run()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        drawing.cancel()
+        await asyncio.wait([drawing])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _draw(show: Show, *, is_quiet: bool) -> None:
+    """Show what there is, again and again; where only the account is wanted, on standard error."""
+    from whimbrel.cli.ward.page import line, page
+
     console = Console(markup=False, highlight=False, emoji=False)
-    day = _until(ward(random.Random(seed), start=_MONDAY_MORNING), _MONDAY_MORNING + microseconds(seconds))
-    if console.is_terminal and not fast:
-        with Live(_page(board), console=console, refresh_per_second=12) as live:
-            for notification in _paced(day):
-                board.publish(notification)
-                live.update(_page(board))
-    else:
-        _print_filters(board)
-        for notification in day if fast else _paced(day):
-            for name, why in board.publish(notification):
-                typer.echo(f"{_clock(notification)}  {notification.subject:<18} → {name}: {why}")
-    _print_summary(board)
+    if console.is_terminal and not is_quiet:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(page(show.view(), width=console.width, height=console.height), refresh=True)
+                await asyncio.sleep(0.25)
+    while True:
+        await asyncio.sleep(2.0)
+        typer.echo(line(show.view()), err=is_quiet)
 
 
-def _until(day: Iterator[Notification], end: int) -> Iterator[Notification]:
-    for notification in day:
-        if notification.published_at >= end:
-            return
-        yield notification
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="whimbrel-demo-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise InvalidValueError("--keep", str(keep), "a directory that is empty, or not there yet")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep.absolute()
 
 
-def _paced(day: Iterator[Notification]) -> Iterator[Notification]:
-    """Let the ward's clock run as fast as ours."""
-    begun = time.monotonic()
-    for notification in day:
-        due = begun + (notification.published_at - _MONDAY_MORNING) / 1e6
-        time.sleep(max(0.0, due - time.monotonic()))
-        yield notification
+def _check_spark() -> None:
+    """Raise if what the pipeline needs is missing, before anything starts."""
+    for name in ("pyspark", "pandas"):
+        if not _is_installed(name):
+            raise MissingDependencyError("the demo", name, "run: pip install 'whimbrel[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None or not _is_new_enough(java):
+        remedy = "install it, or set JAVA_HOME to where it is; `make run` looks for one"
+        raise MissingDependencyError("the demo", f"Java {_JAVA} or newer", remedy)
 
 
-def _why(wanted: Filter, notification: Notification) -> str:
-    seen = {name: value for part in reasons(trace(wanted.tree, notification.attributes)) for name, value in part.seen}
-    return ", ".join(f"{name} is {value!s}" for name, value in seen.items())
+def _is_installed(module: str) -> bool:
+    """Tell without loading it, which takes a second."""
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # somebody has put something else in its place
+        return False
 
 
-def _clock(notification: Notification) -> str:
-    return format_time(notification.published_at)[11:19]
-
-
-def _print_filters(board: _Board) -> None:
-    for subscriber in board.subscribers:
-        typer.echo(f"{subscriber.name:<16} wants  {subscriber.filter.text}")
-    typer.echo("")
-
-
-def _print_summary(board: _Board) -> None:
-    counts = ", ".join(f"{subscriber.name} {subscriber.received}" for subscriber in board.subscribers)
-    typer.echo(f"\n{board.published} events published; received: {counts}")
-    typer.echo('Next: whimbrel filter explain "pulse > 110 || spo2 < 93"')
-
-
-def _page(board: _Board) -> Group:
-    events = Table(expand=True, box=None, padding=(0, 1))
-    for title, width in (("time", 8), ("subject", 18)):
-        events.add_column(title, width=width, no_wrap=True)
-    events.add_column("event", ratio=3, no_wrap=True, overflow="ellipsis")
-    events.add_column("received by", ratio=2, no_wrap=True, overflow="ellipsis")
-    for notification, receivers in board.recent:
-        values = ", ".join(f"{name} {value!s}" for name, value in notification.attributes.items())
-        style = "bold green" if receivers else "dim"
-        cells = (_clock(notification), notification.subject, values, ", ".join(receivers) or "nobody")
-        events.add_row(*(Styled(str(cell)) for cell in cells), style=style)
-    wanted = Table(expand=True, box=None, padding=(0, 1))
-    wanted.add_column("subscriber", width=16, no_wrap=True)
-    wanted.add_column("filter", ratio=3, no_wrap=True, overflow="ellipsis")
-    wanted.add_column("received", width=8, justify="right")
-    wanted.add_column("last, because", ratio=2, no_wrap=True, overflow="ellipsis")
-    for subscriber in board.subscribers:
-        text, last = Styled(subscriber.filter.text, style="cyan"), Styled(subscriber.last)
-        wanted.add_row(Styled(subscriber.name), text, str(subscriber.received), last)
-    title = f"A hospital ward, {board.published} events so far"
-    return Group(Panel(events, title=title, height=14), Panel(wanted, title="Who wants what"))
+def _is_new_enough(java: str) -> bool:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 # ours
+    except OSError:
+        return False
+    found = _VERSION.search(told)
+    return found is not None and int(found[1]) >= _JAVA

@@ -13,11 +13,15 @@ from whimbrel.model.attributes import Scalar, checked
 from whimbrel.model.clock import microseconds
 from whimbrel.model.notification import Notification
 
-__all__ = ["ward"]
+__all__ = ["BADGES", "BEDS", "ward"]
 
 _PATIENTS = ("Okafor", "Lindqvist", "Tanaka", "Moreau", "Haddad", "Novak", "Reyes", "Byrne")
 _DRUGS = ("Saline", "Morphine sulfate", "Insulin", "Heparin")
-_BADGES = ("nurse-1", "nurse-2", "porter-7")
+_INTENSIVE = 3
+BEDS = tuple(f"{'ICU' if i < _INTENSIVE else 'W3'}-{i + 1}" for i in range(len(_PATIENTS)))
+"""The beds; each has a monitor and a pump."""
+BADGES = ("nurse-1", "nurse-2", "porter-7")
+"""Who wears a badge."""
 
 
 @dataclass(slots=True)
@@ -38,8 +42,8 @@ class _Patient:
 
 def ward(rng: random.Random, *, start: int, node: str = "ward-3", every_s: float = 0.125) -> Iterator[Notification]:
     """Yield the ward's notifications without end, one *every_s* on average, from *start* on."""
-    patients = [_Patient(n, f"{'ICU' if i < 3 else 'W3'}-{i + 1}") for i, n in enumerate(_PATIENTS)]
-    batteries = dict.fromkeys(_BADGES, 30.0)
+    patients = [_Patient(name, bed) for name, bed in zip(_PATIENTS, BEDS, strict=True)]
+    batteries = dict.fromkeys(BADGES, 30.0)
     now = start
     seq = 0
     while True:
@@ -60,7 +64,7 @@ def _happening(
     if draw < 0.85:
         dose = round(rng.uniform(1, 12), 1)
         return f"bed/{patient.bed}/pump", {"bed": patient.bed, "drug": rng.choice(_DRUGS), "dose-mg": dose}
-    badge = rng.choice(_BADGES)
+    badge = rng.choice(BADGES)
     batteries[badge] = (batteries[badge] - rng.uniform(2, 9)) % 100
     return f"badge/{badge}", {"badge": badge, "battery": int(batteries[badge]), "charging": int(rng.random() < 0.2)}
 

@@ -1,0 +1,182 @@
+"""The demo's page: one screen in a terminal, one line in a pipe; pure functions of a ``View``.
+
+Rule: a screen that is too small shows less, from the end; nothing wraps and nothing scrolls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from whimbrel.cli.ward.tallies import Latency
+from whimbrel.cli.ward.view import Bar, Owner, PipelineView, View, Why
+
+__all__ = ["line", "page"]
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_BAR_CELLS = 10
+_NARROW = 80
+_HEADER, _TRAFFIC, _AWAY, _PLANS, _WHY = 3, 8, 11, 8, 5
+_SECONDS_MEANT = 3
+
+
+def page(view: View, *, width: int, height: int) -> RenderableType:
+    """Return the page for a screen of this size."""
+    plan = view.pipeline
+    rows: list[tuple[int, RenderableType]] = [
+        (_TRAFFIC, _beside(width, _panel("traffic", _traffic(view)), _panel("pipeline", _pipeline(plan)))),
+        (_AWAY, _panel("who is away, and what is held for them", _away(view.owners, _AWAY - 3))),
+        (
+            _PLANS,
+            _beside(
+                width,
+                _panel("popularity: published in ten seconds", _bars(plan.popularity, _PLANS - 2)),
+                _panel("replica plan: copies of each sample", _bars(plan.replicas, _PLANS - 2)),
+            ),
+        ),
+        (_WHY, _panel("who got what, and why", _whys(view.why, _WHY - 2))),
+    ]
+    room = height - _HEADER
+    shown: list[Layout] = [Layout(_header(view), size=_HEADER)]
+    for size, part in rows:
+        if room < size:
+            break
+        shown.append(Layout(part, size=size))
+        room -= size
+    if room > 0:
+        shown.append(Layout(Text(), size=room))
+    screen = Layout()
+    screen.split_column(*shown)
+    return screen
+
+
+def line(view: View) -> str:
+    """Return one line that says what the page does."""
+    plan = view.pipeline
+    held = sum(owner.held for owner in view.owners)
+    pipeline = f"pipeline {plan.doing}" if plan.doing else (
+        f"pipeline batch {plan.batch}, behind {plan.behind:,} numbers, {plan.behind_s:.1f} s; {held:,} held"
+    )  # fmt: skip
+    published = f"published {view.published:,} ({_rate(view.published_per_s)}/s)"
+    received = f"received {view.received:,} ({_rate(view.received_per_s)}/s)"
+    latency = f"p50 {_duration(view.latency.p50_us)}, p99 {_duration(view.latency.p99_us)}"
+    return (
+        f"{view.elapsed_s:5.0f} s  {view.phase}; {view.present}/{view.devices} devices here; {published}, {received}; "
+        f"{latency}; {pipeline}"
+    )
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _beside(width: int, left: RenderableType, right: RenderableType) -> RenderableType:
+    if width < _NARROW:
+        return left
+    both = Layout()
+    both.split_row(Layout(left), Layout(right))
+    return both
+
+
+def _panel(title: str, inside: RenderableType) -> Panel:
+    return Panel(inside, title=title, title_align="left", border_style="dim", padding=(0, 1))
+
+
+def _header(view: View) -> Panel:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("A hospital ward", style="bold")
+    text.append(f"   {view.present} of {view.devices} devices here   {view.busy_s:.0f} of {view.seconds:g} s   ")
+    text.append(view.phase, style="cyan")
+    return Panel(text, border_style="dim", padding=(0, 1))
+
+
+def _grid(*justify: str) -> Table:
+    grid = Table.grid(expand=False, padding=(0, 2, 0, 0))
+    for each in justify:
+        grid.add_column(justify="right" if each == "right" else "left", no_wrap=True, overflow="ellipsis")
+    return grid
+
+
+def _traffic(view: View) -> RenderableType:
+    rates = _grid("left", "right", "left")
+    for name, counts in (("published/s", view.published_per_s), ("received/s", view.received_per_s)):
+        rates.add_row(name, Text(_rate(counts), style="bold"), Text(_sparkline(counts, 24), style="green"))
+    told = _grid("left", "left")
+    told.add_row("devices say", _latency(view.latency))
+    told.add_row("pipeline says", _latency(view.pipeline.latency))
+    told.add_row("longest held", Text(_duration(view.longest_held_us or None)))
+    told.add_row("so far", Text(f"{view.published:,} sent, {view.received:,} received"))
+    return Group(rates, told)
+
+
+def _pipeline(plan: PipelineView) -> RenderableType:
+    if plan.batch < 0:
+        return Text(plan.doing, style="yellow")
+    grid = _grid("left", "left")
+    lag = Text(f"{plan.behind:,} numbers, {plan.behind_s:.1f} s", style="bold")
+    rows = (f"{plan.rows.get(table, 0):,} {table}" for table in ("matches", "deliveries"))
+    grid.add_row("behind", lag)
+    grid.add_row("batch", f"{plan.batch}: {plan.facts:,} facts in {plan.took_s:.1f} s")
+    grid.add_row("rows", ", ".join(rows))
+    grid.add_row("remembers", f"{plan.state:,} things")
+    grid.add_row("expired", f"{plan.expired:,} unseen")
+    grid.add_row("", Text(plan.doing, style="yellow"))
+    return grid
+
+
+def _away(owners: Sequence[Owner], most: int) -> RenderableType:
+    grid = _grid("left", "right", "left", "left")
+    grid.add_row(*(Text(title, style="dim") for title in ("session", "held", "away", "here")))
+    for owner in owners[:most]:
+        held = Text(f"{owner.held:,}", style="bold yellow" if owner.held else "dim")
+        away = Text(", ".join(owner.away) or "nobody", style="red" if owner.away else "dim")
+        grid.add_row(owner.name, held, away, Text(", ".join(owner.here), style="green"))
+    return grid
+
+
+def _bars(bars: Sequence[Bar], most: int) -> RenderableType:
+    if not bars:
+        return Text("not yet", style="dim")
+    top = max(bar.number for bar in bars) or 1
+    grid = _grid("left", "right", "left", "left")
+    for bar in bars[:most]:
+        cells = "█" * max(1, round(bar.number / top * _BAR_CELLS))
+        grid.add_row(bar.subject, str(bar.number), Text(cells, style="cyan"), Text(bar.told, style="dim"))
+    return grid
+
+
+def _whys(whys: Sequence[Why], most: int) -> RenderableType:
+    grid = _grid("left", "left", "left", "right", "left")
+    for why in whys[-most:]:
+        waited = _duration(why.waited_us)
+        grid.add_row(why.clock, Text(why.device, style="green"), why.subject, waited, Text(why.reason, style="dim"))
+    return grid
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _latency(latency: Latency) -> Text:
+    return Text(f"p50 {_duration(latency.p50_us)}   p99 {_duration(latency.p99_us)}", style="bold")
+
+
+def _duration(us: int | None) -> str:
+    if us is None:
+        return "–"
+    return f"{us / 1_000:.1f} ms" if us < 1_000_000 else f"{us / 1_000_000:.1f} s"
+
+
+def _rate(counts: Sequence[int]) -> str:
+    """Return the mean of the last seconds."""
+    last = counts[-_SECONDS_MEANT:]
+    return f"{sum(last) / len(last):.0f}" if last else "0"
+
+
+def _sparkline(counts: Sequence[int], cells: int) -> str:
+    last = counts[-cells:]
+    top = max(last, default=0) or 1
+    return "".join(_SPARKS[count * (len(_SPARKS) - 1) // top] for count in last)

@@ -1,0 +1,173 @@
+"""The show: the parts of the demo, one after the other, and what there is to see of them at any moment.
+
+| phase | what happens |
+|---|---|
+| opening | the broker starts, the people's sessions are made |
+| busy | devices come, go and publish; the pipeline follows |
+| coming to rest | nobody publishes; what was sent is acknowledged, and what is on its way arrives |
+| closing | the broker stops, as it is told to by operators |
+| accounting | the pipeline takes the log to its end, and its tables are added up |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from whimbrel.cli.ward.broker import NODE, WardBroker
+from whimbrel.cli.ward.devices import Devices
+from whimbrel.cli.ward.pipeline import WardPipeline
+from whimbrel.cli.ward.summary import Summary, summed_up
+from whimbrel.cli.ward.tallies import Receipt, Tallies
+from whimbrel.cli.ward.view import Owner, PipelineView, View, Why
+from whimbrel.hold.private import asked_for
+from whimbrel.language.filters import Filter
+from whimbrel.language.trace import reasons, trace
+from whimbrel.match.topics import matches
+from whimbrel.model.attributes import checked
+from whimbrel.sim.fleet import FLEET, Fleet, Wish, moves, readings
+
+__all__ = ["Show"]
+
+_SPARK_SECONDS = 60
+
+
+class Show:
+    """The demo in *folder*: *seconds* of a ward in which *per_s* readings are published a second."""
+
+    def __init__(self, folder: Path, *, seconds: float, rng: random.Random, per_s: float, fleet: Fleet = FLEET) -> None:
+        self._seconds, self._rng, self._per_s, self._fleet = seconds, rng, per_s, fleet
+        self._begun = time.monotonic()
+        self._busy_from: float | None = None
+        self._busy_until: float | None = None
+        self._phase = "opening"
+        self._ended = asyncio.Event()
+        self._tallies = Tallies(self._begun)
+        self._broker = WardBroker(folder / "broker")
+        self._loop, self._accounted = asyncio.get_running_loop(), asyncio.Event()
+        self._pipeline = WardPipeline(self._broker.log, NODE, folder / "tables", on_end=self._on_end)
+        self._devices: Devices | None = None
+        self._filters: dict[str, Filter] = {}
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is to end, or ends."""
+        return self._ended.is_set()
+
+    def end(self) -> None:
+        """Let the ward come to rest now."""
+        self._ended.set()
+
+    def _on_end(self) -> None:
+        """Take in that the pipeline has ended, well or not; it is its thread that says so."""
+        with suppress(RuntimeError):  # the demo was broken off, and nobody waits any more
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._loop.call_soon_threadsafe(self._accounted.set)
+
+    async def run(self) -> Summary:
+        """Perform all of it; return the account."""
+        try:
+            self._pipeline.start()  # Spark takes its time, and need not wait for the broker
+            await self._broker.start()
+            self._devices = devices = Devices(self._fleet, self._broker.port, self._tallies)
+            await devices.prepare()
+            self._pipeline.follow()
+            self._phase = "busy"
+            await self._be_busy(devices)
+            self._ended.set()
+            self._phase = "coming to rest"
+            await devices.settle()
+            self._phase = "closing the broker"
+            await self._broker.stop()
+            await devices.close()
+            self._phase = "the pipeline takes the log to its end"
+            self._pipeline.finish()
+            await self._accounted.wait()
+            ledger = self._pipeline.result()
+            self._phase = "adding up"
+            return await asyncio.to_thread(
+                summed_up, ledger, sent=devices.sent(), heard=devices.heard(), failures=devices.failures
+            )
+        finally:
+            self._pipeline.break_off()
+            if self._devices is not None:
+                await self._devices.close()
+            await self._broker.kill()
+
+    async def _be_busy(self, devices: Devices) -> None:
+        rng = self._rng
+        plan = moves(self._fleet, random.Random(rng.random())), readings(random.Random(rng.random()), per_s=self._per_s)
+        living = asyncio.create_task(devices.live(*plan))
+        self._busy_from = time.monotonic()
+        ended = asyncio.create_task(self._ended.wait())
+        await asyncio.wait([living, ended], timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ended, living):
+            task.cancel()
+        await living
+        self._busy_until = time.monotonic()
+        self._pipeline.check()
+
+    # -- what there is to see ----------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """Return this moment."""
+        now, tallies, devices = time.monotonic(), self._tallies, self._devices
+        plan = self._pipeline.view
+        return View(
+            phase=self._phase,
+            elapsed_s=now - self._begun,
+            busy_s=0.0 if self._busy_from is None else (self._busy_until or now) - self._busy_from,
+            seconds=self._seconds,
+            devices=len(self._fleet.devices),
+            present=0 if devices is None else devices.present,
+            published=tallies.published,
+            received=tallies.received,
+            published_per_s=tuple(tallies.per_second("published", now, _SPARK_SECONDS)),
+            received_per_s=tuple(tallies.per_second("received", now, _SPARK_SECONDS)),
+            latency=tallies.latency(now),
+            longest_held_us=tallies.longest_held_us,
+            owners=() if devices is None else self._owners(devices, plan),
+            why=tuple(self._why(receipt, now) for receipt in tallies.recent),
+            pipeline=plan,
+        )
+
+    def _owners(self, devices: Devices, plan: PipelineView) -> tuple[Owner, ...]:
+        owned: dict[str, list[str]] = {}
+        for device in self._fleet.listening():
+            owned.setdefault(device.session or device.name, []).append(device.name)
+        found = [
+            Owner(
+                name=name,
+                here=tuple(each for each in theirs if devices.is_present(each)),
+                away=tuple(each for each in theirs if not devices.is_present(each)),
+                held=max((plan.away.get(each, 0) for each in theirs), default=0),
+            )
+            for name, theirs in owned.items()
+        ]
+        return tuple(sorted(found, key=lambda owner: (-owner.held, not owner.away, owner.name)))
+
+    def _why(self, receipt: Receipt, now: float) -> Why:
+        clock = datetime.fromtimestamp(time.time() - (now - receipt.at_s), tz=UTC).strftime("%H:%M:%S")
+        return Why(clock, receipt.device, receipt.subject, self._reason(receipt), receipt.waited_us)
+
+    def _reason(self, receipt: Receipt) -> str:
+        """Return which values made a filter of the device's session true."""
+        values = checked(json.loads(receipt.body))
+        for wish in self._wishes(receipt.device):
+            if wish.filter_text is None or not matches(asked_for(wish.subject_filter) or "#", receipt.subject):
+                continue
+            wanted = self._filters.setdefault(wish.filter_text, Filter(wish.filter_text))
+            if wanted.verdict(values) is True:
+                seen = {name: value for part in reasons(trace(wanted.tree, values)) for name, value in part.seen}
+                return ", ".join(f"{name} is {value!s}" for name, value in seen.items())
+        return "it asked for all of it"
+
+    def _wishes(self, device: str) -> tuple[Wish, ...]:
+        plan = next(each for each in self._fleet.devices if each.name == device)
+        shared = (wish for person in self._fleet.people if person.session == plan.session for wish in person.wishes)
+        return (*plan.wishes, *shared)

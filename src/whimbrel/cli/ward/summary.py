@@ -1,0 +1,134 @@
+"""The demo's last page: what became of everything, per device, and whether the account closes.
+
+Rule: the pipeline's tables are the account; what devices say of themselves stands beside it, and differs only where the
+guarantees let it, in columns of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from whimbrel.cli.ward.pipeline import Ledger
+from whimbrel.pipeline.accounts import Account, DeviceAccount, Entries, Gaps, account, memberships
+from whimbrel.sim.witnesses import Heard, Received, Sent, Spoken, compare_heard, compare_sent, logged
+
+__all__ = ["Summary", "drawn", "summed_up"]
+
+_OUTCOMES = ("delivered", "held", "expired", "displaced", "taken_elsewhere", "dropped", "withheld")
+_BY_POLICY = "withheld"
+"""Shown only where it occurs: the ward has no policies."""
+_SAID = {"seen": "notifications", "unseen": "unseen", "unconfirmed": "unconfirmed"}
+"""What devices say, by the name of its column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The account of the demo."""
+
+    account: Account
+    spoken: Spoken
+    received: tuple[Received, ...]
+    gap_count: int
+    """Of what devices say against what the pipeline does; those of the account are its own."""
+    gaps: tuple[str, ...]
+
+    @property
+    def closes(self) -> bool:
+        """Whether everything is accounted for."""
+        return self.account.closes and self.gap_count == 0
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return {
+            "closes": self.closes,
+            "published": asdict(self.spoken),
+            "account": self.account.as_json(),
+            "devices": [asdict(each) for each in self.received],
+            "gap_count": self.gap_count,
+            "gaps": list(self.gaps),
+        }
+
+
+def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard], failures: Sequence[str]) -> Summary:
+    """Return what became of everything; *failures* of the demo itself are gaps too."""
+    members = memberships(ledger.presence, ledger.sessions)
+    found = logged(ledger.publications)
+    gaps = Gaps()
+    for failure in failures:
+        gaps.add(failure)
+    spoken = compare_sent(sent, found, gaps)
+    entries = Entries(ledger.deliveries, ledger.held, members, Gaps())  # its gaps are the account's
+    received = compare_heard(
+        heard, found, deliveries=ledger.deliveries, entries=entries, presence=ledger.presence, gaps=gaps
+    )
+    return Summary(
+        account=account(ledger.matches, ledger.deliveries, ledger.held, members=members),
+        spoken=spoken,
+        received=received,
+        gap_count=gaps.count,
+        gaps=tuple(gaps.sentences),
+    )
+
+
+def drawn(summary: Summary) -> RenderableType:
+    """Return it as a page."""
+    said = summary.spoken
+    parts: list[RenderableType] = [
+        Text(
+            f"published: {said.acknowledged:,} acknowledged at QoS 1, {said.once:,} at QoS 0; in the log: "
+            f"{said.in_log:,}"
+        ),
+        Text(
+            f"by sensors that vanished: {said.in_doubt:,} at QoS 1 without an answer ({said.arrived:,} in the log), "
+            f"{said.lost:,} lost at QoS 0"
+        ),
+        Text(
+            f"wanted by anybody: {summary.account.notifications:,} notifications, "
+            f"{summary.account.wanted:,} times by a session"
+        ),
+        _table(summary),
+        Text(
+            "unseen: delivered at QoS 0, which counts when it is written to the connection, and the device went\n"
+            "unconfirmed: seen at QoS 1, and the acknowledgement went down with the connection",
+            style="dim",
+        ),
+    ]
+    gaps = (*summary.account.gaps, *summary.gaps)
+    count = summary.account.gap_count + summary.gap_count
+    if summary.closes:
+        parts.append(
+            Text("the account closes: everything that matched has one outcome, or is held", style="bold green")
+        )
+    else:
+        parts.append(Text(f"the account does not close: {count:,} gaps", style="bold red"))
+        parts += [Text(f"  {gap}") for gap in gaps]
+        if count > len(gaps):
+            parts.append(Text(f"  and {count - len(gaps):,} more"))
+    return Group(*parts)
+
+
+def _table(summary: Summary) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    totals = {name: sum(getattr(each, name) for each in summary.account.devices) for name in _OUTCOMES}
+    outcomes = [name for name in _OUTCOMES if name != _BY_POLICY or totals[name]]
+    table.add_column("device", no_wrap=True)
+    for name in (*outcomes, *_SAID):
+        table.add_column(name.replace("_", " "), justify="right")
+    received = {each.device: each for each in summary.received}
+    for each in summary.account.devices:
+        table.add_row(each.device or "nobody was there", *_cells(each, outcomes, received.get(each.device or "")))
+    numbers = [totals[name] for name in outcomes]
+    numbers += [sum(getattr(each, name) for each in summary.received) for name in _SAID.values()]
+    table.add_row("all", *(f"{number:,}" for number in numbers), style="bold")
+    return table
+
+
+def _cells(each: DeviceAccount, outcomes: Sequence[str], received: Received | None) -> list[str]:
+    numbers: list[int | None] = [getattr(each, name) for name in outcomes]
+    numbers += [None if received is None else getattr(received, name) for name in _SAID.values()]
+    return ["" if number is None else f"{number:,}" if number else "·" for number in numbers]

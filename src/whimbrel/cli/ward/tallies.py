@@ -1,0 +1,97 @@
+"""Tallies: what the devices of the ward count while the demo runs, for whoever draws it.
+
+Rule: nothing here decides anything; the account at the end is the pipeline's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import NamedTuple
+
+__all__ = ["Latency", "Receipt", "Tallies", "percentiles"]
+
+_SECONDS = 60
+_RECENT_S = 10.0
+_MOST_LATENCIES = 20_000
+_RECEIPTS = 8
+
+
+class Receipt(NamedTuple):
+    """Something that arrived at a device."""
+
+    at_s: float
+    device: str
+    subject: str
+    body: bytes
+    waited_us: int
+    is_live: bool
+    """Whether the device was there when it was published."""
+
+
+class Latency(NamedTuple):
+    """How long it took, in microseconds; None: nothing arrived."""
+
+    p50_us: int | None = None
+    p99_us: int | None = None
+
+
+class Tallies:
+    """Counts, by second, and the last receipts; *begun_s* is when it all began, on the clock that ``note`` is given."""
+
+    def __init__(self, begun_s: float) -> None:
+        self._begun_s = begun_s
+        self.published = self.received = self.held_received = 0
+        self._by_second: dict[str, deque[tuple[int, int]]] = {"published": deque(), "received": deque()}
+        self._latencies: deque[tuple[float, int]] = deque(maxlen=_MOST_LATENCIES)
+        self.longest_held_us = 0
+        self.recent: deque[Receipt] = deque(maxlen=_RECEIPTS)
+
+    def note_published(self, at_s: float) -> None:
+        """Take in that a device published."""
+        self.published += 1
+        self._count("published", at_s)
+
+    def note_received(self, receipt: Receipt, *, is_told: bool) -> None:
+        """Take in that a device received; *is_told* puts it among the last receipts."""
+        self.received += 1
+        self._count("received", receipt.at_s)
+        if receipt.is_live:
+            self._latencies.append((receipt.at_s, receipt.waited_us))
+        else:
+            self.held_received += 1
+            self.longest_held_us = max(self.longest_held_us, receipt.waited_us)
+        if is_told:
+            self.recent.append(receipt)
+
+    def _count(self, what: str, at_s: float) -> None:
+        second, counts = int(at_s - self._begun_s), self._by_second[what]
+        if counts and counts[-1][0] == second:
+            counts[-1] = (second, counts[-1][1] + 1)
+        else:
+            counts.append((second, 1))
+            if len(counts) > _SECONDS:
+                counts.popleft()
+
+    def per_second(self, what: str, now_s: float, seconds: int) -> list[int]:
+        """Return the counts of the last whole seconds, the oldest first."""
+        counts, now = dict(self._by_second[what]), int(now_s - self._begun_s)
+        return [counts.get(second, 0) for second in range(max(0, now - seconds), now)]
+
+    def latency(self, now_s: float) -> Latency:
+        """Return what devices that were there measured in the last moments."""
+        while self._latencies and self._latencies[0][0] < now_s - _RECENT_S:
+            self._latencies.popleft()
+        return percentiles([waited for _, waited in self._latencies])
+
+
+def percentiles(values: list[int], weights: list[int] | None = None) -> Latency:
+    """Return the value that half, and that 99 of 100, are at most; each counts as often as its weight says."""
+    if not values:
+        return Latency()
+    pairs = sorted(zip(values, weights or [1] * len(values), strict=True))
+    sums: list[int] = []
+    for _, weight in pairs:
+        sums.append((sums[-1] if sums else 0) + weight)
+    found = [pairs[min(bisect_left(sums, part * sums[-1]), len(pairs) - 1)][0] for part in (0.5, 0.99)]
+    return Latency(*found)

@@ -1,0 +1,304 @@
+"""Accounts: whether everything that matched has exactly one outcome for each device, or is still held.
+
+Three things must fit together: who wanted what (``matches``), what became of it (``deliveries``), and what has no
+outcome yet (held). An *entry* is a notification, a session and a device: a row of ``deliveries``; or, where the session
+still holds the notification, each of its devices that has no row, for what is held is owed to all of them.
+
+Rule: a session that wants a notification has an entry for it. Of the sessions that want it only through the same share,
+one has; a share is served by one.
+Rule: a device that was a member of the session then, and did not leave it, has an entry of its own.
+Rule: an entry is there once, and only for what matched. A row without a device says that there was nobody to have it,
+and is the only entry of its session; without one, something is held for whoever comes.
+
+No Spark here: the tables are Arrow's, from a stream, a batch or a test. A subscription that wants nothing of its own
+(``no_local``) matches what it is not given, which these tables do not say: a log with such ones has gaps here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from whimbrel.hold.private import is_shared
+from whimbrel.model.facts import Outcome, PresenceChange, SessionChange
+
+__all__ = [
+    "Account",
+    "ArrowTable",
+    "DeviceAccount",
+    "Entries",
+    "Gaps",
+    "HeldEntry",
+    "Membership",
+    "account",
+    "memberships",
+]
+
+ArrowTable: TypeAlias = Any
+"""A ``pyarrow.Table``; pyarrow ships no types."""
+
+HeldEntry: TypeAlias = tuple[str, str, int, str | None]
+"""Node, session, number of a notification that has not ended there, and a device that has it in flight, if any."""
+
+_SHOWN = 20
+_NOBODY = "nobody"
+_HELD = "held"
+
+_Wanted: TypeAlias = tuple[str, int, str]
+"""Node and number of a notification, and a session."""
+
+
+class Gaps:
+    """What does not fit together: all of it counted, some of it told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sentences: list[str] = []
+
+    def add(self, sentence: str) -> None:
+        """Note one."""
+        self.count += 1
+        if len(self.sentences) < _SHOWN:
+            self.sentences.append(sentence)
+
+
+class Membership(NamedTuple):
+    """A device in a session, from one number of the node on, and until another if it ended."""
+
+    node: str
+    session: str
+    device: str
+    since: int
+    until: int | None = None
+    has_left: bool = False
+    """Whether it left, after which nothing is owed to it; a session that is deleted settles everybody first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAccount:
+    """What became of what a device was to have: one for each notification and session."""
+
+    device: str | None
+    """None: what there was nobody for."""
+    delivered: int = 0
+    held: int = 0
+    expired: int = 0
+    displaced: int = 0
+    taken_elsewhere: int = 0
+    dropped: int = 0
+    withheld: int = 0
+
+    @property
+    def entries(self) -> int:
+        """How many there are."""
+        settled = self.delivered + self.expired + self.displaced + self.taken_elsewhere + self.dropped + self.withheld
+        return settled + self.held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The whole of it."""
+
+    notifications: int
+    """That anybody wanted;"""
+    wanted: int
+    """notifications and sessions that want them, without those that another of a share was given;"""
+    devices: tuple[DeviceAccount, ...]
+    """in order of their names, those without one last."""
+    gap_count: int
+    gaps: tuple[str, ...]
+    """The first of the gaps, as sentences."""
+
+    @property
+    def closes(self) -> bool:
+        """Whether nothing is missing and nothing too much."""
+        return self.gap_count == 0
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return {"closes": self.closes, **asdict(self)}
+
+
+def account(
+    matches: ArrowTable, deliveries: ArrowTable, held: Iterable[HeldEntry], *, members: Iterable[Membership] = ()
+) -> Account:
+    """Return the account of everything in ``matches``.
+
+    Without *members* (``memberships``) it is not seen if one of several devices of a session has no entry.
+    """
+    gaps = Gaps()
+    shares = _shares(matches)
+    members = list(members)
+    entries = Entries(deliveries, held, members, gaps)
+    devices = entries.devices
+    _judge_sessions(shares, devices, gaps)
+    _judge_members(devices, members, gaps)
+    counted = entries.counted
+    return Account(
+        notifications=len({(node, seq) for node, seq, _ in shares}),
+        wanted=len(devices),
+        devices=tuple(_of_device(device, counted[device]) for device in sorted(counted, key=_named_first)),
+        gap_count=gaps.count,
+        gaps=tuple(gaps.sentences),
+    )
+
+
+def _named_first(device: str | None) -> tuple[bool, str]:
+    return device is None, device or ""
+
+
+def _of_device(device: str | None, counts: Mapping[str, int]) -> DeviceAccount:
+    return DeviceAccount(
+        device=device, held=counts.get(_HELD, 0), **{o.value.replace(" ", "_"): counts.get(o.value, 0) for o in Outcome}
+    )
+
+
+def _rows(table: ArrowTable, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
+
+def _shares(matches: ArrowTable) -> dict[_Wanted, set[str | None]]:
+    """Return for all that matched through which shares; None among them: not only through a share."""
+    found: dict[_Wanted, set[str | None]] = {}
+    for node, seq, session, wanted in _rows(
+        matches, "notification_node", "notification_seq", "session", "subject_filter"
+    ):
+        found.setdefault((node, seq, session), set()).add(wanted if is_shared(wanted) else None)
+    return found
+
+
+class Entries:
+    """All entries, and how often each device has each outcome; those that are there twice are *gaps*."""
+
+    def __init__(
+        self, deliveries: ArrowTable, held: Iterable[HeldEntry], members: Iterable[Membership], gaps: Gaps
+    ) -> None:
+        self._gaps = gaps
+        self.devices: dict[_Wanted, dict[str | None, str]] = {}
+        """By what is wanted, the outcome of each device."""
+        self.counted: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
+        self._add_rows(deliveries)
+        self._add_held(held, members)
+
+    def _add_rows(self, deliveries: ArrowTable) -> None:
+        """Take in what has ended."""
+        columns = ("notification_node", "notification_seq", "session", "device", "outcome")
+        for node, seq, session, device, outcome in _rows(deliveries, *columns):
+            self._add((node, seq, session), device, outcome)
+        for (node, seq, session), found in self.devices.items():
+            if None in found and len(found) > 1:
+                named = ", ".join(sorted(device for device in found if device is not None))
+                self._gaps.add(f"{node}:{seq} in {session} has an entry for {_NOBODY} and for {named}")
+
+    def _add_held(self, held: Iterable[HeldEntry], members: Iterable[Membership]) -> None:
+        """Take in what has not, for everybody who has no entry yet."""
+        inside: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for member in members:
+            if member.until is None:
+                inside[member.node, member.session].append(member.device)
+        waiting: dict[_Wanted, None] = {}
+        for node, session, seq, device in held:
+            waiting[node, seq, session] = None
+            if device is not None:
+                self._add((node, seq, session), device, _HELD)
+        for wanted in waiting:
+            node, seq, session = wanted
+            found = self.devices.setdefault(wanted, {})
+            if None in found:
+                self._gaps.add(f"{node}:{seq} in {session} has ended for want of a device, and is held")
+            for device in inside[node, session]:
+                if device not in found:
+                    self._add(wanted, device, _HELD)
+            if _HELD not in found.values():
+                self._add(wanted, None, _HELD)
+
+    def _add(self, wanted: _Wanted, device: str | None, outcome: str) -> None:
+        found = self.devices.setdefault(wanted, {})
+        if device in found:
+            node, seq, session = wanted
+            who = device or _NOBODY
+            self._gaps.add(f"{node}:{seq} in {session} has two entries for {who}: {found[device]} and {outcome}")
+        found[device] = outcome
+        self.counted[device][outcome] += 1
+
+
+def _judge_sessions(
+    shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Container[str | None]], gaps: Gaps
+) -> None:
+    served: defaultdict[tuple[str, int, str], list[str]] = defaultdict(list)
+    for (node, seq, session), through in shares.items():
+        has_entry = (node, seq, session) in devices
+        if None in through and not has_entry:
+            gaps.add(f"{node}:{seq} matched in {session} and has no entry there")
+        for share in through:
+            if share is not None:
+                # Who wants it otherwise too may be given it twice over, in one entry: it does not count here.
+                served[node, seq, share] += [session] if has_entry and len(through) == 1 else []
+    others = _served_among_others(shares, devices)
+    for (node, seq, share), sessions in served.items():
+        if len(sessions) > 1:
+            gaps.add(f"{node}:{seq} was given to {len(sessions)} of {share}: {', '.join(sorted(sessions))}")
+        elif not sessions and (node, seq, share) not in others:
+            gaps.add(f"{node}:{seq} matched {share} and was given to none of it")
+    for node, seq, session in devices:
+        if (node, seq, session) not in shares:
+            gaps.add(f"{node}:{seq} has an entry in {session} and did not match there")
+
+
+def _served_among_others(
+    shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Container[str | None]]
+) -> set[tuple[str, int, str]]:
+    """Return which shares may have been served in a session that wants the notification otherwise too."""
+    return {
+        (node, seq, share)
+        for (node, seq, session), through in shares.items()
+        if len(through) > 1 and (node, seq, session) in devices
+        for share in through
+        if share is not None
+    }
+
+
+def _judge_members(devices: Mapping[_Wanted, Container[str | None]], members: Iterable[Membership], gaps: Gaps) -> None:
+    by_session: defaultdict[tuple[str, str], list[Membership]] = defaultdict(list)
+    for member in members:
+        if not member.has_left:
+            by_session[member.node, member.session].append(member)
+    for (node, seq, session), whose in devices.items():
+        for member in by_session.get((node, session), ()):
+            is_member = member.since < seq and (member.until is None or seq < member.until)
+            if is_member and member.device not in whose:
+                gaps.add(f"{node}:{seq} in {session} has no entry for {member.device}, which was a member")
+
+
+def memberships(presence: ArrowTable, sessions: ArrowTable) -> list[Membership]:
+    """Return who was a member of which session, from the tables ``presence`` and ``sessions`` of the log."""
+    changes: list[tuple[str, int, str, str | None, str]] = [
+        row
+        for row in _rows(presence, "node", "seq", "session", "device", "change")
+        if row[4] in {PresenceChange.JOINED.value, PresenceChange.LEFT.value}
+    ]
+    deleted = SessionChange.DELETED.value
+    changes += [
+        (node, seq, session, None, change)
+        for node, seq, session, change in _rows(sessions, "node", "seq", "session", "change")
+        if change == deleted
+    ]
+    found: list[Membership] = []
+    now: dict[tuple[str, str], dict[str, int]] = {}
+    for node, seq, session, device, change in sorted(changes, key=lambda row: row[:2]):
+        inside = now.setdefault((node, session), {})
+        if device is None:
+            found += [Membership(node, session, each, since, seq) for each, since in inside.items()]
+            inside.clear()
+        elif change == PresenceChange.JOINED.value:
+            inside.setdefault(device, seq)
+        elif device in inside:
+            found.append(Membership(node, session, device, inside.pop(device), seq, has_left=True))
+    found += [
+        Membership(node, session, device, since)
+        for (node, session), inside in now.items()
+        for device, since in inside.items()
+    ]
+    return found

@@ -1,0 +1,241 @@
+"""A fleet: the devices of a hospital ward, what they want, what they say, and when they come and go.
+
+Sensors at the beds and badges publish (``ward``). People have a session each, which their phone and their desk share:
+the session keeps what came while both were away, as long and as many as its subscriptions say. Workers divide the
+readings among themselves; displays are plain MQTT.
+
+Rule: same seed, same fleet. It is a plan: whoever performs it has the clock and the sockets.
+Rule: what expires by itself is published at QoS 1, so that nothing counts as received that was never sent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple
+
+from whimbrel.model.attributes import Scalar
+from whimbrel.sim.ward import BADGES, BEDS, ward
+
+__all__ = ["FLEET", "Change", "Device", "Fleet", "Move", "Person", "Reading", "Wish", "moves", "readings"]
+
+_US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A subscription that is to be made, at QoS 1."""
+
+    subject_filter: str
+    filter_text: str | None = None
+    ttl_s: int | None = None
+    max_held: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device, and its habits."""
+
+    name: str
+    session: str | None = None
+    """The named session it joins; None: it has its private one alone."""
+    receipt: Literal["take", "keep"] = "take"
+    is_kept: bool = False
+    """Whether its private session outlives its connections."""
+    wishes: tuple[Wish, ...] = ()
+    """Those of its private session."""
+    stays_s: float = 60.0
+    """How long it is there in the mean,"""
+    away_s: float = 5.0
+    """how long it is away,"""
+    vanishes: float = 0.5
+    """and how often it goes without a word: 0 to 1."""
+    handles_s: float = 0.0
+    """How long it takes over what it receives, before it acknowledges it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody whose devices share a session."""
+
+    session: str
+    wishes: tuple[Wish, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Who takes part."""
+
+    people: tuple[Person, ...]
+    devices: tuple[Device, ...]
+
+    def listening(self) -> tuple[Device, ...]:
+        """Return the devices that subscribe to anything."""
+        return tuple(device for device in self.devices if device.session is not None or device.wishes)
+
+
+class Change(Enum):
+    """What a device does."""
+
+    COMES = "comes"
+    LEAVES = "leaves"
+    """It says goodbye."""
+    VANISHES = "vanishes"
+    """It does not."""
+
+
+class Move(NamedTuple):
+    """A device comes or goes."""
+
+    at_s: float
+    device: str
+    change: Change
+
+
+class Reading(NamedTuple):
+    """Something that a sensor publishes."""
+
+    at_s: float
+    device: str
+    subject: str
+    values: Mapping[str, Scalar]
+    qos: int
+    expiry_s: int | None
+
+    def body(self, number: int, sent_us: int) -> bytes:
+        """Return the body; *number*, which no other reading has, makes it the only one of its kind."""
+        said = {"reading": number, "sent_us": sent_us, **self.values}
+        return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# -- who there is ------------------------------------------------------------------------------------------------------
+
+_PEOPLE = (
+    Person(
+        session="nurse",
+        wishes=(
+            Wish(
+                subject_filter="bed/+/vitals",
+                filter_text="begins-with(bed, 'ICU-') && (pulse > 105 || spo2 < 94)",
+                ttl_s=20,
+                max_held=60,
+            ),
+        ),
+    ),
+    Person(
+        session="doctor",
+        wishes=(
+            Wish(subject_filter="bed/#", filter_text="temperature >= 37.8 && !(pulse < 80)", ttl_s=30, max_held=25),
+        ),
+    ),
+    Person(
+        session="pharmacist",
+        wishes=(
+            Wish(
+                subject_filter="bed/+/pump",
+                filter_text="contains(fold-case(drug), 'morphine') && dose-mg > 6.0",
+                ttl_s=60,
+                max_held=8,
+            ),
+        ),
+    ),
+    Person(
+        session="technician",
+        wishes=(
+            Wish(subject_filter="badge/#", filter_text="battery < 20 && charging == false", ttl_s=8, max_held=100),
+            Wish(subject_filter="bed/+/pump", filter_text="dose-mg < 1.5", ttl_s=15, max_held=10),
+        ),
+    ),
+    Person(
+        session="family",
+        wishes=(
+            Wish(
+                subject_filter="bed/+/vitals",
+                filter_text="patient == 'Okafor' && require(spo2)",
+                ttl_s=4,
+                max_held=200,
+            ),
+        ),
+    ),
+)
+
+_EXPIRY_S = {"pump": 10}
+"""What is of no use after a while, by the last word of its subject."""
+
+
+def _sensors() -> Iterator[Device]:
+    names = [f"{kind}-{bed}" for kind in ("monitor", "pump") for bed in BEDS] + [f"badge-{badge}" for badge in BADGES]
+    for name in names:
+        yield Device(name=name, stays_s=90.0, away_s=4.0)
+
+
+def _owned() -> Iterator[Device]:
+    for person in _PEOPLE:
+        owner = person.session
+        yield Device(name=f"{owner}-phone", session=owner, stays_s=9.0, away_s=6.0, vanishes=0.7, handles_s=0.02)
+        yield Device(name=f"{owner}-desk", session=owner, receipt="keep", stays_s=20.0, away_s=15.0, vanishes=0.2)
+    yield Device(
+        name="nurse-watch", session="nurse", receipt="keep", stays_s=6.0, away_s=5.0, vanishes=0.9, handles_s=0.03
+    )
+
+
+def _others() -> Iterator[Device]:
+    share = Wish(subject_filter="$share/archive/bed/+/vitals", ttl_s=30, max_held=500)
+    for number in range(1, 5):
+        yield Device(name=f"worker-{number}", is_kept=True, wishes=(share,), stays_s=25.0, away_s=5.0)
+    pumps = Wish(subject_filter="bed/+/pump", ttl_s=20, max_held=40)
+    yield Device(name="display-pumps", is_kept=True, wishes=(pumps,), stays_s=15.0, away_s=8.0)
+    hot = Wish(subject_filter="bed/#", filter_text="temperature > 38.2", ttl_s=25, max_held=30)
+    yield Device(name="display-fever", is_kept=True, wishes=(hot,), stays_s=20.0, away_s=10.0)
+    badges = Wish(subject_filter="badge/#")
+    yield Device(name="display-badges", wishes=(badges,), stays_s=30.0, away_s=5.0)
+    intensive = Wish(subject_filter="bed/+/vitals", filter_text="begins-with(bed, 'ICU-')")
+    yield Device(name="display-icu", wishes=(intensive,), stays_s=18.0, away_s=6.0)
+    auditor = Wish(subject_filter="bed/+/pump", filter_text="dose-mg > 11.0", ttl_s=5, max_held=50)
+    yield Device(name="auditor", is_kept=True, wishes=(auditor,), stays_s=8.0, away_s=14.0)
+    night = Wish(subject_filter="bed/+/vitals", filter_text="pulse > 120", ttl_s=12, max_held=4)
+    yield Device(name="night-desk", is_kept=True, wishes=(night,), stays_s=7.0, away_s=12.0)
+
+
+FLEET = Fleet(people=_PEOPLE, devices=(*_sensors(), *_owned(), *_others()))
+"""The fleet of the demo: forty devices."""
+
+
+# -- what happens ------------------------------------------------------------------------------------------------------
+
+
+def moves(fleet: Fleet, rng: random.Random) -> Iterator[Move]:
+    """Yield who comes and goes, in the order of time, without end; at the beginning all come."""
+    due: list[tuple[float, int, Change]] = []
+    for place, device in enumerate(fleet.devices):
+        yield Move(0.0, device.name, Change.COMES)
+        due.append((rng.expovariate(1 / device.stays_s), place, _going(device, rng)))
+    heapq.heapify(due)
+    while due:
+        at_s, place, change = heapq.heappop(due)
+        device = fleet.devices[place]
+        yield Move(at_s, device.name, change)
+        if change is Change.COMES:
+            heapq.heappush(due, (at_s + rng.expovariate(1 / device.stays_s), place, _going(device, rng)))
+        else:
+            heapq.heappush(due, (at_s + rng.expovariate(1 / device.away_s), place, Change.COMES))
+
+
+def _going(device: Device, rng: random.Random) -> Change:
+    return Change.VANISHES if rng.random() < device.vanishes else Change.LEAVES
+
+
+def readings(rng: random.Random, *, per_s: float) -> Iterator[Reading]:
+    """Yield what the sensors publish, in the order of time, without end: *per_s* of them a second in the mean."""
+    for notification in ward(rng, start=0, every_s=1 / per_s):
+        assert notification.subject is not None
+        kind, whose, *rest = notification.subject.split("/")
+        sensor = "monitor" if rest == ["vitals"] else rest[0] if rest else kind
+        is_sure = sensor == "pump" or whose.startswith("ICU-")
+        expiry_s = _EXPIRY_S.get(sensor)
+        at_s = notification.published_at / _US_PER_S
+        yield Reading(at_s, f"{sensor}-{whose}", notification.subject, notification.attributes, int(is_sure), expiry_s)

@@ -1,0 +1,270 @@
+"""Witnesses: what the devices of a fleet say that they sent and received, held against what the pipeline says.
+
+A device knows a notification by the hash of its body; bodies of a fleet differ, and all its subscriptions are of
+QoS 1, so that the publisher's decides (``fleet``).
+
+| seen by the device | in ``deliveries`` | |
+|---|---|---|
+| yes | delivered | as it should be |
+| no | delivered | *unseen*: only at QoS 0, which counts as received when it is written to the connection; only what was written last before the device went |
+| yes | held, or another outcome | *unconfirmed*: only at QoS 1, whose acknowledgement went down with the connection |
+
+Likewise for what was sent: what was acknowledged is in the log, once; QoS 0 of a sensor that went may be missing, and
+QoS 1 without an answer may be there or not.
+Rule: whatever else differs is a gap.
+"""  # noqa: E501 # a table
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from whimbrel.model.facts import Outcome, PresenceChange
+from whimbrel.pipeline.accounts import ArrowTable, Entries, Gaps
+
+__all__ = ["Heard", "Logged", "Received", "Sent", "Spoken", "compare_heard", "compare_sent", "logged"]
+
+_DELIVERED = Outcome.DELIVERED.value
+
+_Id: TypeAlias = tuple[str, int]
+"""Node and number of a notification."""
+
+
+class Logged(NamedTuple):
+    """A publication, as the log has it."""
+
+    node: str
+    seq: int
+    qos: int
+    body_hash: bytes
+
+
+def logged(publications: ArrowTable) -> list[Logged]:
+    """Return the rows of ``publications``, of which *publications* has node, seq, qos and body_hash."""
+    columns = (publications.column(name).to_pylist() for name in Logged._fields)
+    return [Logged(*row) for row in zip(*columns, strict=True)]
+
+
+# -- what was sent -----------------------------------------------------------------------------------------------------
+
+
+class Sent(NamedTuple):
+    """A publication, as its publisher tells it."""
+
+    device: str
+    qos: int
+    is_acknowledged: bool
+    """Never at QoS 0."""
+    has_gone: bool
+    """Whether the connection it was sent over ended without a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """What became of what was sent."""
+
+    acknowledged: int
+    """At QoS 1, all in the log;"""
+    once: int
+    """at QoS 0, in the log;"""
+    lost: int
+    """at QoS 0, sent over a connection that broke, and not in the log;"""
+    in_doubt: int
+    """at QoS 1, without an answer;"""
+    arrived: int
+    """those of them that are in the log;"""
+    in_log: int
+    """and all that is in the log."""
+
+
+def compare_sent(sent: Mapping[bytes, Sent], found: Iterable[Logged], gaps: Gaps) -> Spoken:
+    """Hold what was *sent*, by the hash of its body, against what was *found* in the log."""
+    counts = Counter(publication.body_hash for publication in found)
+    for publication in found:
+        if publication.body_hash not in sent:
+            gaps.add(f"{publication.node}:{publication.seq} is in the log, and no device says that it sent it")
+    kinds: Counter[str] = Counter()
+    for body_hash, each in sent.items():
+        times = counts[body_hash]
+        if times > 1:
+            gaps.add(f"a publication of {each.device} is in the log {times} times")
+        if each.is_acknowledged:
+            kinds["acknowledged"] += 1
+            if not times:
+                gaps.add(f"a publication of {each.device} was acknowledged and is not in the log")
+        elif each.qos:
+            kinds["in_doubt"] += 1
+            kinds["arrived"] += bool(times)
+            if not each.has_gone:
+                gaps.add(f"a publication of {each.device}, which stayed, was never acknowledged")
+        elif times:
+            kinds["once"] += 1
+        else:
+            kinds["lost"] += 1
+            if not each.has_gone:
+                gaps.add(f"a publication of {each.device} at QoS 0, which stayed, is not in the log")
+    return Spoken(
+        acknowledged=kinds["acknowledged"],
+        once=kinds["once"],
+        lost=kinds["lost"],
+        in_doubt=kinds["in_doubt"],
+        arrived=kinds["arrived"],
+        in_log=sum(counts.values()),
+    )
+
+
+# -- what was received -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Heard:
+    """What one device received."""
+
+    times: Counter[bytes] = field(default_factory=Counter)
+    """By the hash of the body, how often."""
+    unmarked: int = 0
+    """How often something came again without DUP."""
+    is_present: bool = False
+    """Whether it was there at the end, when nothing was on its way any more."""
+
+    def note(self, body_hash: bytes, *, is_dup: bool) -> None:
+        """Take in that something came."""
+        self.unmarked += body_hash in self.times and not is_dup
+        self.times[body_hash] += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """What a device received, and where that differs from the pipeline's account, within what is promised."""
+
+    device: str
+    notifications: int
+    """That it saw;"""
+    again: int
+    """copies beyond the first, all marked;"""
+    unseen: int
+    """delivered at QoS 0 and never seen;"""
+    unconfirmed: int
+    """seen, and its acknowledgement lost."""
+
+
+class _Once(NamedTuple):
+    """A delivery at QoS 0: over which connection of the device, what, and whether it was seen."""
+
+    connection: int
+    seq: int
+    is_seen: bool
+
+
+def compare_heard(
+    heard: Mapping[str, Heard],
+    found: Iterable[Logged],
+    *,
+    deliveries: ArrowTable,
+    entries: Entries,
+    presence: ArrowTable,
+    gaps: Gaps,
+) -> tuple[Received, ...]:
+    """Hold what each device *heard* against what ``deliveries`` and the *entries* of the account say of it."""
+    by_id = {(each.node, each.seq): each for each in found}
+    ids = {each.body_hash: (each.node, each.seq) for each in by_id.values()}
+    delivered, entered = _delivered(deliveries), _entered(entries)
+    departures = _departures(presence)
+    told: list[Received] = []
+    for device in sorted(heard):
+        witness = heard[device]
+        seen = {ids[body_hash] for body_hash in witness.times if body_hash in ids}
+        if len(seen) < len(witness.times):
+            gaps.add(f"{device} received what is not in the log")
+        if witness.unmarked:
+            gaps.add(f"{device} received {witness.unmarked} again that were not marked DUP")
+        confirmed = delivered.get(device, {})
+        ended = departures.get(device, [])
+        for gap in _unseen_gaps(device, seen, confirmed, by_id, ended=ended, is_present=witness.is_present):
+            gaps.add(gap)
+        for node, seq in sorted(seen - confirmed.keys()):
+            if by_id[node, seq].qos == 0:
+                gaps.add(f"{device} received {node}:{seq} at QoS 0, and it is not delivered")
+            elif (node, seq) not in entered.get(device, ()):
+                gaps.add(f"{device} received {node}:{seq}, of which nobody says that it was for it")
+        told.append(
+            Received(
+                device=device,
+                notifications=len(witness.times),
+                again=witness.times.total() - len(witness.times),
+                unseen=len(confirmed.keys() - seen),
+                unconfirmed=len(seen - confirmed.keys()),
+            )
+        )
+    for device in sorted(delivered.keys() - heard.keys()):
+        gaps.add(f"{device} has deliveries, and there is no such device")
+    return tuple(told)
+
+
+def _delivered(deliveries: ArrowTable) -> dict[str, dict[_Id, int]]:
+    """Return by device what was delivered to it, and when, in microseconds."""
+    found: defaultdict[str, dict[_Id, int]] = defaultdict(dict)
+    times = deliveries.column("decided_at").cast("int64").to_pylist()
+    names = ("notification_node", "notification_seq", "device", "outcome")
+    columns = (deliveries.column(name).to_pylist() for name in names)
+    for node, seq, device, outcome, at in zip(*columns, times, strict=True):
+        if device is not None and outcome == _DELIVERED:
+            # Through several sessions it is one copy, and the first receipt is the one of that copy.
+            found[device][node, seq] = min(found[device].get((node, seq), at), at)
+    return found
+
+
+def _entered(entries: Entries) -> dict[str | None, set[_Id]]:
+    """Return by device what else it has an entry for."""
+    found: defaultdict[str | None, set[_Id]] = defaultdict(set)
+    for (node, seq, _), outcomes in entries.devices.items():
+        for device, outcome in outcomes.items():
+            if outcome != _DELIVERED:
+                found[device].add((node, seq))
+    return found
+
+
+def _departures(presence: ArrowTable) -> dict[str, list[int]]:
+    """Return by device when its connections ended, in microseconds and in order; at last the broker ended them."""
+    ended: defaultdict[str, list[int]] = defaultdict(list)
+    times = presence.column("changed_at").cast("int64").to_pylist()
+    columns = (presence.column(name).to_pylist() for name in ("device", "change"))
+    for device, change, at in zip(*columns, times, strict=True):
+        if change == PresenceChange.DISCONNECTED.value:
+            ended[device].append(at)
+    return {device: sorted(moments) for device, moments in ended.items()}
+
+
+def _unseen_gaps(
+    device: str,
+    seen: set[_Id],
+    delivered: Mapping[_Id, int],
+    by_id: Mapping[_Id, Logged],
+    *,
+    ended: list[int],
+    is_present: bool,
+) -> Iterator[str]:
+    """Yield what a device should have seen: at QoS 1 everything, at QoS 0 all but the last of a connection."""
+    once: list[_Once] = []
+    for (node, seq), at in delivered.items():
+        found = by_id.get((node, seq))
+        if found is None:
+            yield f"{node}:{seq} was delivered to {device} and is not in the log"
+        elif found.qos == 0:
+            once.append(_Once(bisect_left(ended, at), seq, (node, seq) in seen))
+        elif (node, seq) not in seen:
+            yield f"{node}:{seq} at QoS {found.qos} was delivered to {device}, which never saw it"
+    last_seen: dict[int, int] = {}
+    for number, seq, is_seen in once:
+        if is_seen:
+            last_seen[number] = max(last_seen.get(number, -1), seq)
+    for number, seq, is_seen in once:
+        if is_seen:
+            continue
+        if seq < last_seen.get(number, -1):
+            yield f"number {seq} at QoS 0 was delivered to {device}, which saw later ones and not this"
+        elif is_present and number >= len(ended) - 1:
+            yield f"number {seq} at QoS 0 was delivered to {device}, which stayed and never saw it"

@@ -1,0 +1,70 @@
+"""``whimbrel demo`` from end to end: a real broker, real devices, Spark, and an account that closes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whimbrel.model.facts import Outcome
+from whimbrel.sim.fleet import FLEET
+
+JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
+_MOST_S = 600.0  # a machine that does much else at the same time
+
+pytestmark = pytest.mark.slow
+
+
+def _environment() -> dict[str, str]:
+    found = dict(os.environ)
+    if "JAVA_HOME" not in found and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
+        found["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
+    return found
+
+
+def _started(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "whimbrel", "demo", *options]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=_environment()
+    )
+
+
+def test_everything_that_was_published_is_accounted_for(tmp_path: Path) -> None:
+    """Per device: delivered, held or ended; what devices say they received is what the pipeline says they did."""
+    with _started("--seconds", "6", "--rate", "120", "--seed", "3", "--keep", str(tmp_path / "kept"), "--json") as demo:
+        out, err = demo.communicate(timeout=_MOST_S)
+    assert demo.returncode == 0, out + err
+    told = json.loads(out)
+    assert told["closes"] is True
+    published, devices = told["published"], told["account"]["devices"]
+    assert published["acknowledged"] > 100
+    assert published["in_log"] == published["acknowledged"] + published["once"] + published["arrived"]
+    assert {each["device"] for each in devices} - {None} <= {device.name for device in FLEET.listening()}
+    delivered = sum(each["delivered"] for each in devices)
+    unseen, unconfirmed = (sum(each[name] for each in told["devices"]) for name in ("unseen", "unconfirmed"))
+    # A device of the fleet is in one session that listens, so a notification is delivered to it once at most.
+    assert sum(each["notifications"] for each in told["devices"]) == delivered - unseen + unconfirmed
+    names = [outcome.value.replace(" ", "_") for outcome in Outcome]
+    assert sum(each["held"] + sum(each[name] for name in names) for each in devices) >= told["account"]["wanted"] > 100
+    assert (tmp_path / "kept" / "tables" / "deliveries").exists()
+    assert "devices here" in err
+
+
+def test_ctrl_c_ends_it_early_with_the_account() -> None:
+    """Whoever has seen enough still learns what became of everything; in a pipe a page is lines."""
+    with _started("--seconds", "3600") as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if " busy; " in line and "published 0" not in line:
+                break
+        demo.send_signal(signal.SIGINT)
+        out, err = demo.communicate(timeout=_MOST_S)
+    assert demo.returncode == 0, out + err
+    assert "the account closes: everything that matched has one outcome, or is held" in out
+    assert "\x1b" not in out
+    assert err == ""
