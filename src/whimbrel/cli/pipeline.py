@@ -212,7 +212,12 @@ def run(
             master=master,
             as_json=as_json,
         )
-        options = {"tables": tuple(wanted), "window_us": window_us, "nodes": nodes, "slots_per_node": slots}
+        options = {
+            "tables": () if tables is None else tuple(wanted),
+            "window_us": window_us,
+            "nodes": nodes,
+            "slots_per_node": slots,
+        }
         options |= {"sample_bytes": sample_bytes, "lateness_us": lateness_us, "assume_receipts": assume_receipts}
         if facts_per_batch is not None:
             options["facts_per_batch"] = facts_per_batch

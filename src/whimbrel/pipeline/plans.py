@@ -7,7 +7,7 @@ with another is refused.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ class Plan:
 class StreamPlan(Plan):
     """What a stream needs to know; but for the last, it is the same for all its batches."""
 
-    tables: tuple[str, ...] = field(default=TABLES_MADE)
+    tables: tuple[str, ...] = ()
+    """Which tables; none: those that the stream began with, and all for one that begins."""
     assume_receipts: bool = False
     """Whether what is handed over counts as received: for logs that were made or imported, not for a broker's."""
     lateness_us: int = 24 * _HOUR_US
@@ -63,8 +64,8 @@ class StreamPlan(Plan):
     def __post_init__(self) -> None:
         Plan.__post_init__(self)
         unknown = [name for name in self.tables if name not in TABLES_MADE]
-        if unknown or not self.tables:
-            raise InvalidValueError("table", ", ".join(unknown) or "none", ", ".join(TABLES_MADE))
+        if unknown:
+            raise InvalidValueError("table", ", ".join(unknown), ", ".join(TABLES_MADE))
         whole("lateness_us", self.lateness_us, 0, INT64_MAX)
         whole("facts_per_batch", self.facts_per_batch, 1, INT64_MAX)
 
@@ -72,15 +73,18 @@ class StreamPlan(Plan):
 def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
     """Return *plan* if the stream at *path* began with it, or begins now; else say what differs."""
     if not path.exists():
+        plan = replace(plan, tables=plan.tables or TABLES_MADE)
         put(path, json.dumps({"format": FORMAT, **_written(plan)}, indent=2).encode())
         return plan
-    begun, asked = _completed(_read(path), _written(StreamPlan())), _written(plan)
+    begun = _completed(_read(path), _written(StreamPlan(tables=TABLES_MADE)))
+    plan = replace(plan, tables=plan.tables or tuple(begun["tables"]))
+    asked = _written(plan)
     differing = [name for name in asked if begun[name] != asked[name]]
     if differing:
         told = ", ".join(f"{name} {asked[name]}" for name in differing)
         allowed = ", ".join(f"{name} {begun[name]}" for name in differing)
         raise InvalidValueError(f"plan of the stream in {path.parent.parent}", told, f"{allowed}, or another folder")
-    return replace(plan)
+    return plan
 
 
 def _written(plan: StreamPlan) -> dict[str, Any]:

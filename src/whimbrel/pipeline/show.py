@@ -58,7 +58,8 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
         )
         raise InvalidValueError(f"table in {out}", table, ", ".join(there) or "none: there are no tables")
     # Where a stream goes on writing, the folder is a link to the files of one moment: it is followed once.
-    source = pads.dataset(folder.resolve(), format="parquet", partitioning="hive")
+    # Files of an older Whimbrel lack the newest columns; with a schema these are null.
+    source = pads.dataset(folder.resolve(), schema=TABLES[table].schema, format="parquet", partitioning=None)
     if table in _LARGEST:
         rows = source.to_table(columns=TABLES[table].schema.names)
         return rows.sort_by([(_LARGEST[table], "descending"), ("subject", "ascending")]).slice(0, limit)

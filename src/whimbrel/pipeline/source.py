@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -209,8 +210,19 @@ def read_span(
 
 def first_number(directory: Path, node: str) -> int:
     """Return the first number of a node's log that is there: what came before it may have been cut (``retention``)."""
-    firsts = [part.first for table in TIMES for part in parts(directory, table) if part.node == node]
-    return min([*firsts, *(first for first, _ in segments(directory, node))], default=0)
+    settled = _settled_seq(directory, node)
+    oldest = [own[0] for table in TIMES if (own := _parts_up_to(directory, table, node, settled))]
+    # A segment whose facts are exported does not count: they are read from Parquet, and that may have been cut.
+    return min(map(_least_number, oldest), default=0 if settled == INT64_MAX else settled + 1)
+
+
+def _least_number(part: Part) -> int:
+    """Return the first number in a part; its name says that of an export, of which this may be a later day."""
+    found = pq.read_metadata(part.path)
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    told = [each.statistics for each in columns if each.path_in_schema == "seq"]
+    return min((each.min for each in told if each is not None and each.has_min_max), default=part.first)
 
 
 def _top(at: Snapshot, node: str) -> int:

@@ -1,0 +1,211 @@
+"""Older and newer: files that lack the newest columns, and logs of which the beginning is gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from random_logs import random_log
+from rich.console import Console
+
+from whimbrel.hold.retention import Retention
+from whimbrel.log.export import export
+from whimbrel.log.layout import all_parts
+from whimbrel.log.retention import retain
+from whimbrel.log.writer import LogWriter
+from whimbrel.model.facts import Fact, InterestChanged, PresenceChanged
+from whimbrel.model.notification import Notification
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.jobs import run
+from whimbrel.pipeline.outputs import Keep, Output, read
+from whimbrel.pipeline.plans import Plan, StreamPlan
+from whimbrel.pipeline.show import drawn, head
+from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.stream import LostLogError, Stream
+
+NODE, FACTS, HALF = "n", 120, 60
+RETENTION = Retention(ttl_us=30, max_held=3)
+NEWEST = {
+    "publications": {"properties", "packet_id", "deadline_at"},
+    "interests": {"qos", "no_local", "retain_as_published", "identifier"},
+    "presence": {"packet_id", "session_expiry_us", "sent_seq"},
+    "receipts": {"via"},
+}
+"""Columns that came later than their tables."""
+
+
+def without_the_newest(fact: Fact) -> Fact:
+    """Return *fact* as an older Whimbrel would have written it."""
+    match fact:
+        case Notification():
+            return replace(fact, properties=b"", packet_id=None, deadline_at=None)
+        case InterestChanged():
+            plain = replace(fact.subscription, qos=None, no_local=False, retain_as_published=False, identifier=None)
+            return replace(fact, subscription=plain)
+        case PresenceChanged():
+            return replace(fact, sent_seq=None, session_expiry_us=None)
+        case _:
+            return fact
+
+
+def write(directory: Path, facts: list[Fact]) -> None:
+    """Append to the log of the node."""
+    with LogWriter(directory, NODE) as log:
+        for fact in facts:
+            log.append(fact)
+
+
+def age(directory: Path) -> None:
+    """Take the newest columns out of all parts."""
+    for table, names in NEWEST.items():
+        for part in all_parts(directory, table):
+            rows = pq.read_table(part.path, partitioning=None)
+            pq.write_table(rows.drop_columns(sorted(names & set(rows.column_names))), part.path)
+            assert not names & set(pq.read_schema(part.path).names)
+
+
+def outcomes(out: Path) -> Counter[tuple[Any, ...]]:
+    """Return what became of what, for whom and when."""
+    rows = read(out, "deliveries")
+    columns = [rows.column(name) for name in ("notification_seq", "session", "device", "outcome", "subject")]
+    columns += [rows.column(name).cast(pa.int64()) for name in ("decided_at", "deadline_at", "lapses_at")]
+    return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def test_a_log_that_began_before_the_newest_columns_is_read_as_ever(spark: SparkSession, tmp_path: Path) -> None:
+    """Older parts, newer ones and the tail of the segments: as batch and as stream what the facts themselves give."""
+    facts = random_log(Random(4), NODE, facts=FACTS, has_receipts=True)
+    facts[:HALF] = map(without_the_newest, facts[:HALF])
+    log = tmp_path / "log"
+    write(log, facts[:HALF])
+    export(log, NODE, closed_only=False)
+    age(log)
+    write(log, facts[HALF:100])
+    export(log, NODE, closed_only=False)
+    write(log, facts[100:])
+    made = SingleProcess(retention=RETENTION, assume_receipts=False).run(facts).deliveries
+    wanted = Counter(
+        (e.seq, e.session, e.device, e.outcome.value, e.subject, e.decided_at, e.deadline_at, e.lapses_at) for e in made
+    )
+    run(spark, log=log, out=tmp_path / "batch", tables=("deliveries",), plan=Plan(retention=RETENTION))
+    assert outcomes(tmp_path / "batch") == wanted
+    plan = StreamPlan(retention=RETENTION, tables=("deliveries",))
+    stream = Stream(spark, log=log, out=tmp_path / "stream", plan=plan)
+    for span in ((0, 40), (41, 90), (91, FACTS)):
+        stream.take({NODE: span})
+    stream.close()
+    assert outcomes(tmp_path / "stream") == wanted
+    assert len(wanted) > HALF
+
+
+# -- tables that an older stream began -------------------------------------------------------------------------------
+
+
+def a_delivery(seq: int) -> dict[str, Any]:
+    """Return a row of ``deliveries``."""
+    given = {"published_at": seq, "subject": "a/b", "deadline_at": 99, "session": "s", "device": "d", "decided_at": seq}
+    known = {"notification_node": NODE, "notification_seq": seq, "subscriptions": [], "outcome": "delivered"}
+    return given | known
+
+
+def deliveries(*seqs: int) -> Any:
+    """Return rows of ``deliveries``."""
+    return pa.Table.from_pylist([a_delivery(seq) for seq in seqs], schema=TABLES["deliveries"].schema)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Output:
+    """Return a table whose first files lack columns that came later."""
+    output = Output(tmp_path, "deliveries", keep=Keep(together=2))
+    for batch in range(3):
+        output.add(batch, deliveries(batch))
+    for file in output.files()[:2]:
+        pq.write_table(pq.read_table(file.path).drop_columns(["subject", "deadline_at"]), file.path)
+    output.add(3, deliveries(3))
+    return output
+
+
+def subjects(table: Any) -> dict[int, str | None]:
+    """Return the subject of each notification."""
+    return dict(zip(table.column("notification_seq").to_pylist(), table.column("subject").to_pylist(), strict=True))
+
+
+WANTED = {0: None, 1: None, 2: "a/b", 3: "a/b"}
+
+
+def test_what_an_older_stream_did_not_write_is_null(begun: Output, tmp_path: Path) -> None:
+    """Its tables are read, added to and put together; no row is lost and none is made up."""
+    assert subjects(read(tmp_path, "deliveries")) == subjects(begun.rows()) == WANTED
+    assert begun.compact() == 4
+    assert subjects(read(tmp_path, "deliveries")) == WANTED
+    begun.add(4, deliveries(4))
+    found = read(tmp_path, "deliveries")
+    assert subjects(found) == WANTED | {4: "a/b"}
+    assert found.schema.equals(TABLES["deliveries"].schema)
+    assert Counter(found.column("deadline_at").is_null().to_pylist()) == {True: 2, False: 3}
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_it_is_shown_as_well(begun: Output, tmp_path: Path, *, is_compacted: bool) -> None:
+    """People look at tables while they are being taken over."""
+    if is_compacted:
+        begun.compact()
+    rows = head(tmp_path, "deliveries", limit=9)
+    assert subjects(rows) == WANTED
+    console = Console(width=240, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn("deliveries", rows))
+    assert capture.get().count("a/b") == 2
+
+
+# -- logs whose beginning is gone ------------------------------------------------------------------------------------
+
+DAY_US = 86_400_000_000
+START = 1_767_571_200_000_000  # 2026-01-05
+
+
+def days(count: int) -> list[Fact]:
+    """Return ten publications a day."""
+    return [
+        Notification(node=NODE, seq=seq, published_at=START + (seq - 1) * DAY_US // 10, subject="a")
+        for seq in range(1, 10 * count + 1)
+    ]
+
+
+@pytest.mark.parametrize("is_one_part", [False, True], ids=["a part a day", "a segment of days"])
+def test_a_log_that_was_cut_before_it_was_read_is_refused(
+    spark: SparkSession, tmp_path: Path, *, is_one_part: bool
+) -> None:
+    """A table with a hole in it would look like one without."""
+    facts = days(3)
+    for first in range(0, 30, 30 if is_one_part else 10):
+        write(tmp_path / "log", facts[first : first + (30 if is_one_part else 10)])
+        export(tmp_path / "log", NODE, closed_only=False)
+    plan = StreamPlan(tables=("popularity",))
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=plan)
+    stream.take({NODE: (0, 5)})
+    retain(tmp_path / "log", before=date(2026, 1, 6), now=START + 3 * DAY_US)
+    with pytest.raises(LostLogError, match="log of n: number 6 is not there any more, and was not read yet"):
+        stream.take({NODE: (6, 30)})
+    assert sum(read(tmp_path / "out", "popularity").column("publications").to_pylist()) == 5
+    stream.close()
+
+
+def test_a_log_that_was_cut_after_it_was_read_is_not(spark: SparkSession, tmp_path: Path) -> None:
+    """That is what retention is for."""
+    write(tmp_path / "log", days(3))
+    export(tmp_path / "log", NODE, closed_only=False)
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("popularity",)))
+    stream.take({NODE: (0, 10)})
+    retain(tmp_path / "log", before=date(2026, 1, 6), now=START + 3 * DAY_US)
+    stream.take({NODE: (11, 30)})
+    assert sum(read(tmp_path / "out", "popularity").column("publications").to_pylist()) == 30
+    stream.close()

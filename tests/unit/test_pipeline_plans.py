@@ -1,0 +1,158 @@
+"""Plans of streams: written down once, and nobody goes on with another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.retention import Retention
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.plans import FORMAT, Plan, StreamPlan, settled_plan
+
+PLAN = StreamPlan(tables=("deliveries", "latency"), window_us=5, retention=Retention(ttl_us=7, max_held=3))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a stream keeps its plan."""
+    (tmp_path / "out" / "_stream").mkdir(parents=True)
+    return tmp_path / "out" / "_stream" / "plan.json"
+
+
+def rewrite(path: Path, **changed: object) -> None:
+    """Change what was written; None takes a field out."""
+    found = json.loads(path.read_text(encoding="utf-8")) | changed
+    path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}), encoding="utf-8")
+
+
+def test_a_stream_goes_on_with_the_plan_it_began_with(path: Path) -> None:
+    """And nothing is left beside the file."""
+    assert settled_plan(path, PLAN) == settled_plan(path, PLAN) == PLAN
+    assert [each.name for each in path.parent.iterdir()] == ["plan.json"]
+    assert json.loads(path.read_text(encoding="utf-8"))["format"] == FORMAT
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found", "allowed"),
+    [
+        ("window_us", 6, "window_us 6", "window_us 5"),
+        ("tables", ("deliveries",), "tables ['deliveries']", "tables ['deliveries', 'latency']"),
+        ("retention", Retention(ttl_us=8, max_held=3), "'ttl_us': 8", "'ttl_us': 7"),
+        ("assume_receipts", True, "assume_receipts True", "assume_receipts False"),
+        ("lateness_us", 0, "lateness_us 0", "lateness_us 86400000000"),
+        ("horizon_us", 1, "horizon_us 1'", "horizon_us 604800000000"),
+        ("nodes", 1, "nodes 1'", "nodes 100"),
+        ("slots_per_node", 1, "slots_per_node 1'", "slots_per_node 10"),
+        ("sample_bytes", 1, "sample_bytes 1'", "sample_bytes 100"),
+    ],
+)
+def test_another_plan_is_refused_by_what_differs(path: Path, name: str, value: Any, found: str, allowed: str) -> None:
+    """Tables would mean one thing in their first half and another in their second."""
+    settled_plan(path, PLAN)
+    with pytest.raises(InvalidValueError) as told:
+        settled_plan(path, replace(PLAN, **{name: value}))
+    text = str(told.value)
+    assert text.startswith(f"plan of the stream in {path.parent.parent}: found ")
+    assert text.endswith(", or another folder")
+    assert found in text
+    assert allowed in text
+    others = {"window_us", "nodes", "tables", "lateness_us"} - {name}
+    assert not any(other in text for other in others)
+    assert settled_plan(path, PLAN) == PLAN
+
+
+def test_every_field_but_the_size_of_batches_is_settled(path: Path) -> None:
+    """How much is read at once changes no table; a field that is new here must be thought of in the test above."""
+    settled_plan(path, PLAN)
+    larger = replace(PLAN, facts_per_batch=7)
+    assert settled_plan(path, larger) == larger
+    written = set(json.loads(path.read_text(encoding="utf-8")))
+    assert {"format", *StreamPlan.__dataclass_fields__} - written == {"facts_per_batch"}
+
+
+@pytest.mark.parametrize("name", ["window_us", "lateness_us", "horizon_us", "assume_receipts", "tables"])
+def test_what_an_older_whimbrel_did_not_write_is_as_the_default(path: Path, name: str) -> None:
+    """It worked as if the field had been there, with the value that is the default now."""
+    plan = replace(PLAN, window_us=StreamPlan().window_us, tables=TABLES_MADE)
+    settled_plan(path, plan)
+    rewrite(path, **{name: None})
+    assert settled_plan(path, plan) == plan
+    with pytest.raises(InvalidValueError, match=f"found .{name} "):
+        settled_plan(path, replace(plan, **{name: {"tables": ("matches",), "assume_receipts": True}.get(name, 9)}))  # type: ignore[arg-type]  # each its own
+
+
+def test_so_is_a_part_of_the_retention_that_was_not_written(path: Path) -> None:
+    """A field within a field is a field."""
+    plan = StreamPlan(tables=TABLES_MADE, retention=Retention(ttl_us=7))
+    settled_plan(path, plan)
+    rewrite(path, retention={"ttl_us": 7})
+    assert settled_plan(path, plan) == plan
+    with pytest.raises(InvalidValueError, match="retention"):
+        settled_plan(path, StreamPlan(retention=Retention(ttl_us=7, max_held=3)))
+
+
+def test_what_a_newer_whimbrel_wrote_is_refused(path: Path) -> None:
+    """We do not know what it remembers."""
+    settled_plan(path, PLAN)
+    rewrite(path, format=FORMAT + 1)
+    with pytest.raises(InvalidValueError, match=f"found {FORMAT + 1}, allowed is 1 to {FORMAT}; use a newer Whimbrel"):
+        settled_plan(path, PLAN)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "{}", '"format"', '{"window_us": 5}', "\ud800", "[" * 99_999]
+)
+def test_what_is_no_plan_is_refused(path: Path, text: str) -> None:
+    """With where it is and what to do; it is left alone."""
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(
+        InvalidValueError, match=r"plan\.json: found 'no plan of a stream', allowed is .* start it anew"
+    ):
+        settled_plan(path, PLAN)
+    assert path.read_bytes() == text.encode(errors="surrogatepass")
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", 1.5, True])
+def test_a_format_that_never_was_is_refused(path: Path, version: object) -> None:
+    """A number from one on."""
+    settled_plan(path, PLAN)
+    rewrite(path, format=version)
+    with pytest.raises(InvalidValueError, match=f"allowed is 1 to {FORMAT}"):
+        settled_plan(path, PLAN)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window_us": 0},
+        {"horizon_us": 0},
+        {"nodes": 0},
+        {"slots_per_node": 0},
+        {"sample_bytes": 0},
+        {"lateness_us": -1},
+        {"facts_per_batch": 0},
+        {"tables": ("deliveries", "publications")},
+    ],
+)
+def test_what_makes_no_sense_is_no_plan(wrong: dict[str, Any]) -> None:
+    """Before a folder is made for it."""
+    with pytest.raises(InvalidValueError):
+        StreamPlan(**wrong)
+    if next(iter(wrong)) in Plan.__dataclass_fields__:
+        with pytest.raises(InvalidValueError):
+            Plan(**wrong)
+
+
+def test_who_names_no_tables_goes_on_with_those_that_were_begun(tmp_path: Path) -> None:
+    """A newer Whimbrel that makes more tables takes a stream over as it is; one that begins makes all."""
+    path = tmp_path / "_stream" / "plan.json"
+    path.parent.mkdir()
+    assert settled_plan(path, StreamPlan()).tables == TABLES_MADE
+    path.unlink()
+    assert settled_plan(path, StreamPlan(tables=("latency",))).tables == ("latency",)
+    assert settled_plan(path, StreamPlan()).tables == ("latency",)
