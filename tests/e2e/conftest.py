@@ -28,7 +28,7 @@ def spark() -> Iterator[SparkSession]:
     if "JAVA_HOME" not in os.environ and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
         os.environ["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     is_ours = SparkSession.getActiveSession() is None
-    session = local_session(master="local[2]", memory="1g", partitions=2)
+    session = local_session(master="local[2]", memory="1g", partitions=2, is_light=True)
     yield session
     if is_ours:
         session.stop()

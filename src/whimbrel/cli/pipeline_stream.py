@@ -60,7 +60,7 @@ def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> N
         os.nice(shell.nice)  # what this process starts inherits it: Java, and its workers
     # It would print pages for every failure, of which we print a sentence.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    with _Signals() as signals, session(shell.master) as spark:
+    with _Signals() as signals, session(shell.master, is_light=True) as spark:
         signals.listen()  # again, because Spark listens to Ctrl-C itself
         _run(spark, log, out, plan, shell, signals)
 

@@ -22,8 +22,8 @@ __all__ = ["session", "watched"]
 
 
 @contextmanager
-def session(master: str | None) -> Iterator[SparkSession]:
-    """Start Spark for one command, and turn its failures into one sentence."""
+def session(master: str | None, *, is_light: bool = False) -> Iterator[SparkSession]:
+    """Start Spark for one command, *is_light* for a stream, and turn its failures into one sentence."""
     console = Console(stderr=True)
     with console.status("Starting Spark …") if console.is_terminal else _nothing():
         try:
@@ -34,7 +34,7 @@ def session(master: str | None) -> Iterator[SparkSession]:
         from pyspark.sql import SparkSession
 
         is_ours = SparkSession.getActiveSession() is None
-        spark = local_session(master=master)
+        spark = local_session(master=master, is_light=is_light)
     try:
         with clear_errors():
             yield spark

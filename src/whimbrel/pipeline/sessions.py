@@ -54,6 +54,9 @@ _OURS = re.compile(r"^(?:whimbrel\.[\w.]+Error): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?!(?:java|org|py4j|scala)\.)([\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a traceback of Python, and no line of Java's."""
 _CONNECT = "sc://"
+_LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Without the second compiler, which would work for minutes on what runs for moments: the first batch of a stream takes
+half of the time, and the later ones two thirds."""
 _CONNECT_PORT = 15_002
 
 
@@ -99,11 +102,13 @@ def local_session(
     memory: str | None = None,
     partitions: int | None = None,
     has_ui: bool = False,
+    is_light: bool = False,
 ) -> SparkSession:
     """Return the active session, or a quiet one on *master*: by default this machine with all of its cores.
 
     *memory* is the driver's (``4g``), by default half of the machine's; *partitions* are those of a shuffle. A *master*
-    that begins with ``sc://`` is a server of Spark Connect.
+    that begins with ``sc://`` is a server of Spark Connect. With *is_light* Java is set up for many small jobs, as a
+    stream has them, and for company on the machine.
     """
     found = SparkSession.getActiveSession()
     if found is not None:
@@ -117,6 +122,8 @@ def local_session(
     os.environ.setdefault("NUMBA_CACHE_DIR", cache)  # local workers inherit it by way of Java
     conf = SparkConf().setAll(list(_settings(master, app=app, memory=memory, has_ui=has_ui).items()))
     conf.set("spark.executorEnv.NUMBA_CACHE_DIR", cache)
+    if is_light:
+        conf.set("spark.driver.extraJavaOptions", _LIGHT_JAVA)
     if partitions is not None or is_local(master):
         # Spark's 200 are for clusters: here each would be a task of milliseconds that takes ten to start.
         conf.set("spark.sql.shuffle.partitions", str(partitions or 2 * (os.cpu_count() or 1)))
@@ -212,6 +219,8 @@ def _settings(master: str, *, app: str, memory: str | None, has_ui: bool) -> dic
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Rows that come from here stay Arrow; Spark would make them a part of the plan, and judge them row by row.
+        "spark.sql.execution.arrow.localRelationThreshold": "0",
         # Recording where in Python each column was made takes longer than making it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Times in our tables are microseconds; Spark would write Impala's int96.

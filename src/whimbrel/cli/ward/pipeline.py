@@ -98,7 +98,9 @@ class WardPipeline:
             from whimbrel.pipeline.sessions import clear_errors, local_session
 
             with clear_errors():
-                spark = local_session(master=_MASTER, app="whimbrel demo", memory=_MEMORY, partitions=_PARTITIONS)
+                spark = local_session(
+                    master=_MASTER, app="whimbrel demo", memory=_MEMORY, partitions=_PARTITIONS, is_light=True
+                )
                 try:
                     self._ledger = self._work(spark)
                 finally:
