@@ -359,7 +359,7 @@ class Stream:
         standings = self._all_standings()
         return Taken(
             batch=batch,
-            facts=sum(last - first + 1 for first, last in spans.values()),
+            facts=sum(last - max(first, 1) + 1 for first, last in spans.values()),  # numbers begin with 1
             rows={table: made.count(table) for table in self.plan.tables},
             applied={each.node: each.applied for each in standings},
             newest_at=max((each.last_at for each in standings if each.last_at is not None), default=0),
