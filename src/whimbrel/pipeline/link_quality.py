@@ -20,7 +20,7 @@ from whimbrel.pipeline.schemas import SCHEMAS
 
 __all__ = ["SILENCE_US", "Links", "link_quality"]
 
-SILENCE_US = 30 * 24 * 3_600 * 1_000_000
+SILENCE_US = 7 * 24 * 3_600 * 1_000_000
 
 _REPORT = ("node", "seq", "device", "reported_at", "received", "sent")
 

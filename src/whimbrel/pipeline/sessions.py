@@ -113,7 +113,8 @@ def local_session(
     found = SparkSession.getActiveSession()
     if found is not None:
         return found
-    master = master or "local[*]"
+    # Only with a number behind the comma does Spark, on this machine, try again what a worker did not survive.
+    master = master or ("local[*,4]" if is_light else "local[*]")
     if master.startswith(_CONNECT):
         return _connected(master, partitions=partitions)
     cache = _numba_cache(master)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # pyspark takes a second to load, in the thread
 
 __all__ = ["Ledger", "WardPipeline"]
 
-_MASTER, _MEMORY, _PARTITIONS = "local[2]", "1g", 2
+_MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
 _EVERY = "2 seconds"
 _WINDOW_US = 10_000_000
 _NODES, _SLOTS = 40, 4

@@ -1,0 +1,92 @@
+"""The pipeline as a stream: what it remembers over a month, beside a broker under load, and what it survives.
+
+    python bench/bench_stream.py [--part month|live|kills] [--quick]
+
+runs one part and prints it; ``bench/run.py stream`` runs all, and keeps the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from measure import Check, Report, in_fresh_process, show
+from month import MonthSizes
+from stream_live import LiveSizes, live
+from stream_month import month
+from stream_soak import LOCAL, STANDALONE, soak
+
+__all__ = ["run"]
+
+_SEED = 47
+MONTH, LIVE, KILLS = PARTS = ("month", "live", "kills")
+_QUICK_MONTH = MonthSizes(days=5, publications_per_day=60, visitors_per_day=12, residents=6)
+_QUICK_LIVE = LiveSizes(rate=200, alone_s=2, beside_s=4)
+
+
+def run(*, quick: bool, parts: Sequence[str] = PARTS) -> Report:
+    """Measure *parts*; *quick* only proves that they run and that the results are right."""
+    report = Report("stream", packages=("whimbrel", "pyspark", "pyarrow"))
+    for part in parts:
+        with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
+            if part == MONTH:
+                _measure_month(report, Path(name), quick=quick)
+            elif part == LIVE:
+                _measure_live(report, Path(name), quick=quick)
+            else:
+                _measure_kills(report, quick=quick)
+    return report
+
+
+def _measure_month(report: Report, folder: Path, *, quick: bool) -> None:
+    found = in_fresh_process(month, folder, _QUICK_MONTH if quick else MonthSizes(), seed=_SEED)
+    report.grids.append(found.grid())
+    report.figures += found.figures()
+    report.checks += found.checks(is_full=not quick)
+    report.notes += [
+        "Month: a made-up ward on two nodes (bench/month.py); half of one node's log is Parquet.",
+        "Month: devices come every day, or once and their sessions expire; subjects of one day; busy hours.",
+        "Month: remembered counts sessions, subscriptions, notifications held, links and windows of both nodes.",
+    ]
+
+
+def _measure_live(report: Report, folder: Path, *, quick: bool) -> None:
+    found = live(folder, _QUICK_LIVE if quick else LiveSizes())
+    report.grids.append(found.grid())
+    report.figures += found.figures()
+    report.checks += found.checks(is_full=not quick)
+    report.notes += [
+        "Live: 10 publishers to 10 subscribers, 50 subjects, JSON of 60 bytes, QoS 1, sessions that stay.",
+        "Live: the load is a process of its own on the same cores, and so is the stream (nice 10).",
+        "Live: every publication is two facts of the log, itself and its receipt.",
+    ]
+
+
+def _measure_kills(report: Report, *, quick: bool) -> None:
+    for master in (LOCAL,) if quick else (LOCAL, STANDALONE):
+        found = soak(kills=1 if quick else 20, master=master, seed=_SEED)
+        violations = found["violations"]
+        assert isinstance(violations, list)
+        claim = f"kills, {master}: {found['kills']} in {found['batches']} batches, hit {found['hit']}: no row differs"
+        report.checks.append(Check("; ".join((claim, *violations[:3])), not violations))
+    report.notes.append("Kills: SIGKILL of everything or of workers alone (tests/e2e/stream_kills.py).")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", choices=PARTS, action="append", help="which part; all without")
+    parser.add_argument("--quick", action="store_true", help="small sizes: results are checked, times mean little")
+    options = parser.parse_args(arguments)
+    report = run(quick=options.quick, parts=options.part or PARTS)
+    show(report, Console())
+    return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""A stream that is killed: whatever moment it was, its tables are those of one that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tests.e2e.stream_kills import REMEMBERING, WORKERS, WRITING, differences, kill_stream
+
+
+def test_kill_9_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Workers alone, then everything among the tables and among the states: no gap, no row twice, in any table."""
+    killed = kill_stream(tmp_path, [WORKERS, WRITING, REMEMBERING], seed=7, facts=1_000)
+    assert len(killed.kills) == 3
+    assert killed.facts > 100
+    assert differences(spark, tmp_path) == []
