@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.e2e.stream_kills import REMEMBERING, WORKERS, WRITING, differences, kill_stream
+from tests.e2e.stream_kills import WORKERS, WRITING, differences, kill_stream
 
 
 def test_kill_9_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    """Workers alone, then everything among the tables and among the states: no gap, no row twice, in any table."""
-    killed = kill_stream(tmp_path, [WORKERS, WRITING, REMEMBERING], seed=7, facts=1_000)
-    assert len(killed.kills) == 3
+    """Workers alone, then everything while tables are written: no gap, no row twice, in any table.
+
+    ``bench/stream_soak.py`` kills twenty times, at other moments too, and on a cluster.
+    """
+    killed = kill_stream(tmp_path, [WORKERS, WRITING], seed=7, facts=600)
+    assert len(killed.kills) == 2
     assert killed.facts > 100
-    assert differences(spark, tmp_path) == []
+    assert differences(spark, tmp_path, is_quick=True) == []
