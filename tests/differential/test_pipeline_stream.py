@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import random_log
@@ -97,8 +98,9 @@ def _write(folder: Path, logs: dict[str, list[Fact]], random: Random) -> None:
         split = random.randrange(len(facts))
         for number, fact in enumerate(facts):
             if number == split:
-                log.sync()
-                export(folder, node)
+                log.settle()
+                exported = export(folder, node, closed_only=False)
+                assert exported.last_seq == fact.seq - 1
             log.append(fact)
         log.sync()
         log.close()
@@ -243,3 +245,29 @@ def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path,
     with pytest.raises(LostStateError, match="start the stream anew"):
         stream.take({"node0": (50, 60)})
     stream.close()
+
+
+def test_what_cannot_be_read_is_told_as_the_batch_job_tells_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Parquet may have been written by others: a row that breaks the contract is a dead letter, and no notification."""
+    facts = random_log(Random(11), "n", facts=120, has_receipts=True)
+    _write(tmp_path / "log", {"n": facts}, Random(0))
+    export(tmp_path / "log", "n")
+    for table, column, wrong in (("publications", "qos", 7), ("receipts", "outcome", "mislaid")):
+        path = min(
+            (tmp_path / "log" / table).rglob("*.parquet"), key=lambda each: int(each.stem.split("-")[1])
+        )  # the oldest: when the last fact came is not what this is about
+        rows = pq.read_table(path, partitioning=None)
+        values = [wrong, *rows.column(column).to_pylist()[1:]]
+        place = rows.schema.get_field_index(column)
+        pq.write_table(
+            rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type)), path
+        )
+    tables = ("deliveries", "dead_letters")
+    run(spark, log=tmp_path / "log", out=tmp_path / "batch", plan=Plan(**OPTIONS), tables=tables)
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
+    for spans in _cuts(Random(1), {"n": facts}):
+        stream.take(spans)
+    stream.close()
+    assert len(_rows(tmp_path / "batch", "dead_letters")) == 2
+    for table in tables:
+        assert _rows(tmp_path / "out", table) == _rows(tmp_path / "batch", table), table
