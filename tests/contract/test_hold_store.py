@@ -172,6 +172,13 @@ def test_a_file_that_is_opened_again_is_as_it_was(tmp_path: Path) -> None:
         assert list(store.rows()) == list(ROWS.items())
 
 
+@pytest.mark.parametrize(("is_synced", "level"), [(False, 1), (True, 2)])
+def test_commits_are_synced_for_whoever_asks_for_it(tmp_path: Path, *, is_synced: bool, level: int) -> None:
+    """A stream has several stores, of which none may be ahead of another after a power failure."""
+    with closing(SqliteStore(tmp_path / "hold", is_synced=is_synced)) as store:
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     """An older Whimbrel must not guess; the user learns both ways out."""
     with closing(sqlite3.connect(_file(tmp_path / "hold"))) as connection, connection:

@@ -306,7 +306,7 @@ class Stream:
         if node not in self._standings:
             self._standings[node] = Standing(
                 node,
-                SqliteStore(self.folder / "state" / f"{node}.sqlite"),
+                SqliteStore(self.folder / "state" / f"{node}.sqlite", is_synced=True),
                 retention=self.plan.retention,
                 assume_receipts=self.plan.assume_receipts,
             )
@@ -318,7 +318,7 @@ class Stream:
     @property
     def _of_time(self) -> Windows:
         if self._windows is None:
-            store = SqliteStore(self.folder / "state" / "$windows.sqlite")  # no node is called so
+            store = SqliteStore(self.folder / "state" / "$windows.sqlite", is_synced=True)  # no node is called so
             self._windows = Windows(store, window_us=self.plan.window_us, horizon_us=self.plan.horizon_us)
         return self._windows
 
@@ -364,7 +364,7 @@ class Stream:
             applied={each.node: each.applied for each in standings},
             newest_at=max((each.last_at for each in standings if each.last_at is not None), default=0),
             state=sum(each.size for each in standings) + self._of_time.size,
-            state_bytes=sum(path.stat().st_size for path in (self.folder / "state").iterdir()),
+            state_bytes=sum(_size(path) for path in (self.folder / "state").iterdir()),
             took_s=took_s,
             notes=tuple(made.notes),
         )
@@ -454,3 +454,10 @@ def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table
         for each in late
     ]
     return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # SQLite has files that come and go
+        return 0

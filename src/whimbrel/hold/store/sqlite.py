@@ -1,7 +1,8 @@
 """The store in a file of SQLite: a broker that starts again reads rows, not the whole log.
 
 Rule: ``synchronous=NORMAL`` is enough, because the log is the truth. In WAL mode a commit is whole or absent, whatever
-happens; after a power failure the last commits may be absent, ``applied`` says how many, and the log has them.
+happens; after a power failure the last commits may be absent, ``applied`` says how many, and the log has them. Whoever
+keeps several stores that must not fall behind each other has each commit synced.
 Rule: a row carries its CRC-32, because SQLite checks the structure of its pages and not what stands in them.
 Rule: a file that is not ours is refused and left alone, never overwritten.
 """
@@ -50,10 +51,10 @@ _PRIMARY_CODE = 0xFF
 
 
 class SqliteStore:
-    """One file, one writer."""
+    """One file, one writer; *is_synced*: a commit that has returned survives a power failure."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, is_synced: bool = False) -> None:
+        self._path, self._is_synced = path, is_synced
         with self._translated():
             # The broker may open it in one thread and commit in another; never in two at a time.
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -67,7 +68,7 @@ class SqliteStore:
 
     def _open(self) -> None:
         execute = self._connection.execute
-        execute("PRAGMA synchronous=NORMAL")
+        execute(f"PRAGMA synchronous={'FULL' if self._is_synced else 'NORMAL'}")
         names = {name for (name,) in execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         pages = execute("PRAGMA page_count").fetchone()[0]
         # A file of one page without tables is what is left if the making of it was interrupted.
