@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from whimbrel.cli.niceness import give_way
 from whimbrel.cli.options import read_log
 from whimbrel.cli.pipeline_doctor import doctor
 from whimbrel.cli.spark import session, watched
@@ -223,8 +223,7 @@ def run(
             options["facts_per_batch"] = facts_per_batch
         run_stream(log, out, options, shell)
         return
-    if nice:
-        os.nice(nice)  # what this process starts inherits it
+    give_way(nice or 0)  # what this process starts inherits it
     with session(master) as spark:
         from whimbrel.pipeline.jobs import run as run_jobs
         from whimbrel.pipeline.plans import Plan

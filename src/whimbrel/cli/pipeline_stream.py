@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from whimbrel.cli.niceness import give_way
 from whimbrel.cli.spark import session
 from whimbrel.errors import InvalidValueError
 
@@ -56,8 +56,8 @@ class Shell:
 
 def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> None:
     """Run a stream until it is told to stop, or has read everything; *plan* has the fields of a ``StreamPlan``."""
-    if shell.nice and not _has_session():  # in a program of somebody's it is theirs to decide
-        os.nice(shell.nice)  # what this process starts inherits it: Java, and its workers
+    if not _has_session():  # in a program of somebody's it is theirs to decide
+        give_way(shell.nice)  # what this process starts inherits it: Java, and its workers
     # It would print pages for every failure, of which we print a sentence.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _Signals() as signals, session(shell.master, is_light=True) as spark:

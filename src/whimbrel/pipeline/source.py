@@ -90,6 +90,7 @@ def snapshot(directory: Path, frontiers: dict[str, Frontier] | None = None) -> S
 
     *frontiers* is for whoever asks again and again, and wants only what is new looked at; it is kept up to date.
     """
+    check_format(directory)  # a folder that is no log, or no longer there, is not a log without facts
     frontiers = {} if frontiers is None else frontiers
     settled: dict[str, int] = {}
     last: dict[str, int] = {}
