@@ -222,7 +222,8 @@ def _await_end(process: Any, log: Path) -> None:
     """Wait until the stream has everything, of a broker that is not written to any more."""
     from whimbrel.pipeline.source import snapshot
 
-    before, wanted = {}, snapshot(log).last
+    before: dict[str, int] = {}
+    wanted = snapshot(log).last
     while before != wanted:  # a broker marks its last facts as durable within a second or two
         time.sleep(_STILL_S)
         before, wanted = wanted, snapshot(log).last

@@ -48,4 +48,4 @@ def _take_long_slices(level: int) -> bool:
     if number is None:
         return False
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, level, 0, _SLICE_NS, 0, 0)
-    return ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0  # before Linux 6.12 the slice is ignored
+    return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)  # Linux before 6.12 ignores the slice

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -194,44 +195,53 @@ def run(
     )
     if metrics_host is not None and metrics_port < 0:
         raise InvalidValueError("--metrics-host", f"{metrics_host} without --metrics-port", "both, or neither")
-    wanted, window_us = _tables(tables), _duration("--window", window)
+    wanted = _tables(tables)
+    plan = {
+        "window_us": _duration("--window", window),
+        "nodes": nodes,
+        "slots_per_node": slots,
+        "sample_bytes": sample_bytes,
+    }
+    of_stream = {
+        "tables": () if tables is None else tuple(wanted),
+        "lateness_us": _duration("--lateness", lateness or "1d"),
+        "assume_receipts": assume_receipts,
+    }
+    if facts_per_batch is not None:
+        of_stream["facts_per_batch"] = facts_per_batch
     every_us = None if available_now else _duration("--every", every or "2s")
-    lateness_us = _duration("--lateness", lateness or "1d")
     check_format(log)  # a slip in a path need not wait for Spark
-    if continuous or available_now:
-        from whimbrel.cli.pipeline_stream import Shell, run_stream
-
-        if master is not None and master.startswith("sc://"):
-            from whimbrel.pipeline.sessions import NotThroughConnectError
-
-            raise NotThroughConnectError("a stream")
-        shell = Shell(
-            every_us=every_us,
-            nice=10 if nice is None else nice,
-            metrics=None if metrics_port < 0 else (metrics_host or "127.0.0.1", metrics_port),
-            master=master,
-            as_json=as_json,
-        )
-        options = {
-            "tables": () if tables is None else tuple(wanted),
-            "window_us": window_us,
-            "nodes": nodes,
-            "slots_per_node": slots,
-        }
-        options |= {"sample_bytes": sample_bytes, "lateness_us": lateness_us, "assume_receipts": assume_receipts}
-        if facts_per_batch is not None:
-            options["facts_per_batch"] = facts_per_batch
-        run_stream(log, out, options, shell)
+    if not continuous and not available_now:
+        give_way(nice or 0)  # what this process starts inherits it
+        _run_once(log, out, wanted, plan, master=master, as_json=as_json)
         return
-    give_way(nice or 0)  # what this process starts inherits it
+    if master is not None and master.startswith("sc://"):
+        from whimbrel.pipeline.sessions import NotThroughConnectError
+
+        raise NotThroughConnectError("a stream")
+    from whimbrel.cli.pipeline_stream import Shell, run_stream
+
+    shell = Shell(
+        every_us=every_us,
+        nice=10 if nice is None else nice,
+        metrics=None if metrics_port < 0 else (metrics_host or "127.0.0.1", metrics_port),
+        master=master,
+        as_json=as_json,
+    )
+    run_stream(log, out, plan | of_stream, shell)
+
+
+def _run_once(
+    log: Path, out: Path, tables: list[str], plan: Mapping[str, Any], *, master: str | None, as_json: bool
+) -> None:
+    """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``."""
     with session(master) as spark:
         from whimbrel.pipeline.jobs import run as run_jobs
         from whimbrel.pipeline.plans import Plan
 
-        plan = Plan(window_us=window_us, nodes=nodes, slots_per_node=slots, sample_bytes=sample_bytes)
         begun = time.perf_counter()
         with watched(spark, "Starting") as doing:
-            made = run_jobs(spark, log=log, out=out, tables=wanted, plan=plan, on_progress=doing)
+            made = run_jobs(spark, log=log, out=out, tables=tables, plan=Plan(**plan), on_progress=doing)
         took_s = time.perf_counter() - begun
     if as_json:
         typer.echo(json.dumps({"out": str(out), "seconds": round(took_s, 3), "tables": made}))
@@ -239,7 +249,9 @@ def run(
     for table, told in made.items():
         typer.echo(f"{table:<14}{told['rows']:>14,} rows {told['seconds']:>9.1f} s")
     if "replicas" in made:
-        typer.echo(f"replicas are planned for {nodes} nodes of {slots} slots; --nodes and --slots say otherwise")
+        typer.echo(
+            f"replicas are planned for {plan['nodes']} nodes of {plan['slots_per_node']} slots; see --nodes, --slots"
+        )
     typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
 
 
