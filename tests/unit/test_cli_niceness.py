@@ -30,7 +30,7 @@ def looked(by: int, autogroup: Path, *, leads: bool) -> int:
 
 @pytest.fixture
 def autogroup(tmp_path: Path) -> Path:
-    """A file that stands for the kernel's."""
+    """Return a file that stands for the kernel's."""
     path = tmp_path / "autogroup"
     path.write_text("as it was")
     return path
