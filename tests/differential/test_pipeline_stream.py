@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,9 +19,11 @@ from whimbrel.hold.retention import Retention
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline import stream as stream_module
 from whimbrel.pipeline.jobs import run
-from whimbrel.pipeline.outputs import Output, read
+from whimbrel.pipeline.outputs import TIME_COLUMNS, Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
 from whimbrel.pipeline.standing import Standing
@@ -237,6 +240,34 @@ def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tm
     )
     for table in made:
         assert _rows(tmp_path / "out", table) == _rows(tmp_path / "batch", table)
+
+
+@pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
+def test_what_is_old_is_removed_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was removed: the rest is that of a stream that keeps everything, and all that is young enough is there.
+
+    And what is remembered does not depend on it, so the next rows are right as well.
+    """
+    monkeypatch.setattr(stream_module, "_COMPACT_EVERY", 2)
+    keep_us = 12
+    plan = replace(case.plan, keep_us=keep_us, facts_per_batch=FACTS // 4)
+    stream = Stream(spark, log=case.log, out=tmp_path, plan=plan)
+    stream.take({node: (0, facts[-1].seq) for node, facts in case.facts.items()})
+    stream.close()
+    assert stream.last is not None
+    removed = 0
+    for table, wanted in case.tables.items():
+        missing = Counter(wanted)
+        missing.subtract(_rows(tmp_path, table))
+        assert min(missing.values(), default=0) >= 0, table
+        gone = list(missing.elements())
+        removed += len(gone)
+        if gone:
+            place = TABLES[table].schema.names.index(TIME_COLUMNS[table])
+            assert max(_us(row[place]) or 0 for row in gone) < stream.last.newest_at - keep_us, table
+    assert removed > 100
 
 
 def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path, case: Case) -> None:

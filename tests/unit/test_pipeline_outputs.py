@@ -38,7 +38,7 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def matched(batch: int, number: int = 3) -> Any:
     """Return *number* rows of ``matches`` that say of which batch they are."""
-    given = {"notification_node": "n", "published_at": 0, "session": "s", "subject_filter": "a", "name": ""}
+    given = {"notification_node": "n", "published_at": batch, "session": "s", "subject_filter": "a", "name": ""}
     rows = [given | {"notification_seq": batch, "interest_seq": each} for each in range(number)]
     return pa.Table.from_pylist(rows, schema=TABLES["matches"].schema)
 
@@ -196,7 +196,11 @@ def _sweep(output: Output) -> None:
     output.sweep(now=LATER)
 
 
-ACTS = {"matches": (_add, _compact, _sweep), "popularity": (_replace, _compact, _sweep)}
+def _expire(output: Output) -> None:
+    output.expire(3)
+
+
+ACTS = {"matches": (_add, _compact, _expire, _sweep), "popularity": (_replace, _compact, _expire, _sweep)}
 
 
 @pytest.mark.parametrize(("table", "act"), [(table, act) for table, acts in ACTS.items() for act in acts])
@@ -236,6 +240,54 @@ def test_an_interruption_anywhere_changes_nothing_in_the_end(
         output.sweep(now=LATER)
         assert leftovers(out, table) == []
     assert step > 4
+
+
+# -- old rows --------------------------------------------------------------------------------------------------------
+
+
+def test_files_go_whose_newest_row_is_too_old(tmp_path: Path) -> None:
+    """What the table has of younger rows stays, and so do older ones in one file with them."""
+    output = Output(tmp_path, "matches", keep=SMALL)
+    for batch in range(3):
+        output.add(batch, matched(batch))
+    output.compact()
+    for batch in range(3, 6):
+        output.add(batch, matched(batch))
+    assert output.expire(2) == 0  # batches 0 and 1 are in one file with 2
+    assert output.expire(4) == 2
+    assert rows_of(output.rows()) == together(matched(batch) for batch in (4, 5))
+    assert output.last_batch() == 5
+    output.add(5, matched(5))
+    assert output.expire(4) == 0
+    assert rows_of(output.rows()) == together(matched(batch) for batch in (4, 5))
+
+
+def test_when_everything_is_old_the_table_is_empty_and_goes_on(tmp_path: Path) -> None:
+    """A table without rows is one all the same; what was is not made again."""
+    output = Output(tmp_path, "matches", keep=SMALL)
+    output.add(0, matched(0))
+    assert output.expire(1) == 1
+    assert rows_of(read(tmp_path, "matches")) == Counter()
+    output.add(0, matched(0))
+    output.add(1, matched(1))
+    assert rows_of(read(tmp_path, "matches")) == rows_of(matched(1))
+
+
+def test_windows_that_still_change_are_not_too_old(tmp_path: Path) -> None:
+    """Else what comes would begin a window anew that had rows already."""
+    output = Output(tmp_path, "popularity", keep=SMALL)
+    output.replace(0, {begin: window(begin, 1) for begin in (0, 10, 20, 30)})
+    assert output.expire(1_000, before=20) == 2
+    assert rows_of(output.rows()) == together(window(begin, 1) for begin in (20, 30))
+
+
+def test_a_table_that_is_replaced_as_a_whole_has_no_old_rows(tmp_path: Path) -> None:
+    """A plan is as old as the last that came of it."""
+    output = Output(tmp_path, "replicas", keep=SMALL)
+    row = dict.fromkeys(TABLES["replicas"].schema.names, 1) | {"subject": "a"}
+    output.replace(0, {WHOLE: pa.Table.from_pylist([row], schema=TABLES["replicas"].schema)})
+    assert output.expire(10**18) == 0
+    assert output.rows().num_rows == 1
 
 
 # -- small files -----------------------------------------------------------------------------------------------------

@@ -137,6 +137,10 @@ def run(
         str | None,
         typer.Option("--lateness", metavar="TIME", help="How long windows wait for a silent node; 1d by default."),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="TIME", help="Remove what is older, e.g. 90d; by default all is kept."),
+    ] = None,
     assume_receipts: Annotated[
         bool,
         typer.Option("--assume-receipts", help="What is handed over counts as received: for logs made or imported."),
@@ -186,6 +190,7 @@ def run(
         {
             "--facts-per-batch": facts_per_batch,
             "--lateness": lateness,
+            "--keep": keep,
             "--assume-receipts": assume_receipts or None,
             "--metrics-port": None if metrics_port < 0 else metrics_port,
             "--metrics-host": metrics_host,
@@ -207,6 +212,8 @@ def run(
         "lateness_us": _duration("--lateness", lateness or "1d"),
         "assume_receipts": assume_receipts,
     }
+    if keep is not None:
+        of_stream["keep_us"] = _duration("--keep", keep)
     if facts_per_batch is not None:
         of_stream["facts_per_batch"] = facts_per_batch
     every_us = None if available_now else _duration("--every", every or "2s")

@@ -109,10 +109,10 @@ def part_rows(part: Part, table: str) -> Iterator[dict[str, object]]:
         yield from rows_from_arrow(table, batch)
 
 
-def statistics(part: Part, columns: tuple[str, ...]) -> tuple[int, dict[str, tuple[Any, Any]]]:
-    """Return how many rows *part* has, and least and greatest of *columns*, from the file's foot alone."""
+def statistics(path: Path, columns: tuple[str, ...]) -> tuple[int, dict[str, tuple[Any, Any]]]:
+    """Return how many rows a file has, and least and greatest of *columns* it has, from its foot alone."""
     try:
-        with pq.ParquetFile(part.path) as file:
+        with pq.ParquetFile(path) as file:
             foot = file.metadata
             found: dict[str, tuple[Any, Any]] = {}
             names = [foot.schema.column(index).path for index in range(foot.num_columns)]
@@ -124,4 +124,4 @@ def statistics(part: Part, columns: tuple[str, ...]) -> tuple[int, dict[str, tup
                     found[name] = (min(one.min_raw for one in each), max(one.max_raw for one in each))
             return foot.num_rows, found
     except (pa.ArrowException, ValueError) as error:
-        raise CorruptLogError(part.path, 0, f"no readable Parquet: {error}") from None
+        raise CorruptLogError(path, 0, f"no readable Parquet: {error}") from None

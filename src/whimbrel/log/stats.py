@@ -63,7 +63,7 @@ def _count_parts(directory: Path, each: TableStats, exported: int) -> None:
     time_column = COLUMNS[each.table][2] if is_log else "found_at"
     for part in layout.parts(directory, each.table):
         if part.node == each.node and (not is_log or part.last <= exported):
-            rows, ranges = statistics(part, ("seq", time_column) if is_log else (time_column,))
+            rows, ranges = statistics(part.path, ("seq", time_column) if is_log else (time_column,))
             each.rows += rows
             each.parquet_bytes += part.path.stat().st_size
             each.cover(ranges.get("seq"), ranges.get(time_column))

@@ -8,6 +8,7 @@ version that was replaced is kept for some minutes.
 Rule: a batch is in the table or not, whole: it appears with its version, and a version that is there is not made again.
 Rule: a file has a key, the rows that it replaces go with it: ``rows`` adds to what there is, ``window`` replaces the
 rows of a window, ``whole`` replaces all. Small neighbours are put together on the way (``Keep``).
+Rule: rows are removed for their age (``expire``) a file at a time, by the times in them and not by that of the file.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ import pyarrow.parquet as pq
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import sync_file
+from whimbrel.log.parts import statistics
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 
-__all__ = ["WHOLE", "Keep", "Output", "by_window", "read"]
+__all__ = ["TIME_COLUMNS", "WHOLE", "Keep", "Output", "by_window", "read"]
 
 VERSIONS = "_versions"
 WHOLE = 0
@@ -40,6 +43,15 @@ WHOLE = 0
 
 _NAME = re.compile(r"(rows|window)-(-?[0-9]{1,20})_(-?[0-9]{1,20})-([0-9]{1,18})\.parquet")
 _DIGITS = 12
+TIME_COLUMNS = {
+    "matches": "published_at",
+    "deliveries": "decided_at",
+    "latency": "window_start",
+    "popularity": "window_start",
+    "link_quality": "reported_at",
+    "dead_letters": "found_at",
+}
+"""By table, the time that says how old a row is; one that is not here is replaced as a whole, and has no old rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +90,9 @@ class Output:
     def __init__(self, out: Path, table: str, *, keep: Keep | None = None) -> None:
         self.link, self._versions = out / table, out / VERSIONS / table
         self._schema, self._keep = TABLES[table].schema, keep or Keep()
+        self._time = TIME_COLUMNS.get(table)
+        self._newest: dict[str, int] = {}
+        """By the name of a file, the time of its newest row: files do not change."""
         version = self.version()
         if self.link.exists() and (version is None or version.parent != self._versions):
             allowed = "a folder without tables of a batch run, or one that a stream made"
@@ -191,18 +206,42 @@ class Output:
         """
         files = [file for file in self.files() if before is None or file.last < before]
         runs = list(self._runs(files))
-        version = self.version()
-        if not runs or version is None:
+        written = {
+            f"{run[0].kind}-{run[0].first:0{_DIGITS}}_{run[-1].last:0{_DIGITS}}-{run[-1].batch}.parquet": run
+            for run in runs
+        }
+        return self._renew([file for run in runs for file in run], written)
+
+    def expire(self, older_than: int, *, before: int | None = None) -> int:
+        """Remove files of which every row is *older than* a time in microseconds; return how many.
+
+        *before* keeps windows that begin there or later: what is still to come is added to them.
+        """
+        if self._time is None:
             return 0
+        files = [file for file in self.files() if before is None or file.last < before]
+        return self._renew([file for file in files if self._newest_at(file, self._time) < older_than], {})
+
+    def _newest_at(self, file: File, column: str) -> int:
+        name = file.path.name
+        if name not in self._newest:
+            _, found = statistics(file.path, (column,))
+            self._newest[name] = int(found[column][1]) if column in found else INT64_MAX
+        return self._newest[name]
+
+    def _renew(self, gone: list[File], written: Mapping[str, list[File]]) -> int:
+        """Let a version appear without some files, and with others *written* of some; return how many are gone."""
+        version = self.version()
+        if not gone or version is None:
+            return 0
+        names = {file.path.name for file in gone}
         making = self._versions / f"_making-{uuid4().hex}"
         making.mkdir()
         try:
-            gone = {file.path.name for run in runs for file in run}
             for file in self.files():
-                if file.path.name not in gone:
+                if file.path.name not in names:
                     os.link(file.path, making / file.path.name)
-            for run in runs:
-                name = f"{run[0].kind}-{run[0].first:0{_DIGITS}}_{run[-1].last:0{_DIGITS}}-{run[-1].batch}.parquet"
+            for name, run in written.items():
                 _write(_table([file.path for file in run], self._schema), making / name)
             sync_file(making)
             # Two folders cannot change places in one step, so the new one has a name of its own behind the old one's.
@@ -213,6 +252,8 @@ class Output:
         finally:
             shutil.rmtree(making, ignore_errors=True)
         self._lead_to(fresh)
+        for name in names:
+            self._newest.pop(name, None)
         return len(gone)
 
     def _runs(self, files: list[File]) -> Iterator[list[File]]:

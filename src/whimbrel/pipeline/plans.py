@@ -50,7 +50,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan(Plan):
-    """What a stream needs to know; but for the last, it is the same for all its batches."""
+    """What a stream needs to know; but for the last two, it is the same for all its batches."""
 
     tables: tuple[str, ...] = ()
     """Which tables; none: those that the stream began with, and all for one that begins."""
@@ -60,6 +60,8 @@ class StreamPlan(Plan):
     """How long windows wait for a node that is silent."""
     facts_per_batch: int = 200_000
     """How many numbers of each node a batch has at most."""
+    keep_us: int | None = None
+    """How old rows become before they are removed; None: they are kept."""
 
     def __post_init__(self) -> None:
         Plan.__post_init__(self)
@@ -68,6 +70,8 @@ class StreamPlan(Plan):
             raise InvalidValueError("table", ", ".join(unknown), ", ".join(TABLES_MADE))
         whole("lateness_us", self.lateness_us, 0, INT64_MAX)
         whole("facts_per_batch", self.facts_per_batch, 1, INT64_MAX)
+        if self.keep_us is not None:
+            whole("keep_us", self.keep_us, 1, INT64_MAX)
 
 
 def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
@@ -90,7 +94,7 @@ def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
 def _written(plan: StreamPlan) -> dict[str, Any]:
     """Return what is written down of a plan."""
     kept = asdict(plan)
-    del kept["facts_per_batch"]
+    del kept["facts_per_batch"], kept["keep_us"]
     return {**kept, "tables": list(plan.tables)}
 
 

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -41,6 +40,7 @@ from pyspark.sql.types import StructType
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import to_arrow
 from whimbrel.log.layout import Part, check_format, date_of, exported_seq, nodes, parts, segments
+from whimbrel.log.parts import statistics
 from whimbrel.log.reader import Frontier, LogReader, read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
@@ -219,11 +219,8 @@ def first_number(directory: Path, node: str) -> int:
 
 def _least_number(part: Part) -> int:
     """Return the first number in a part; its name says that of an export, of which this may be a later day."""
-    found = pq.read_metadata(part.path)
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
-    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    told = [each.statistics for each in columns if each.path_in_schema == "seq"]
-    return min((each.min for each in told if each is not None and each.has_min_max), default=part.first)
+    _, found = statistics(part.path, ("seq",))
+    return int(found["seq"][0]) if "seq" in found else part.first
 
 
 def _top(at: Snapshot, node: str) -> int:

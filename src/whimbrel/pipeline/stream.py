@@ -372,11 +372,15 @@ class Stream:
     # -- tidying up --------------------------------------------------------------------------------------------------
 
     def _tidy(self, batch: int) -> None:
-        """Put small files together and remove versions that nobody reads any more."""
+        """Put small files together, and remove versions that nobody reads any more and rows that are too old."""
         if batch % _COMPACT_EVERY:
             return
         for table, output in self._outputs.items():
-            output.compact(before=self._of_time.first_open if table in {"popularity", "latency"} else None)
+            before = self._of_time.first_open if table in {"popularity", "latency"} else None
+            if self.plan.keep_us is not None:
+                # A node whose clock is ahead must not make anybody's rows old.
+                output.expire(min(self._watermark(), _now()) - self.plan.keep_us, before=before)
+            output.compact(before=before)
             output.sweep()
 
     def close(self) -> None:
@@ -448,12 +452,16 @@ class _Made:
 
 
 def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table
-    now = int(time.time() * 1_000_000)
+    now = _now()
     rows = [
         {"found_at": now, "source": "stream", "position": None, "reason": str(each), "content": each.subject.encode()}
         for each in late
     ]
     return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)
+
+
+def _now() -> int:
+    return int(time.time() * 1_000_000)
 
 
 def _size(path: Path) -> int:
