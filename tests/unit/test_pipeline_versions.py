@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.matches import CHANGED, DELETED
-from whimbrel.pipeline.versions import spells
+from whimbrel.pipeline.versions import open_spells, spells, touched
 
 Fact = tuple[str, str, str, str | None]
 """Node, session, change (deleted is the session's) and subject filter; its place in a list is its number."""
@@ -91,3 +92,25 @@ def test_without_sessions_nothing_is_deleted() -> None:
     interests, sessions = tables([("n", "s", "added", "a"), ("n", "s", "deleted", None)])
     assert spells(interests, sessions).column("ended_seq").to_pylist() == [1]
     assert spells(interests).column("ended_seq").to_pylist() == [INT64_MAX]
+
+
+@given(facts=facts_of_two_nodes)
+def test_what_is_in_force_is_a_spell_that_goes_on(facts: list[Fact]) -> None:
+    """The fast way for what never changed is the other way, row by row."""
+    found = spells(*tables(facts))
+    goes_on = set(found.filter(pc.equal(found.column("ended_seq"), INT64_MAX)).column("interest_seq").to_pylist())
+    interests, _ = tables(facts)
+    in_force = interests.filter(pc.is_in(interests.column("seq"), pa.array(goes_on, pa.int64())))
+    assert open_spells(in_force).equals(spells(in_force))
+
+
+@given(facts=facts_of_two_nodes)
+def test_whoever_is_not_touched_has_what_it_had(facts: list[Fact]) -> None:
+    """Sessions that come do not change what is in force, those that go do."""
+    own = [fact for fact in facts if fact[0] == "n"]
+    for cut in range(len(own)):
+        changes = tables([*own[:cut], *own[cut:]])
+        later = [table.filter(pc.greater_equal(table.column("seq"), cut)) for table in changes]
+        for session in {"s", "t"} - touched(*later):
+            before, after = naive(own[:cut]), naive(own)
+            assert [each for each in before if each[1] == session] == [each for each in after if each[1] == session]

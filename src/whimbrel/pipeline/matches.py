@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.sessions import send_file
-from whimbrel.pipeline.versions import PackedVersions, packed, versions
+from whimbrel.pipeline.versions import Over, PackedVersions, packed, versions
 
 __all__ = [
     "CHANGED",
@@ -114,10 +114,12 @@ def pack(
     send: Callable[[Path], str] = str,
     *,
     groups: Groups | None = None,
+    over: Over | None = None,
 ) -> Shipped:
     """Pack a matcher for each node, first and last number in *ranges* into *folder*, and *send* it to the workers.
 
     *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
+    A matcher of one node may lie *over* another one, which the workers find at the same path.
     """
     ranges = list(ranges)
     files: dict[str, str] = {}
@@ -126,7 +128,7 @@ def pack(
         table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
         numbers = None if groups is None else groups(node, table.column("session"))
         path = folder / f"{uuid4().hex}.matcher"
-        needed |= packed(path, table, groups=numbers)
+        needed |= packed(path, table, groups=numbers, over=over)
         files[node] = send(path)
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")

@@ -27,7 +27,7 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.folds import Fold, Known, Rows, events_of
 from whimbrel.pipeline.link_quality import Links
 from whimbrel.pipeline.matches import CHANGED
-from whimbrel.pipeline.versions import spells
+from whimbrel.pipeline.versions import open_spells, spells, touched
 
 __all__ = ["Held", "Standing", "changed_schema"]
 
@@ -59,16 +59,14 @@ class Standing:
         self.links = Links(node)
         self.last_at: int | None = None
         """The time of the last fact, in microseconds."""
-        self.generation = 0
-        """Grows whenever subscriptions change."""
         self._in_force: dict[str, list[dict[str, Any]]] = {}
         """By session, its subscriptions in force, as rows of ``interests`` that added them."""
         self._saved_interests: dict[int, str] = {}
         """Those that are in the store, and their sessions."""
         self._touched: set[str] = set()
         """The sessions whose subscriptions have changed since."""
-        self._tables: tuple[int, Any, Any] | None = None
-        """The generation, and its ``in_force`` and ``open_spells``: nearly always these are those of the last batch."""
+        self._tables: tuple[Any, Any] | None = None
+        """``in_force`` and ``open_spells``, as long as no subscription changes."""
         known: dict[int, Known] = {}
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
@@ -136,19 +134,20 @@ class Standing:
 
     def in_force(self) -> Any:  # a pyarrow.Table
         """Return the subscriptions that are in force, as rows that added them."""
-        return self._current()[1]
+        return self._current()[0]
 
     def open_spells(self) -> Any:  # a pyarrow.Table
         """Return the spells of all subscriptions that are in force."""
-        return self._current()[2]
+        return self._current()[1]
 
-    def _current(self) -> tuple[int, Any, Any]:
-        if self._tables is None or self._tables[0] != self.generation:
-            rows = self._rows_of(self._in_force)
-            self._tables = (self.generation, rows, spells(rows))
+    def _current(self) -> tuple[Any, Any]:
+        if self._tables is None:
+            rows = self.in_force_of(self._in_force)
+            self._tables = (rows, open_spells(rows))
         return self._tables
 
-    def _rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
+    def in_force_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
+        """Return the subscriptions of some sessions that are in force, as rows that added them."""
         rows = [row for name in sessions for row in self._in_force.get(name, ())]
         return pa.Table.from_pylist(rows, schema=changed_schema())
 
@@ -168,12 +167,12 @@ class Standing:
 
     def change(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
         """Take in how subscriptions changed, and return the spells of those that were changed, begun or ended."""
-        touched = {*interests.column("session").to_pylist(), *sessions.column("session").to_pylist()}
-        if not touched:
-            return spells(changed_schema().empty_table())
-        found = spells(pa.concat_tables([self._rows_of(sorted(touched)), interests]), sessions)
+        changed = touched(interests, sessions)
+        if not changed:
+            return open_spells(changed_schema().empty_table())
+        found = spells(pa.concat_tables([self.in_force_of(sorted(changed)), interests]), sessions)
         goes_on = found.filter(pc.equal(found.column("ended_seq"), INT64_MAX))
-        for session in touched:
+        for session in changed:
             for row in self._in_force.pop(session, ()):
                 self._fold.whose.pop(row["seq"], None)
         # Those that ended on the way are asked for no more.
@@ -185,8 +184,8 @@ class Standing:
             kept |= {"seq": row["interest_seq"], "changed_at": at, "change": InterestChange.ADDED.value}
             self._in_force.setdefault(row["session"], []).append(kept)
             self._fold.whose[kept["seq"]] = (row["session"], (row["subject_filter"], row["name"]))
-        self._touched |= touched
-        self.generation += 1
+        self._touched |= changed
+        self._tables = None
         return found
 
     def commit(self, last: int) -> None:

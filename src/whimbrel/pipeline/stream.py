@@ -40,10 +40,10 @@ from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.files import lock_folder, put
 from whimbrel.log.layout import check_format, nodes
-from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.latency import tallied
-from whimbrel.pipeline.matches import Shipped, pack
+from whimbrel.pipeline.matchers import Matchers
+from whimbrel.pipeline.matches import Shipped
 from whimbrel.pipeline.outputs import WHOLE, Output
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.replicas import TooManySubjectsError, planned
@@ -123,8 +123,7 @@ class Stream:
         self._windows: Windows | None = None
         self._intents = _Intents(self.folder / "intents")
         self._readers = Readers(self._log)
-        self._matchers: dict[str, tuple[int, Shipped]] = {}
-        """By node, the matcher of the subscriptions in force, and of which generation these are."""
+        self._matchers = Matchers(self.folder / "matchers")
         self._taking = threading.RLock()
         """Whoever looks at what is remembered waits for the batch under way."""
         self._wanted: dict[str, int] = {}
@@ -247,7 +246,11 @@ class Stream:
 
     def _make(self, log: Slice, *, is_known: bool) -> _Made:
         """Make the rows of all tables, and let what is remembered be that of the batch's end; of time, if not known."""
-        shipped = Shipped.together([self._shipped(log, node) for node in log.spans])
+        matchers = [
+            self._matchers.shipped(self._standing(node), first, log.changed(node), log.deleted(node))
+            for node, (first, _) in log.spans.items()
+        ]
+        shipped = Shipped.together(matchers)
         events, counts = log.events(shipped, self.plan.window_us)
         made = _Made()
         made.add("matches", matched(events, log.versions(self._standing(node) for node in log.spans)))
@@ -326,21 +329,6 @@ class Stream:
         times = {each.node: each.last_at for each in self._all_standings()}
         return watermark(times, lateness_us=self.plan.lateness_us)
 
-    def _shipped(self, log: Slice, node: str) -> Shipped:
-        """Return a matcher of what is in force and what changes on the way; one that still holds is used again."""
-        standing, span = self._standing(node), (node, *log.spans[node])
-        changed, deleted = log.changed(node), log.deleted(node)
-        kept = self._matchers.get(node)
-        if kept is not None and (kept[0] != standing.generation or changed.num_rows or deleted.num_rows):
-            Path(kept[1].files[node]).unlink(missing_ok=True)
-            kept = None
-        if kept is None:
-            in_force = pa.concat_tables([standing.in_force(), changed])
-            goes_on = (node, span[1], INT64_MAX)
-            kept = (standing.generation, pack([goes_on], in_force, deleted, self.folder / "matchers"))
-            self._matchers[node] = kept
-        return kept[1]
-
     def held(self) -> list[Held]:
         """Return everything that was wanted and has no outcome yet."""
         with self._taking:
@@ -401,10 +389,7 @@ class Stream:
         if self._windows is not None:
             self._windows.close()
             self._windows = None
-        for _, shipped in self._matchers.values():
-            for file in shipped.files.values():
-                Path(file).unlink(missing_ok=True)
-        self._matchers.clear()
+        self._matchers.forget()
 
 
 class _Intents:

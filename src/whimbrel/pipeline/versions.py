@@ -3,18 +3,22 @@
 A subscription is in force for a publication if its seq is lower, and no later change of it came before: clocks never
 decide. ``spells`` says it, for matching and for counting alike. One packed matcher holds every version that overlaps
 the batch; which of the matches were in force is decided afterwards, on whole arrays.
+
+To pack many takes long, so what changes often is a layer of its own: a small matcher that lies over a large one, and
+covers in it all that the changed sessions had (``Over``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from whimbrel.hold.private import asked_for
 from whimbrel.match.matcher import Interest, Matcher
@@ -24,7 +28,7 @@ from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TIME_TYPE
 
-__all__ = ["PackedVersions", "keys_of", "packed", "spells", "versions"]
+__all__ = ["Over", "PackedVersions", "keys_of", "open_spells", "packed", "spells", "touched", "versions"]
 
 VERSIONS_SCHEMA = pa.schema(
     [
@@ -72,6 +76,28 @@ def spells(interests: Any, sessions: Any = None) -> Any:
         **{name: changes.column(name) for name in others},
     }
     return pa.table(columns).filter(pa.array(endings.is_spell)).combine_chunks()
+
+
+def open_spells(interests: Any) -> Any:
+    """Return what ``spells`` would of subscriptions of which none was changed or deleted, without looking at each."""
+    changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
+    count = changes.num_rows
+    others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
+    columns = {
+        **{name: changes.column(name) for name in _PLACE},
+        "interest_seq": changes.column("seq"),
+        "ended_seq": pa.repeat(pa.scalar(INT64_MAX, pa.int64()), count),
+        "began_at": changes.column("changed_at").cast(TIME_TYPE),
+        "ended_at": pa.nulls(count, TIME_TYPE),
+        **{name: changes.column(name) for name in others},
+    }
+    return pa.table(columns).combine_chunks()
+
+
+def touched(interests: Any, sessions: Any) -> set[str]:
+    """Return the sessions of one node whose subscriptions were changed by rows of these tables."""
+    is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
+    return {*interests.column("session").to_pylist(), *sessions.filter(is_gone).column("session").to_pylist()}
 
 
 _PLACE = ("node", "session", "subject_filter", "name")
@@ -143,11 +169,20 @@ def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
     return KeyHashes(frozenset(KeyHash(Scheme(each["scheme"]), each["digest"]) for each in value))
 
 
-def packed(path: Path, table: Any, *, groups: Any = None) -> set[str]:
+class Over(NamedTuple):
+    """What a layer lies over."""
+
+    path: str
+    """Another packed matcher, which is itself no layer;"""
+    sessions: Collection[str]
+    """and whose versions in it are covered, because the layer has all there is of these."""
+
+
+def packed(path: Path, table: Any, *, groups: Any = None, over: Over | None = None) -> set[str]:
     """Write the matcher of the versions in *table* to *path*, with what the workers need of them beside it.
 
     *groups* gives each version a number that matches are split by (see ``deliveries``). Return the columns of a
-    publication, beside those that are always needed, that make a difference.
+    publication, beside those that are always needed, that make a difference to it; what lies below may want others.
     """
     columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
     interests = (
@@ -158,16 +193,26 @@ def packed(path: Path, table: Any, *, groups: Any = None) -> set[str]:
         for row, (subject, text, keys, accepts) in enumerate(zip(*columns, strict=True))
     )
     matcher = Matcher.load(interests)
-    sink = pa.BufferOutputStream()
-    needed = table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])
-    with pa.ipc.new_file(sink, needed.schema) as writer:
-        writer.write_table(needed)
     extra = {
-        "versions": np.frombuffer(sink.getvalue(), np.uint8),
+        "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
         "groups": np.zeros(table.num_rows, np.int32) if groups is None else np.asarray(groups, np.int32),
     }
+    if over is not None:
+        extra["below"] = np.frombuffer(over.path.encode(), np.uint8)
+        extra["covered"] = _as_bytes(pa.table({"session": pa.array(sorted(over.sessions), pa.string())}))
     matcher.save(path, extra=extra)
     return ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
+
+
+def _as_bytes(table: Any) -> Any:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _from_bytes(data: Any) -> Any:
+    return pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
 
 
 @dataclass(frozen=True)
@@ -179,6 +224,10 @@ class PackedVersions:
     begun: Any
     ended: Any
     groups: Any
+    below: PackedVersions | None = None
+    """What it lies over: its versions come first, in all arrays."""
+    is_seen: Any = None
+    """Which of the versions below are not covered."""
 
     @classmethod
     def map(cls, path: str) -> PackedVersions:
@@ -191,6 +240,20 @@ class PackedVersions:
         *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject and keys
         where these make a difference.
         """
+        rows, handles = self._match(batch)
+        if self.below is not None:
+            rows_below, handles_below = self.below.match(batch)
+            is_seen = self.is_seen[handles_below]
+            rows = np.concatenate([rows_below[is_seen], rows])
+            handles = np.concatenate([handles_below[is_seen], handles + self.below.begun.size])
+            order = np.argsort(rows, kind="stable")
+            rows, handles = rows[order], handles[order]
+        seqs = batch.column("seq").to_numpy()[rows]
+        in_force = (self.begun[handles] < seqs) & (seqs < self.ended[handles])
+        return (rows, handles) if in_force.all() else (rows[in_force], handles[in_force])
+
+    def _match(self, batch: Any) -> tuple[Any, Any]:
+        """Return rows and versions of this layer alone, in force or not."""
         count = batch.num_rows
         subjects = batch.column("subject").to_pylist() if self.matcher.needs_subjects else None
         allowed = batch.column("deliver_insecure")
@@ -198,17 +261,19 @@ class PackedVersions:
         keys = None
         if self.matcher.needs_keys:
             keys = [keys_of(value) for value in batch.column("keys").to_pylist()]
-        rows, handles = self.matcher.match_batch(
-            subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags
-        )
-        seqs = batch.column("seq").to_numpy()[rows]
-        in_force = (self.begun[handles] < seqs) & (seqs < self.ended[handles])
-        return (rows, handles) if in_force.all() else (rows[in_force], handles[in_force])
+        return self.matcher.match_batch(subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _mapped(path: str) -> PackedVersions:
     matcher, extra = Matcher.map(Path(path))
-    table = pa.ipc.open_file(pa.py_buffer(extra["versions"])).read_all().combine_chunks()
+    table, groups = _from_bytes(extra["versions"]), extra["groups"]
+    below, is_seen = None, None
+    if "below" in extra:
+        below = _mapped(extra["below"].tobytes().decode())
+        covered = _from_bytes(extra["covered"]).column("session")
+        is_seen = ~pc.is_in(below.table.column("session"), covered).to_numpy(zero_copy_only=False)
+        table = pa.concat_tables([below.table, table])
+        groups = np.concatenate([below.groups, groups])
     begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
-    return PackedVersions(matcher, table, begun, ended, extra["groups"])
+    return PackedVersions(matcher, table, begun, ended, groups, below, is_seen)

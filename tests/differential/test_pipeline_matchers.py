@@ -1,0 +1,105 @@
+"""A stream's matchers against one process: in one layer or two, whatever changes between batches and within them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from random_logs import random_log
+
+from whimbrel.hold.retention import DEFAULT_RETENTION
+from whimbrel.hold.store.memory import MemoryStore
+from whimbrel.log.columns import to_arrow
+from whimbrel.model.facts import Fact
+from whimbrel.model.rows import row_of
+from whimbrel.pipeline import matchers as matchers_module
+from whimbrel.pipeline.matchers import Matchers
+from whimbrel.pipeline.matches import CHANGED, DELETED
+from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.standing import Standing, changed_schema
+from whimbrel.pipeline.versions import PackedVersions
+
+NODE, FACTS, BATCH = "n", 400, 25
+ALWAYS, SOMETIMES, NEVER = 0, 1, 10**9
+"""How many times larger the layer below must be; what is never so has one layer."""
+
+
+def batches(facts: list[Fact], random: Random) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the first number of each batch, and its rows as tables."""
+    at = 0
+    while at < len(facts):
+        some = facts[at : at + random.randint(1, BATCH)]
+        rows: dict[str, list[dict[str, object]]] = {"publications": [], "interests": [], "sessions": []}
+        for fact in some:
+            table, row = row_of(fact)
+            if table in rows:
+                rows[table].append(row)
+        yield some[0].seq, {table: to_arrow(table, found) for table, found in rows.items()}
+        at += len(some)
+
+
+def standing() -> Standing:
+    """Return what is known of a node that has said nothing."""
+    return Standing(NODE, MemoryStore(), retention=DEFAULT_RETENTION, assume_receipts=True)
+
+
+@pytest.mark.parametrize("small", [ALWAYS, SOMETIMES, NEVER])
+@pytest.mark.parametrize("seed", range(6))
+def test_who_wants_what_is_the_same_in_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
+) -> None:
+    """Subscriptions come, change and go with their sessions, over batches and within: numbers decide, not layers."""
+    monkeypatch.setattr(matchers_module, "_SMALL", small)
+    facts = list(random_log(Random(seed), NODE, facts=FACTS, has_receipts=True))
+    node, matchers = standing(), Matchers(tmp_path)
+    found: set[tuple[int, int]] = set()
+    layers = set()
+    for first, tables in batches(facts, Random(seed)):
+        changed = tables["interests"].select(CHANGED).cast(changed_schema())
+        deleted = tables["sessions"].select(DELETED)
+        shipped = matchers.shipped(node, first, changed, deleted)
+        packed = PackedVersions.map(shipped.files[NODE])
+        layers.add(packed.below is not None)
+        for batch in tables["publications"].combine_chunks().to_batches():
+            rows, handles = packed.match(batch)
+            assert list(rows) == sorted(rows)
+            pairs = list(zip(batch.column("seq").to_numpy()[rows], packed.begun[handles], strict=True))
+            assert len(pairs) == len(set(pairs))
+            found.update((int(seq), int(interest)) for seq, interest in pairs)
+        node.change(changed, deleted)
+    expected = SingleProcess().run(facts).matches
+    assert found == {(match.seq, match.interest_seq) for match in expected}
+    assert layers == ({False} if small == NEVER else {False, True})
+
+
+def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most two of a node, however often it changes; and none in the end."""
+    monkeypatch.setattr(matchers_module, "_SMALL", SOMETIMES)
+    facts = list(random_log(Random(3), NODE, facts=FACTS, has_receipts=True))
+    node, matchers = standing(), Matchers(tmp_path)
+    for first, tables in batches(facts, Random(3)):
+        changed = tables["interests"].select(CHANGED).cast(changed_schema())
+        deleted = tables["sessions"].select(DELETED)
+        shipped = matchers.shipped(node, first, changed, deleted)
+        node.change(changed, deleted)
+        there = {str(path) for path in tmp_path.iterdir()}
+        assert set(shipped.files.values()) <= there
+        assert len(there) <= 2
+    matchers.forget()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:
+    """A session that comes changes nobody's subscriptions; to pack is dear."""
+    node, matchers = standing(), Matchers(tmp_path)
+    nothing = changed_schema().empty_table()
+    row = {"node": NODE, "seq": 3, "changed_at": 1, "change": "created", "session": "s"}
+    created = to_arrow("sessions", [row]).select(DELETED)
+    first = matchers.shipped(node, 1, nothing, created.slice(0, 0))
+    assert matchers.shipped(node, 2, nothing, created) is first
+    gone = created.set_column(created.schema.get_field_index("change"), "change", pa.array(["deleted"]))
+    assert matchers.shipped(node, 3, nothing, gone) is not first
