@@ -20,7 +20,7 @@ from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline import TABLES_MADE, matchers
 from whimbrel.pipeline import stream as stream_module
 from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.outputs import TIME_COLUMNS, Output, read
@@ -160,9 +160,12 @@ def _deliveries(out: Path) -> list[Delivery]:
     ]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_batches_may_be_cut_anywhere(spark: SparkSession, tmp_path: Path, case: Case, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "small"), [(1, 0), (2, 8)], ids=["layers", "as it is"])
+def test_batches_may_be_cut_anywhere(  # fixtures
+    spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
+) -> None:
     """Batch is stream: subscriptions, what is held, windows and links are carried over every cut, and over restarts."""
+    monkeypatch.setattr(matchers, "_SMALL", small)
     random = Random(seed)
     stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
     for spans in _cuts(random, case.facts):
