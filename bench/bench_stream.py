@@ -25,16 +25,16 @@ __all__ = ["run"]
 
 _SEED = 47
 LIVE, MONTH, KILLS = PARTS = ("live", "month", "kills")
-MEASURED = (LIVE, MONTH)
-"""What ``bench/run.py`` keeps results of; kills have a soak of their own, ``stream_soak.py``."""
+QUICK = (LIVE, MONTH)
+"""What is tried quickly; that nothing is lost by a kill is ``tests/e2e/test_pipeline_kill.py``."""
 _QUICK_MONTH = MonthSizes(days=5, publications_per_day=60, visitors_per_day=12, residents=6)
 _QUICK_LIVE = LiveSizes(rate=200, alone_s=2, beside_s=4)
 
 
-def run(*, quick: bool, parts: Sequence[str] = MEASURED) -> Report:
+def run(*, quick: bool, parts: Sequence[str] | None = None) -> Report:
     """Measure *parts*; *quick* only proves that they run and that the results are right."""
     report = Report("stream", packages=("whimbrel", "pyspark", "pyarrow"))
-    for part in parts:
+    for part in parts or (QUICK if quick else PARTS):
         with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
             if part == MONTH:
                 _measure_month(report, Path(name), quick=quick)
@@ -82,10 +82,10 @@ def _measure_kills(report: Report) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--part", choices=PARTS, action="append", help="which part; live and month without")
+    parser.add_argument("--part", choices=PARTS, action="append", help="which part; all without")
     parser.add_argument("--quick", action="store_true", help="small sizes: results are checked, times mean little")
     options = parser.parse_args(arguments)
-    report = run(quick=options.quick, parts=options.part or MEASURED)
+    report = run(quick=options.quick, parts=options.part)
     show(report, Console())
     return 0 if report.passed else 1
 
