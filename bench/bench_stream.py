@@ -1,6 +1,6 @@
 """The pipeline as a stream: what it remembers over a month, beside a broker under load, and what it survives.
 
-    python bench/bench_stream.py [--part month|live|kills] [--quick]
+    python bench/bench_stream.py [--part live|month|churn|kills] [--quick]
 
 runs one part and prints it; ``bench/run.py stream`` runs all, and keeps the results.
 """
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from measure import Check, Report, in_fresh_process, show
 from month import MonthSizes
+from stream_churn import ChurnSizes, churn
 from stream_live import LiveSizes, live
 from stream_month import month
 from stream_soak import LOCAL, STANDALONE, soak
@@ -24,10 +25,11 @@ from stream_soak import LOCAL, STANDALONE, soak
 __all__ = ["run"]
 
 _SEED = 47
-LIVE, MONTH, KILLS = PARTS = ("live", "month", "kills")
-QUICK = (LIVE, MONTH)
+LIVE, MONTH, CHURN, KILLS = PARTS = ("live", "month", "churn", "kills")
+QUICK = (LIVE, MONTH, CHURN)
 """What is tried quickly; that nothing is lost by a kill is ``tests/e2e/test_pipeline_kill.py``."""
 _QUICK_MONTH = MonthSizes(days=5, publications_per_day=60, visitors_per_day=12, residents=6)
+_QUICK_CHURN = ChurnSizes(subscriptions=300, publications=200, changes=5, batches=1)
 _QUICK_LIVE = LiveSizes(rate=200, alone_s=2, beside_s=4)
 
 
@@ -40,6 +42,8 @@ def run(*, quick: bool, parts: Sequence[str] | None = None) -> Report:
                 _measure_month(report, Path(name), quick=quick)
             elif part == LIVE:
                 _measure_live(report, Path(name), quick=quick)
+            elif part == CHURN:
+                _measure_churn(report, Path(name), quick=quick)
             else:
                 _measure_kills(report)
     return report
@@ -67,6 +71,13 @@ def _measure_live(report: Report, folder: Path, *, quick: bool) -> None:
         "Live: the load is a process of its own on the same cores, and so is the stream (nice 10).",
         "Live: every publication is two facts of the log, itself and its receipt.",
     ]
+
+
+def _measure_churn(report: Report, folder: Path, *, quick: bool) -> None:
+    found = in_fresh_process(churn, folder, _QUICK_CHURN if quick else ChurnSizes(), seed=_SEED)
+    report.figures += found.figures()
+    report.checks += found.checks(is_full=not quick)
+    report.notes.append("Churn: a subscription by subject and content for each session, of which some change.")
 
 
 def _measure_kills(report: Report) -> None:

@@ -53,7 +53,7 @@ def test_who_wants_what_is_the_same_in_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
 ) -> None:
     """Subscriptions come, change and go with their sessions, over batches and within: numbers decide, not layers."""
-    monkeypatch.setattr(matchers_module, "_SMALL", small)
+    monkeypatch.setattr(matchers_module, "SMALL", small)
     facts = list(random_log(Random(seed), NODE, facts=FACTS, has_receipts=True))
     node, matchers = standing(), Matchers(tmp_path)
     found: set[tuple[int, int]] = set()
@@ -78,7 +78,7 @@ def test_who_wants_what_is_the_same_in_layers(
 
 def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most two of a node, however often it changes; and none in the end."""
-    monkeypatch.setattr(matchers_module, "_SMALL", SOMETIMES)
+    monkeypatch.setattr(matchers_module, "SMALL", SOMETIMES)
     facts = list(random_log(Random(3), NODE, facts=FACTS, has_receipts=True))
     node, matchers = standing(), Matchers(tmp_path)
     for first, tables in batches(facts, Random(3)):

@@ -165,7 +165,7 @@ def test_batches_may_be_cut_anywhere(  # fixtures
     spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
 ) -> None:
     """Batch is stream: subscriptions, what is held, windows and links are carried over every cut, and over restarts."""
-    monkeypatch.setattr(matchers, "_SMALL", small)
+    monkeypatch.setattr(matchers, "SMALL", small)
     random = Random(seed)
     stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
     for spans in _cuts(random, case.facts):

@@ -19,9 +19,9 @@ from whimbrel.pipeline.matches import Shipped, pack
 from whimbrel.pipeline.standing import Standing
 from whimbrel.pipeline.versions import Over, touched
 
-__all__ = ["Matchers"]
+__all__ = ["SMALL", "Matchers"]
 
-_SMALL = 8
+SMALL = 8
 """The large layer has at least so many times the subscriptions of the small one."""
 
 
@@ -57,7 +57,7 @@ class Matchers:
         if kept is not None:
             kept.changed |= now
             rows = pa.concat_tables([standing.in_force_of(kept.changed), changed])
-            if _SMALL * max(rows.num_rows, len(kept.changed)) <= kept.size:
+            if SMALL * max(rows.num_rows, len(kept.changed)) <= kept.size:
                 over = Over(kept.below.files[standing.node], kept.changed)
                 layer = pack([span], rows, deleted, self._folder, over=over)
                 if kept.shipped is not kept.below:
