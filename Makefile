@@ -10,7 +10,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
-DEV_EXTRAS := spark,bench,dev
+DEV_EXTRAS := connect,spark,bench,dev
 # Tests side by side; each worker may have a Spark session of its own, so more is not always faster.
 WORKERS ?= 2
 FAST := tests/unit tests/property tests/contract tests/differential

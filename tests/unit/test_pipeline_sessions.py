@@ -81,7 +81,7 @@ def test_a_server_where_nobody_answers_is_said_at_once(monkeypatch: pytest.Monke
 def test_what_spark_connect_needs_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it pyspark ends the process, and with success."""
     monkeypatch.setattr(sessions, "find_spec", lambda _: None)
-    with pytest.raises(MissingDependencyError, match=r"pyspark\[connect\]"):
+    with pytest.raises(MissingDependencyError, match=r"whimbrel\[connect\]"):
         sessions._connected("sc://127.0.0.1", partitions=None)
 
 

@@ -142,7 +142,7 @@ def _connected(url: str, *, partitions: int | None) -> SparkSession:
     """Return a session on a server, with those of our settings that are a session's own."""
     if any(find_spec(module) is None for module in ("grpc", "grpc_status", "zstandard")):
         # Looked for here, because pyspark without them would end the process, and with success.
-        raise MissingDependencyError("Spark Connect", "grpcio", "run: pip install 'pyspark[connect]'")
+        raise MissingDependencyError("Spark Connect", "grpcio", "run: pip install 'whimbrel[connect]'")
     where = urlsplit(url)
     try:
         # Spark itself would try for many minutes.
