@@ -62,7 +62,7 @@ def test_who_wants_what_is_the_same_in_layers(
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
         shipped = matchers.shipped(node, first, changed, deleted)
-        packed = PackedVersions.map(shipped.files[NODE])
+        packed = PackedVersions.map(shipped.files[NODE], NODE)
         layers.add(packed.below is not None)
         for batch in tables["publications"].combine_chunks().to_batches():
             rows, handles = packed.match(batch)

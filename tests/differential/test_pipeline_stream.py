@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from whimbrel.pipeline.outputs import TIME_COLUMNS, Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
 from whimbrel.pipeline.standing import Standing
-from whimbrel.pipeline.stream import LostStateError, Stream
+from whimbrel.pipeline.stream import LostLogError, LostStateError, Stream
 from whimbrel.pipeline.windows import Windows
 
 NODES, FACTS, CUTS = 3, 120, 3
@@ -273,12 +274,78 @@ def test_what_is_old_is_removed_and_nothing_else(
     assert removed > 100
 
 
+@pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
 def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path, case: Case) -> None:
-    """A table with a hole in it would look like one without."""
-    stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
-    with pytest.raises(LostStateError, match="start the stream anew"):
-        stream.take({"node0": (50, 60)})
+    """A table with a hole in it, or with rows twice, would look like one without."""
+    everything = {node: (0, facts[-1].seq) for node, facts in case.facts.items()}
+    plan = replace(case.plan, facts_per_batch=50, tables=("matches",))
+    out = tmp_path / "out"
+
+    def taken(spans: dict[str, tuple[int, int]]) -> list[tuple[Any, ...]]:
+        stream = Stream(spark, log=case.log, out=out, plan=plan)
+        try:
+            stream.take(spans)
+        finally:
+            stream.close()
+        return _rows(out, "matches")
+
+    with pytest.raises(LostStateError, match="node node0: found number -1, needed is number 49; start the stream anew"):
+        taken({"node0": (50, 60)})
+    early = dict.fromkeys(everything, (0, 50))
+    taken(early)
+    shutil.copytree(out / "_stream", tmp_path / "early")
+    right = taken(everything)
+    assert right == case.tables["matches"]
+
+    whole = tmp_path / "whole"
+    shutil.copytree(out / "_stream", whole)
+    for lost in ("an old copy", "all", "windows", "a node", "broken"):
+        shutil.rmtree(out / "_stream")
+        if lost == "an old copy":
+            shutil.copytree(tmp_path / "early", out / "_stream")
+        elif lost != "all":
+            shutil.copytree(whole, out / "_stream")
+            gone = "$windows" if lost == "windows" else "node1"
+            for path in (out / "_stream" / "state").glob(f"{gone}.sqlite*"):
+                if lost == "broken":
+                    path.write_bytes(b"no database" * 1_000)
+                else:
+                    path.unlink()
+        with pytest.raises(LostStateError, match="start the stream anew"):
+            taken(everything)
+        assert _rows(out, "matches") == right, lost
+    shutil.rmtree(out / "_stream")
+    shutil.copytree(whole, out / "_stream")
+    assert taken(everything) == right
+
+
+@pytest.mark.parametrize("at", ["_write", "_commit"])
+def test_a_batch_that_is_made_again_does_not_go_over_a_gap(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Its numbers are known, but the log was cut while the stream was down."""
+    facts = random_log(Random(11), "n", facts=120, has_receipts=True)
+    _write(tmp_path / "log", {"n": facts}, Random(0))
+    export(tmp_path / "log", "n", closed_only=False)
+    last = facts[-1].seq
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("matches",)))
+    stream.take({"n": (0, 40)})
+    with monkeypatch.context() as patched:
+        patched.setattr(Stream, at, _killed)
+        with pytest.raises(_KilledError):
+            stream.take({"n": (0, last)})
+    monkeypatch.setattr(stream_module, "first_number", lambda *_: 60)
+    with pytest.raises(LostLogError, match="number 41 is not there any more"):
+        stream.take({"n": (0, last)})
+    monkeypatch.undo()
+    stream.take({"n": (0, last)})
     stream.close()
+    wanted = SingleProcess().run(facts).matches
+    assert set(_matches(tmp_path / "out")) == set(wanted)
+
+
+def _killed(*_: object) -> None:
+    raise _KilledError
 
 
 def test_what_cannot_be_read_is_told_as_the_batch_job_tells_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.outputs import WHOLE, File, Keep, Output, read
+from whimbrel.pipeline.outputs import TIME_COLUMNS, WHOLE, File, Keep, Output, read
 
 FRESH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)  # a folder for each
 SMALL = Keep(together=3)
@@ -260,6 +260,25 @@ def test_files_go_whose_newest_row_is_too_old(tmp_path: Path) -> None:
     output.add(5, matched(5))
     assert output.expire(4) == 0
     assert rows_of(output.rows()) == together(matched(batch) for batch in (4, 5))
+
+
+@pytest.mark.parametrize("table", ["matches", "popularity"])
+def test_old_rows_go_however_small_the_files_are(tmp_path: Path, table: str) -> None:
+    """Small files are put together, but not the oldest with the newest: these would keep them for ever."""
+    output, keep, every = Output(tmp_path, table, keep=SMALL), 240, 10
+    for batch in range(200):
+        at = batch * every
+        if table == "matches":
+            output.add(batch, matched(at))
+        else:
+            output.replace(batch, {at: window(at, 1)})
+        output.expire(at - keep)
+        output.compact(within=keep // 8)
+    times = output.rows().column(TIME_COLUMNS[table]).cast(pa.int64()).to_pylist()
+    assert max(times) == 199 * every
+    assert set(range(max(times) - keep, max(times), every)) <= set(times)
+    assert max(times) - min(times) <= keep + keep // 8 + every
+    assert len(output.files()) < 20
 
 
 def test_when_everything_is_old_the_table_is_empty_and_goes_on(tmp_path: Path) -> None:

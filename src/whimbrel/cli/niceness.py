@@ -45,7 +45,7 @@ def give_way(by: int, *, autogroup: Path = _AUTOGROUP) -> None:
 def _take_long_slices(level: int) -> bool:
     """Let whoever is woken up go first, at the price of fewer and longer turns; return if the kernel took it."""
     number = _SCHED_SETATTR.get(platform.machine()) if sys.platform == "linux" else None
-    if number is None:
+    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # somebody has made it more modest already
         return False
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, level, 0, _SLICE_NS, 0, 0)
     return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)  # Linux before 6.12 ignores the slice

@@ -170,7 +170,9 @@ class Fold:
             outcome = Outcome(event.change)
             settled = folding.confirmed(event.at, event.session, event.device, event.notification_seq, outcome)
         else:
-            if event.kind == INTEREST:
+            if (
+                event.kind == INTEREST and event.change != InterestChange.REMOVED.value
+            ):  # nobody can want anything by what is gone
                 self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
             settled = folding.apply(_fact(self.node, event))
         self._write(settled, out)

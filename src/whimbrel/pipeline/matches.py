@@ -163,7 +163,7 @@ class Matching:
         for batch in batches:
             for node, part in self._by_node(batch):
                 sent = self._files[node]
-                found = PackedVersions.map(sent if sent.startswith("/") else SparkFiles.get(sent))
+                found = PackedVersions.map(sent if sent.startswith("/") else SparkFiles.get(sent), node)
                 rows, handles = found.match(part)
                 if rows.size:
                     yield from self._shape(part, found, rows, handles)

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import sync_file
 from whimbrel.log.parts import statistics
-from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.tables import TABLES
 
 __all__ = ["TIME_COLUMNS", "WHOLE", "Keep", "Output", "by_window", "read"]
@@ -91,8 +91,8 @@ class Output:
         self.link, self._versions = out / table, out / VERSIONS / table
         self._schema, self._keep = TABLES[table].schema, keep or Keep()
         self._time = TIME_COLUMNS.get(table)
-        self._newest: dict[str, int] = {}
-        """By the name of a file, the time of its newest row: files do not change."""
+        self._times: dict[str, tuple[int, int]] = {}
+        """By the name of a file, the times of its oldest and its newest row: files do not change."""
         version = self.version()
         if self.link.exists() and (version is None or version.parent != self._versions):
             allowed = "a folder without tables of a batch run, or one that a stream made"
@@ -198,14 +198,15 @@ class Output:
 
     # -- small files -------------------------------------------------------------------------------------------------
 
-    def compact(self, *, before: int | None = None) -> int:
+    def compact(self, *, before: int | None = None, within: int | None = None) -> int:
         """Put small neighbours together, in the version that is there; return how many files went.
 
-        *before* keeps windows apart that begin there or later: these still change.
+        *before* keeps windows apart that begin there or later: these still change. *within* keeps rows apart that are
+        further apart than so many microseconds: who removes old ones (``expire``) wants them in files of their own.
         Rule: as a version of its own, with the number of the last batch, so that no batch is made again or left out.
         """
         files = [file for file in self.files() if before is None or file.last < before]
-        runs = list(self._runs(files))
+        runs = list(self._runs(files, within))
         written = {
             f"{run[0].kind}-{run[0].first:0{_DIGITS}}_{run[-1].last:0{_DIGITS}}-{run[-1].batch}.parquet": run
             for run in runs
@@ -220,14 +221,16 @@ class Output:
         if self._time is None:
             return 0
         files = [file for file in self.files() if before is None or file.last < before]
-        return self._renew([file for file in files if self._newest_at(file, self._time) < older_than], {})
+        return self._renew([file for file in files if self._times_of(file)[1] < older_than], {})
 
-    def _newest_at(self, file: File, column: str) -> int:
+    def _times_of(self, file: File) -> tuple[int, int]:
+        """Return the times of the oldest and the newest row; where none is told, all times there are."""
         name = file.path.name
-        if name not in self._newest:
-            _, found = statistics(file.path, (column,))
-            self._newest[name] = int(found[column][1]) if column in found else INT64_MAX
-        return self._newest[name]
+        if name not in self._times:
+            column = self._time or ""
+            _, found = statistics(file.path, (column,)) if column else (0, {})
+            self._times[name] = found.get(column, (INT64_MIN, INT64_MAX))
+        return self._times[name]
 
     def _renew(self, gone: list[File], written: Mapping[str, list[File]]) -> int:
         """Let a version appear without some files, and with others *written* of some; return how many are gone."""
@@ -253,10 +256,10 @@ class Output:
             shutil.rmtree(making, ignore_errors=True)
         self._lead_to(fresh)
         for name in names:
-            self._newest.pop(name, None)
+            self._times.pop(name, None)
         return len(gone)
 
-    def _runs(self, files: list[File]) -> Iterator[list[File]]:
+    def _runs(self, files: list[File], within: int | None = None) -> Iterator[list[File]]:
         """Yield neighbours to put together: of one tier, so that a row is written anew a few times, not for ever.
 
         One that a larger one follows counts as large: it has no other neighbours, and would stay small for ever.
@@ -266,7 +269,12 @@ class Output:
         run: list[File] = []
         size = tier = 0
         for file, here, its_tier in zip(files, sizes, tiers, strict=True):
-            if run and (its_tier != tier or file.kind != run[0].kind or size + here > self._keep.largest_bytes):
+            if run and (
+                its_tier != tier
+                or file.kind != run[0].kind
+                or size + here > self._keep.largest_bytes
+                or self._is_far([*run, file], within)
+            ):
                 if len(run) >= self._keep.together:
                     yield run
                 run, size = [], 0
@@ -275,6 +283,13 @@ class Output:
             size += here
         if len(run) >= self._keep.together:
             yield run
+
+    def _is_far(self, run: list[File], within: int | None) -> bool:
+        """Tell whether rows would come together that are further apart than they should be."""
+        if within is None or self._time is None:
+            return False
+        times = [self._times_of(file) for file in run]
+        return max(newest for _, newest in times) - min(oldest for oldest, _ in times) > within
 
 
 def read(out: Path, table: str) -> Any:  # a pyarrow.Table

@@ -24,6 +24,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -193,28 +194,37 @@ def read_span(
     for table in TIMES:
         schema = SCHEMAS[table]
         paths: list[str] = []
+        begun: list[str] = []
         wanted = F.lit(False)
         for node, (first, last) in spans.items():
             top = min(settled[node], last)
             chosen = [part for part in _parts_up_to(directory, table, node, top) if part.last >= first]
             if first <= top and chosen:
                 paths += [str(part.path) for part in chosen]
+                begun += [str(part.path) for part in chosen if part.first >= first]
                 wanted |= (F.col("node") == node) & F.col("seq").between(first, top)
         frames = [spark.read.schema(schema).parquet(*paths).where(wanted)] if paths else []
+        if begun:  # a row that does not say which it is belongs to the batch in which its part begins, to be told once
+            nameless = F.col("node").isNull() | F.col("seq").isNull()
+            frames.append(spark.read.schema(schema).parquet(*begun).where(nameless))
         if table in rows:
             frames.append(spark.createDataFrame(to_arrow(table, rows[table]), schema))
         if frames:
-            frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-            found[table] = SpanRows(frame, None if paths else len(rows[table]))
+            number = None if paths else len(rows[table])
+            found[table] = SpanRows(reduce(DataFrame.unionByName, frames), number)
     return found
 
 
 def first_number(directory: Path, node: str) -> int:
     """Return the first number of a node's log that is there: what came before it may have been cut (``retention``)."""
-    settled = _settled_seq(directory, node)
-    oldest = [own[0] for table in TIMES if (own := _parts_up_to(directory, table, node, settled))]
-    # A segment whose facts are exported does not count: they are read from Parquet, and that may have been cut.
-    return min(map(_least_number, oldest), default=0 if settled == INT64_MAX else settled + 1)
+    while True:
+        settled = _settled_seq(directory, node)
+        oldest = [own[0] for table in TIMES if (own := _parts_up_to(directory, table, node, settled))]
+        try:
+            # A segment whose facts are exported does not count: they are read from Parquet, and that may have been cut.
+            return min(map(_least_number, oldest), default=0 if settled == INT64_MAX else settled + 1)
+        except FileNotFoundError:  # one was cut, or put together with others, since it was listed
+            continue
 
 
 def _least_number(part: Part) -> int:

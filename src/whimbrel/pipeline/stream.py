@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.hold.store.interface import NOTHING_APPLIED, CorruptStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.files import lock_folder, put
 from whimbrel.log.layout import check_format, nodes
@@ -59,17 +59,22 @@ if TYPE_CHECKING:
 __all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 
 _COMPACT_EVERY = 8
+_PARTS_KEPT = 8
+"""Rows that are removed by their age go with those of an eighth of the time that they were kept."""
 
 
 class LostStateError(InvalidInputError):
-    """What a stream remembered does not fit its checkpoint. Reaction: start it anew, in another folder."""
+    """What a stream remembers does not fit its checkpoint or its tables. Reaction: start it anew, in another folder."""
 
-    def __init__(self, node: str, found: int, wanted: int) -> None:
-        super().__init__(node, found, wanted)
-        self.node, self.found, self.wanted = node, found, wanted
+    def __init__(self, what: str, found: object, wanted: object) -> None:
+        super().__init__(what, found, wanted)
+        self.what, self.found, self.wanted = what, found, wanted
 
     def __str__(self) -> str:
-        return f"state of {self.node}: found up to number {self.found}, needed is {self.wanted}; start the stream anew"
+        return (
+            f"state of {self.what}: found {self.found}, needed is {self.wanted}; "
+            "start the stream anew, in another folder: the log has everything that it needs"
+        )
 
 
 class LostLogError(InvalidInputError):
@@ -183,6 +188,9 @@ class Stream:
                 self._finish()
                 while own := self._next(spans):
                     self._take(own)
+            except CorruptStoreError as error:  # it says that it can be made again, which alone it cannot here
+                self._forget()
+                raise LostStateError(error.path, error.reason, "what the stream wrote") from error
             except BaseException:
                 self._forget()  # what is in memory may be half a batch ahead of what is kept
                 raise
@@ -191,47 +199,48 @@ class Stream:
         """Bring nodes to the end of the last batch whose state was not committed when it was interrupted."""
         begun = self._intents.of(self._of_time.applied)
         missing = {node: span for node, span in begun.items() if self._standing(node).applied < span[1]}
+        for node, last in self._of_time.reached.items():
+            if node not in missing and self._standing(node).applied != last:
+                raise LostStateError(f"node {node}", f"number {self._standing(node).applied}", f"number {last}")
         if missing:
-            self._check(missing)
-            self._make(Slice(self._spark, self._log, missing, self._readers), is_known=True)
+            self._make(self._slice(missing), is_known=True)
             self._commit(missing)
 
     def _next(self, spans: Spans) -> Spans:
         """Return what the next batch has: what one that was interrupted had, or the first of what is new."""
         begun = self._intents.of(self._of_time.applied + 1)
         if begun:
-            self._check(begun)
             return begun
         found: dict[str, tuple[int, int]] = {}
         for node, (first, last) in spans.items():
             applied = self._standing(node).applied
             if applied < last:
                 if first > applied + 1:
-                    raise LostStateError(node, applied, first - 1)
-                found[node] = (applied + 1, min(last, self._begin(node, applied) + self.plan.facts_per_batch - 1))
+                    raise LostStateError(f"node {node}", f"number {applied}", f"number {first - 1}")
+                # A stream may begin with a log that was cut: what is not there any more does not count.
+                begin = first_number(self._log, node) if applied == NOTHING_APPLIED else applied + 1
+                found[node] = (applied + 1, min(last, begin + self.plan.facts_per_batch - 1))
         return found
 
-    def _check(self, spans: Spans) -> None:
-        """Refuse a batch whose numbers do not follow what is remembered."""
+    def _slice(self, spans: Spans) -> Slice:
+        """Return what there is of a batch, which must follow what is remembered, and be there from its beginning."""
         for node, (first, _) in spans.items():
             applied = self._standing(node).applied
             if applied != first - 1:
-                raise LostStateError(node, applied, first - 1)
-
-    def _begin(self, node: str, applied: int) -> int:
-        """Return the number after *applied*, or the first there is for a stream that begins with a log that was cut."""
-        there = first_number(self._log, node)
-        if applied == NOTHING_APPLIED:
-            return max(there, 0)
-        if there > applied + 1:
-            raise LostLogError(node, applied + 1)
-        return applied + 1
+                raise LostStateError(f"node {node}", f"number {applied}", f"number {first - 1}")
+        found = Slice(self._spark, self._log, spans, self._readers)
+        for node, (first, _) in spans.items():
+            # After it was read: it may have been cut meanwhile, or since a batch that is made again was begun.
+            if self._standing(node).applied != NOTHING_APPLIED and first_number(self._log, node) > first:
+                raise LostLogError(node, first)
+        return found
 
     def _take(self, spans: Spans) -> None:
         begun, batch = time.monotonic(), self._of_time.applied + 1
         self._intents.put(batch, spans)
-        made = self._make(Slice(self._spark, self._log, spans, self._readers), is_known=False)
+        made = self._make(self._slice(spans), is_known=False)
         self._write(made, batch)
+        self._of_time.reach({node: last for node, (_, last) in spans.items()})
         self._of_time.advance(self._watermark(), min(each.oldest_at for each in self._all_standings()))
         self._of_time.commit(batch)
         self._commit(spans)
@@ -309,7 +318,7 @@ class Stream:
         if node not in self._standings:
             self._standings[node] = Standing(
                 node,
-                SqliteStore(self.folder / "state" / f"{node}.sqlite", is_synced=True),
+                self._store(node),
                 retention=self.plan.retention,
                 assume_receipts=self.plan.assume_receipts,
             )
@@ -321,9 +330,19 @@ class Stream:
     @property
     def _of_time(self) -> Windows:
         if self._windows is None:
-            store = SqliteStore(self.folder / "state" / "$windows.sqlite", is_synced=True)  # no node is called so
-            self._windows = Windows(store, window_us=self.plan.window_us, horizon_us=self.plan.horizon_us)
+            store = self._store("$windows")  # no node is called so
+            windows = Windows(store, window_us=self.plan.window_us, horizon_us=self.plan.horizon_us)
+            # Tables that are ahead of what is remembered are those of a memory that was lost, or is an old copy.
+            known = windows.applied + (1 if self._intents.of(windows.applied + 1) else 0)
+            for table, output in self._outputs.items():
+                if output.last_batch() > known:
+                    windows.close()
+                    raise LostStateError(f"table {table}", f"batch {known}", f"batch {output.last_batch()}")
+            self._windows = windows
         return self._windows
+
+    def _store(self, name: str) -> SqliteStore:
+        return SqliteStore(self.folder / "state" / f"{name}.sqlite", is_synced=True)
 
     def _watermark(self) -> int:
         times = {each.node: each.last_at for each in self._all_standings()}
@@ -365,10 +384,11 @@ class Stream:
             return
         for table, output in self._outputs.items():
             before = self._of_time.first_open if table in {"popularity", "latency"} else None
-            if self.plan.keep_us is not None:
+            keep_us = self.plan.keep_us
+            if keep_us is not None:
                 # A node whose clock is ahead must not make anybody's rows old.
-                output.expire(min(self._watermark(), _now()) - self.plan.keep_us, before=before)
-            output.compact(before=before)
+                output.expire(min(self._watermark(), _now()) - keep_us, before=before)
+            output.compact(before=before, within=None if keep_us is None else keep_us // _PARTS_KEPT)
             output.sweep()
 
     def close(self) -> None:

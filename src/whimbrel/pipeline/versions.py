@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -219,6 +218,7 @@ def _from_bytes(data: Any) -> Any:
 class PackedVersions:
     """A mapped matcher of versions; every worker of a machine shares one copy of the file."""
 
+    path: str
     matcher: Matcher
     table: Any
     begun: Any
@@ -230,9 +230,12 @@ class PackedVersions:
     """Which of the versions below are not covered."""
 
     @classmethod
-    def map(cls, path: str) -> PackedVersions:
-        """Map the file at *path*; a process maps it once."""
-        return _mapped(path)
+    def map(cls, path: str, node: str) -> PackedVersions:
+        """Map the file at *path*, the matcher of *node*; a process maps it once, and keeps the last of each node."""
+        kept = _last.get(node)
+        if kept is None or kept.path != path:
+            kept = _last[node] = _mapped(path, [] if kept is None else [kept, kept.below])
+        return kept
 
     def match(self, batch: Any) -> tuple[Any, Any]:
         """Return rows of *batch* and versions in force that want them, rows ascending.
@@ -264,16 +267,22 @@ class PackedVersions:
         return self.matcher.match_batch(subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags)
 
 
-@lru_cache(maxsize=32)
-def _mapped(path: str) -> PackedVersions:
+_last: dict[str, PackedVersions] = {}
+"""By node: matchers are large, and what was replaced is not asked for again."""
+
+
+def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions:
+    for each in known:
+        if each is not None and each.path == path:
+            return each
     matcher, extra = Matcher.map(Path(path))
     table, groups = _from_bytes(extra["versions"]), extra["groups"]
     below, is_seen = None, None
     if "below" in extra:
-        below = _mapped(extra["below"].tobytes().decode())
+        below = _mapped(extra["below"].tobytes().decode(), known)
         covered = _from_bytes(extra["covered"]).column("session")
         is_seen = ~pc.is_in(below.table.column("session"), covered).to_numpy(zero_copy_only=False)
         table = pa.concat_tables([below.table, table])
         groups = np.concatenate([below.groups, groups])
     begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
-    return PackedVersions(matcher, table, begun, ended, groups, below, is_seen)
+    return PackedVersions(path, matcher, table, begun, ended, groups, below, is_seen)

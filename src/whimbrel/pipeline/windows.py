@@ -30,7 +30,7 @@ from whimbrel.pipeline.replicas import silent
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
-_COUNT, _TALLY, _SPELL, _LATEST, _FINAL = "count", "tally", "spell", "latest", "final"
+_COUNT, _TALLY, _SPELL, _LATEST, _REACHED, _FINAL = "count", "tally", "spell", "latest", "reached", "final"
 _SPELL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
@@ -82,6 +82,8 @@ class Windows:
         """Of subscriptions that have ended, by node and number: session, subject filter, from and until when."""
         self.latest: dict[str, tuple[int, int]] = {}
         """By subject, the end of its last window and how many subscribed then."""
+        self.reached: dict[str, int] = {}
+        """By node, the last number that is in the tables: who holds another state of it has lost one."""
         self._final = (INT64_MIN, INT64_MIN)
         """Up to when windows of popularity and of latency are final."""
         self._touched: set[Key] = set()
@@ -101,6 +103,8 @@ class Windows:
                 self._spells[(whose[0], whose[1])] = tuple(value)
             case "latest":
                 self.latest[whose[0]] = tuple(value)
+            case "reached":
+                self.reached[whose[0]] = value
             case _:
                 self._final = tuple(value)
 
@@ -230,6 +234,11 @@ class Windows:
             del self.latest[subject]
             self._touched.add((_LATEST, subject))
 
+    def reach(self, ends: Mapping[str, int]) -> None:
+        """Note how far nodes have come."""
+        self.reached |= ends
+        self._touched |= {(_REACHED, node) for node in ends}
+
     def advance(self, mark: int, oldest_at: int) -> None:
         """Let windows be final that end by *mark*, and for latency also before *oldest_at*, that of what is held."""
         self._final = (max(self._final[0], mark), max(self._final[1], min(mark, oldest_at)))
@@ -270,6 +279,8 @@ class Windows:
                 return self._tallies.get(whose)
             case "spell":
                 return self._spells.get(whose)
+            case "reached":
+                return self.reached[whose[0]]
             case _:
                 return self.latest.get(whose[0])
 

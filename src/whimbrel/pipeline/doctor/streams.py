@@ -26,7 +26,7 @@ __all__ = ["Checkpoint", "check_reach", "check_state", "check_windows", "examine
 
 _WINDOWS = "$windows"
 """The store of what belongs to no node; it has the number of the last batch."""
-_ANEW = "start the stream anew: with another --out, or remove this one's folder; the log has everything that it needs"
+_ANEW = "start the stream anew: with another --out, or remove all of this one; the log has everything that it needs"
 _LOOKS = 3
 _OLD_S = 3_600
 _SMALL_BYTES, _MANY = 1 << 20, 200
