@@ -66,13 +66,13 @@ def test_another_plan_is_refused_by_what_differs(path: Path, name: str, value: A
     assert settled_plan(path, PLAN) == PLAN
 
 
-def test_every_field_but_the_size_of_batches_is_settled(path: Path) -> None:
-    """How much is read at once changes no table; a field that is new here must be thought of in the test above."""
+def test_every_field_but_two_is_settled(path: Path) -> None:
+    """How much is read at once, and how long rows are kept, changes no row; a field that is new must be thought of."""
     settled_plan(path, PLAN)
-    larger = replace(PLAN, facts_per_batch=7)
-    assert settled_plan(path, larger) == larger
+    other = replace(PLAN, facts_per_batch=7, keep_us=9)
+    assert settled_plan(path, other) == other
     written = set(json.loads(path.read_text(encoding="utf-8")))
-    assert {"format", *StreamPlan.__dataclass_fields__} - written == {"facts_per_batch"}
+    assert {"format", *StreamPlan.__dataclass_fields__} - written == {"facts_per_batch", "keep_us"}
 
 
 @pytest.mark.parametrize("name", ["window_us", "lateness_us", "horizon_us", "assume_receipts", "tables"])

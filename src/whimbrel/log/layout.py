@@ -25,6 +25,7 @@ from pathlib import Path
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.errors import CorruptLogError, NewerLogError, NotALogError
 from whimbrel.log.files import make_folder, put
+from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.notification import NotificationId
 
 __all__ = [
@@ -52,8 +53,6 @@ SEGMENTS = "segments"
 EXPORTED_FILE = "exported.json"
 DEAD_LETTERS = "dead_letters"
 
-FIRST_TIME, LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999: a fact's time must have a date, because it is filed under it."""
 _US_PER_DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
 

@@ -30,7 +30,6 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError
 from whimbrel.log.files import lock_folder, make_folder, put, sync_file, write_all
-from whimbrel.log.layout import FIRST_TIME, LAST_TIME
 from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, time_from
 from whimbrel.log.segments import (
     HEADER_BYTES,
@@ -42,7 +41,7 @@ from whimbrel.log.segments import (
     is_torn_creation,
     read_header,
 )
-from whimbrel.model.bounds import INT64_MAX, whole
+from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME, whole
 from whimbrel.model.facts import Fact
 from whimbrel.model.notification import NotificationId
 

@@ -12,11 +12,14 @@ import math
 from whimbrel.errors import InvalidValueError
 
 __all__ = [
+    "FIRST_TIME",
     "INT32_MAX",
     "INT32_MIN",
     "INT64_MAX",
     "INT64_MIN",
+    "LAST_TIME",
     "MAX_NAME_BYTES",
+    "dated",
     "flag",
     "instant",
     "name",
@@ -28,6 +31,8 @@ __all__ = [
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+FIRST_TIME, LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999: a fact's time must have a date, because it is filed under it."""
 
 MAX_NAME_BYTES = 1_024
 
@@ -72,6 +77,13 @@ def flag(what: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidValueError(what, value, "true or false")
     return value
+
+
+def dated(what: str, value: object) -> int:
+    """Return *value* if it is the time of a fact: microseconds UTC that have a date."""
+    if type(value) is int and FIRST_TIME <= value <= LAST_TIME:
+        return value
+    raise InvalidValueError(what, value, "microseconds UTC in the years 1 to 9999")
 
 
 def instant(what: str, value: object) -> int:

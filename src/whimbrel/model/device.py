@@ -13,7 +13,7 @@ from typing import Self
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.attributes import Limits
-from whimbrel.model.bounds import INT32_MAX, INT64_MAX, instant, name, real, whole
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, dated, name, real, whole
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place
 
@@ -58,7 +58,7 @@ class DeviceState:
 
     def __post_init__(self) -> None:
         name("device", self.device)
-        instant("reported_at", self.reported_at)
+        dated("reported_at", self.reported_at)
         if self.battery is not None:
             object.__setattr__(self, "battery", real("battery", self.battery, 0, 1))
         for what, count in (("received", self.received), ("sent", self.sent)):

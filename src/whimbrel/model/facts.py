@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT64_MAX, instant, name, real, text, whole
+from whimbrel.model.bounds import INT64_MAX, dated, name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.notification import MAX_PACKET_ID, Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
@@ -222,4 +222,4 @@ def later(last: int, now: int) -> int:
 
 def _number(node: str, seq: int, what: str, moment: int) -> None:
     NotificationId(node, whole("seq", seq, 0, INT64_MAX))
-    instant(what, moment)
+    dated(what, moment)

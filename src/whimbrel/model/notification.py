@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, FrozenAttributes, checked
-from whimbrel.model.bounds import INT64_MAX, flag, instant, name, whole
+from whimbrel.model.bounds import INT64_MAX, dated, flag, instant, name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.place import Area, Place
 
@@ -98,7 +98,7 @@ class Notification:
             whole("packet_id", self.packet_id, 1, MAX_PACKET_ID)
         flag("retain", self.retain)
         flag("deliver_insecure", self.deliver_insecure)
-        instant("published_at", self.published_at)
+        dated("published_at", self.published_at)
         for what, moment in (("expires_at", self.expires_at), ("deadline_at", self.deadline_at)):
             if moment is not None:
                 instant(what, moment)

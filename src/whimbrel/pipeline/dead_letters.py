@@ -26,7 +26,7 @@ from whimbrel.errors import InvalidInputError
 from whimbrel.language.filters import parse
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
-from whimbrel.model.bounds import MAX_NAME_BYTES
+from whimbrel.model.bounds import FIRST_TIME, LAST_TIME, MAX_NAME_BYTES
 from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange
 from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
 from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
@@ -37,7 +37,7 @@ from whimbrel.model.subscription import (
     MAX_SUBSCRIPTION_NAME_BYTES,
     InterestChange,
 )
-from whimbrel.pipeline.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
 
 __all__ = ["Judge", "split"]
 
@@ -96,6 +96,8 @@ def _rules(table: str) -> Iterator[_Rule]:
             yield _Rule(F.col(column.name).isNull(), reason)
     yield _unless(F.col("seq") >= 0, "seq", "a number from 0 on")
     yield _node("node")
+    first, last = (F.timestamp_micros(F.lit(moment)) for moment in (FIRST_TIME, LAST_TIME))
+    yield _unless(F.col(TIMES[table]).between(first, last), TIMES[table], "a time in the years 1 to 9999")
     yield from _OWN_RULES[table]()
 
 

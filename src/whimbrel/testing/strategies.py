@@ -36,6 +36,7 @@ from whimbrel.language.ast import (
 )
 from whimbrel.language.check import INTEGER_OPS, StaticError, check
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Attributes, Int64, Scalar
+from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import (
     Fact,
@@ -168,6 +169,7 @@ def _strings() -> st.SearchStrategy[Value]:
 # -- facts -----------------------------------------------------------------------------------------------------------
 
 _TIMES = st.one_of(st.sampled_from([INT64_MIN, -1, 0, INT64_MAX]), st.integers(INT64_MIN, INT64_MAX))
+_DATES = st.one_of(st.sampled_from([FIRST_TIME, -1, 0, LAST_TIME]), st.integers(FIRST_TIME, LAST_TIME))
 _NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
 _WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _SUBJECTS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=8)
@@ -186,12 +188,12 @@ _ATTRIBUTES = st.dictionaries(names(), scalars().filter(lambda value: value == v
 def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
     """Return facts of every table, edges first; of one *node* or of any. None holds a NaN, so equal ones are equal."""
     identity = {"node": _NODES if node is None else st.just(node), "seq": _SEQS}
-    changed = {**identity, "changed_at": _TIMES, "device": st.none() | _WORDS}
+    changed = {**identity, "changed_at": _DATES, "device": st.none() | _WORDS}
     return st.one_of(
         st.builds(
             Notification,
             **identity,
-            published_at=_TIMES,
+            published_at=_DATES,
             subject=st.none() | _SUBJECTS,
             publisher=st.none() | _WORDS,
             attributes=_ATTRIBUTES,
@@ -206,8 +208,8 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
             deliver_insecure=st.booleans(),
             properties=st.binary(max_size=8),
         ),
-        st.builds(Notification, **identity, published_at=_TIMES, qos=st.just(2), packet_id=_PACKET_IDS),
-        st.builds(Notification, **identity, published_at=_TIMES, attributes=_ATTRIBUTES, body=st.binary(max_size=40)),
+        st.builds(Notification, **identity, published_at=_DATES, qos=st.just(2), packet_id=_PACKET_IDS),
+        st.builds(Notification, **identity, published_at=_DATES, attributes=_ATTRIBUTES, body=st.binary(max_size=40)),
         st.builds(InterestChanged, **changed, change=st.sampled_from(InterestChange), subscription=_subscriptions()),
         st.builds(
             PresenceChanged,
@@ -267,7 +269,7 @@ def _states() -> st.SearchStrategy[DeviceState]:
     return st.builds(
         DeviceState,
         device=_WORDS,
-        reported_at=_TIMES,
+        reported_at=_DATES,
         battery=_FRACTIONS,
         display=st.none() | _DISPLAYS,
         received=_COUNTS,
@@ -280,7 +282,7 @@ def _receipts(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[
     return st.builds(
         Receipt,
         **identity,
-        handed_at=_TIMES,
+        handed_at=_DATES,
         session=_WORDS,
         device=_WORDS,
         notification=st.builds(NotificationId, _NODES, _SEQS),
