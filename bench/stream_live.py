@@ -179,10 +179,11 @@ class Live:
 
 
 def _flat(what: str, values: Sequence[float]) -> Check:
+    """Claim that something has stopped growing: SQLite's files, for one, have their size after some minutes."""
     third = max(1, len(values) // 3)
-    first, last = statistics.median(values[:third]), statistics.median(values[-third:])
-    claim = f"live: {what}: median of the first third {first:,.0f}, of the last {last:,.0f}; aim ≤ {_GROWTH} ×"
-    return Check(claim, last <= _GROWTH * first)
+    middle, last = statistics.median(values[third : 2 * third] or values), statistics.median(values[-third:])
+    claim = f"live: {what}: median of the middle third {middle:,.0f}, of the last {last:,.0f}; aim ≤ {_GROWTH} ×"
+    return Check(claim, last <= _GROWTH * middle)
 
 
 def _most(looks: Sequence[Look], name: str) -> float | None:
