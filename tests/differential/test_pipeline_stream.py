@@ -161,8 +161,8 @@ def _deliveries(out: Path) -> list[Delivery]:
     ]
 
 
-@pytest.mark.parametrize(("seed", "small"), [(1, 0), (2, 8)], ids=["layers", "as it is"])
-def test_batches_may_be_cut_anywhere(  # fixtures
+@pytest.mark.parametrize(("seed", "small"), [(1, 0)], ids=["in layers"])
+def test_batches_may_be_cut_anywhere(
     spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
 ) -> None:
     """Batch is stream: subscriptions, what is held, windows and links are carried over every cut, and over restarts."""
@@ -197,6 +197,7 @@ def _killing(method: Callable[..., Any], random: Random) -> Callable[..., Any]:
     return killed
 
 
+@pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
 def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
     spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,9 +320,8 @@ def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path,
     assert taken(everything) == right
 
 
-@pytest.mark.parametrize("at", ["_write", "_commit"])
 def test_a_batch_that_is_made_again_does_not_go_over_a_gap(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its numbers are known, but the log was cut while the stream was down."""
     facts = random_log(Random(11), "n", facts=120, has_receipts=True)
@@ -330,14 +330,15 @@ def test_a_batch_that_is_made_again_does_not_go_over_a_gap(
     last = facts[-1].seq
     stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("matches",)))
     stream.take({"n": (0, 40)})
-    with monkeypatch.context() as patched:
-        patched.setattr(Stream, at, _killed)
-        with pytest.raises(_KilledError):
-            stream.take({"n": (0, last)})
-    monkeypatch.setattr(stream_module, "first_number", lambda *_: 60)
-    with pytest.raises(LostLogError, match="number 41 is not there any more"):
-        stream.take({"n": (0, last)})
-    monkeypatch.undo()
+    for step in ("_write", "_commit"):  # the batch is begun; its rows are written, and the node's state is not
+        with monkeypatch.context() as patched:
+            patched.setattr(Stream, step, _killed)
+            with pytest.raises(_KilledError):
+                stream.take({"n": (0, last)})
+        with monkeypatch.context() as patched:
+            patched.setattr(stream_module, "first_number", lambda *_: 60)
+            with pytest.raises(LostLogError, match="number 41 is not there any more"):
+                stream.take({"n": (0, last)})
     stream.take({"n": (0, last)})
     stream.close()
     wanted = SingleProcess().run(facts).matches

@@ -158,7 +158,7 @@ def test_one_pass_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path
     _append(log, _published(30, 1))
     done = CliRunner().invoke(app, command)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: Spark could not finish: state of n: found up to number -1, needed is ")
+    assert done.stderr.startswith("error: Spark could not finish: state of node n: found number -1, needed is number ")
     done = CliRunner().invoke(app, ["pipeline", "doctor", "--out", str(out), "--no-spark"])
     assert done.exit_code == 1
     assert "FAILED  state of n: " in done.stdout

@@ -256,9 +256,8 @@ def _run_once(
     for table, told in made.items():
         typer.echo(f"{table:<14}{told['rows']:>14,} rows {told['seconds']:>9.1f} s")
     if "replicas" in made:
-        typer.echo(
-            f"replicas are planned for {plan['nodes']} nodes of {plan['slots_per_node']} slots; see --nodes, --slots"
-        )
+        planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
+        typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
     typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
 
 
