@@ -1,6 +1,6 @@
-"""The pipeline as a stream: what it remembers over a month, beside a broker under load, and what it survives.
+"""The pipeline as a stream: what it remembers over a month, when subscriptions change, and what it survives.
 
-    python bench/bench_stream.py [--part live|month|churn|kills] [--quick]
+    python bench/bench_stream.py [--part month|churn|kills] [--quick]
 
 runs one part and prints it; ``bench/run.py stream`` runs all, and keeps the results.
 """
@@ -18,19 +18,18 @@ from rich.console import Console
 from measure import Check, Report, in_fresh_process, show
 from month import MonthSizes
 from stream_churn import ChurnSizes, churn
-from stream_live import LiveSizes, live
 from stream_month import month
 from stream_soak import LOCAL, STANDALONE, soak
 
 __all__ = ["run"]
 
 _SEED = 47
-LIVE, MONTH, CHURN, KILLS = PARTS = ("live", "month", "churn", "kills")
-QUICK = (LIVE, MONTH, CHURN)
-"""What is tried quickly; that nothing is lost by a kill is ``tests/e2e/test_pipeline_kill.py``."""
+MONTH, CHURN, KILLS = PARTS = ("month", "churn", "kills")
+QUICK = (CHURN,)
+"""What the tests try quickly. That nothing is lost by a kill is ``tests/e2e/test_pipeline_kill.py``; a quick month
+takes two minutes, and is tried by hand: ``--part month --quick``."""
 _QUICK_MONTH = MonthSizes(days=5, publications_per_day=60, visitors_per_day=12, residents=6)
 _QUICK_CHURN = ChurnSizes(subscriptions=300, publications=200, changes=5, batches=1)
-_QUICK_LIVE = LiveSizes(rate=200, alone_s=2, beside_s=4)
 
 
 def run(*, quick: bool, parts: Sequence[str] | None = None) -> Report:
@@ -40,8 +39,6 @@ def run(*, quick: bool, parts: Sequence[str] | None = None) -> Report:
         with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
             if part == MONTH:
                 _measure_month(report, Path(name), quick=quick)
-            elif part == LIVE:
-                _measure_live(report, Path(name), quick=quick)
             elif part == CHURN:
                 _measure_churn(report, Path(name), quick=quick)
             else:
@@ -58,18 +55,6 @@ def _measure_month(report: Report, folder: Path, *, quick: bool) -> None:
         "Month: a made-up ward on two nodes (bench/month.py); half of one node's log is Parquet.",
         "Month: devices come every day, or once and their sessions expire; subjects of one day; busy hours.",
         "Month: remembered counts sessions, subscriptions, notifications held, links and windows of both nodes.",
-    ]
-
-
-def _measure_live(report: Report, folder: Path, *, quick: bool) -> None:
-    found = live(folder, _QUICK_LIVE if quick else LiveSizes())
-    report.grids.append(found.grid())
-    report.figures += found.figures()
-    report.checks += found.checks(is_full=not quick)
-    report.notes += [
-        "Live: 10 publishers to 10 subscribers, 50 subjects, JSON of 60 bytes, QoS 1, sessions that stay.",
-        "Live: the load is a process of its own on the same cores, and so is the stream (nice 10).",
-        "Live: every publication is two facts of the log, itself and its receipt.",
     ]
 
 

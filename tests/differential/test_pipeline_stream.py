@@ -206,7 +206,10 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
     for owner, name in ((Output, "_appear"), (Output, "_lead_to"), (Standing, "commit"), (Windows, "commit")):
         monkeypatch.setattr(owner, name, _killing(getattr(owner, name), random))
     kills = 0
-    for spans in _cuts(random, case.facts):
+    middles = {node: facts[len(facts) // 2].seq for node, facts in case.facts.items()}
+    ends = {node: facts[-1].seq for node, facts in case.facts.items()}
+    for last in (middles, ends):
+        spans = {node: (0, seq) for node, seq in last.items()}  # what is known already is not taken again
         for _ in range(60):
             stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
             try:
