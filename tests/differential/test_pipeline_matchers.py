@@ -17,6 +17,7 @@ from whimbrel.log.columns import to_arrow
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
 from whimbrel.pipeline import matchers as matchers_module
+from whimbrel.pipeline.folds import EVENT, INTEREST
 from whimbrel.pipeline.matchers import Matchers
 from whimbrel.pipeline.matches import CHANGED, DELETED
 from whimbrel.pipeline.single import SingleProcess
@@ -103,3 +104,29 @@ def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:
     assert matchers.shipped(node, 2, nothing, created) is first
     gone = created.set_column(created.schema.get_field_index("change"), "change", pa.array(["deleted"]))
     assert matchers.shipped(node, 3, nothing, gone) is not first
+
+
+def test_what_was_unsubscribed_is_forgotten() -> None:
+    """A stream goes on for months, and devices subscribe and go every day."""
+    node = standing()
+    facts = random_log(Random(5), NODE, facts=FACTS, has_receipts=True)
+    for _, tables in batches(facts, Random(5)):
+        rows = tables["interests"]
+        events = pa.table(
+            [
+                rows.column(field.name).cast(field.type)
+                if field.name in rows.column_names
+                else pa.array([INTEREST] * rows.num_rows, field.type)
+                if field.name == "kind"
+                else rows.column("changed_at").cast(field.type)
+                if field.name == "at"
+                else pa.nulls(rows.num_rows, field.type)
+                for field in EVENT
+            ],
+            schema=EVENT,
+        )
+        list(node.fold(events.to_batches(), None))
+        node.change(rows.select(CHANGED).cast(changed_schema()), tables["sessions"].select(DELETED))
+    in_force = set(node.in_force().column("seq").to_pylist())
+    assert in_force
+    assert set(node._fold.whose) == in_force

@@ -89,6 +89,8 @@ def test_seqs_follow_and_times_do_not_go_back(tmp_path: Path) -> None:
             log.append(Notification(node="other", seq=4, published_at=log.last_at))
         with pytest.raises(InvalidValueError, match="time does not go back"):
             log.append(stamped(facts[3], 4, log.last_at - 1))
+        with pytest.raises(InvalidValueError, match="in the years 1 to 9999"):
+            log.append(stamped(facts[3], 4, 2**62))
         log.append(stamped(facts[3], 4, log.last_at))
 
 
