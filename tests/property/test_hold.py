@@ -16,7 +16,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from naive_hold import Matches, NaiveHold
 
@@ -487,7 +487,28 @@ def test_throwing_lapses_away_early_changes_nothing(steps: list[_Timed]) -> None
     assert found == [_settled_order(_told(twin, event)) for event in [*spelled(steps), Event(END)]]
 
 
+def _in_a_lane_and_not(*more: Step) -> list[_Timed]:
+    """Return a history in which a notification is in flight in the fast lane of one session, and held by another."""
+    every = tuple((session, IDENTITIES) for session in SESSIONS)
+    steps: list[Step] = [
+        Interest("$mqtt/a", (None, "x"), InterestChange.ADDED, None, None, "a", 1, no_local=False),
+        Presence("a", PresenceChange.JOINED, "$mqtt/a", Mode.TAKE),
+        Interest("s", (None, "x"), InterestChange.ADDED, None, None, None, None, no_local=False),
+        Publication(every, None, 1, None),
+        *more,
+    ]
+    return [_Timed(0, step) for step in steps]
+
+
 @given(steps=HISTORIES, sizes=st.lists(st.integers(0, 3), min_size=1))
+@example(steps=_in_a_lane_and_not(Confirmation(0, Outcome.DELIVERED)), sizes=[9])
+@example(  # the other session lets go of it first
+    steps=_in_a_lane_and_not(
+        Interest("s", (None, "x"), InterestChange.REMOVED, None, None, None, None, no_local=False),
+        Confirmation(0, Outcome.DELIVERED),
+    ),
+    sizes=[9],
+)
 def test_changes_in_small_steps_are_the_changes(steps: list[_Timed], sizes: list[int]) -> None:
     """A view that is told a little at a time, while facts go on, knows in the end what one told at once does."""
     hold, rows = Hold(NODE, retention=RETENTION), dict[Key, bytes]()

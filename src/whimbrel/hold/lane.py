@@ -85,6 +85,7 @@ class Lane:
         for seq, terms in landed.items():
             copy = state.copies[seq]
             copy.aloft -= 1
+            copy.has_row = True
             copy.sessions.add(self.name)
             self.pending[seq] = self._as_pending(state, seq, terms, copy)
             self.member.in_flight[seq] = terms.identities

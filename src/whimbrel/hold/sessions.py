@@ -234,6 +234,8 @@ class Hold:
                 end = (session, device, seq, terms.identities, outcome, state.now, lapse_of(copy, terms.longest_us))
                 out.append(_NEW(Settle, end))
                 copy.aloft -= 1
+                if copy.has_row:
+                    self._touch(("copy", seq))
                 if copy.aloft or copy.sessions:
                     copy.received.add(device)
                 else:
@@ -337,6 +339,7 @@ class Hold:
         out: list[Command],
     ) -> None:
         """Hold and hand over by the rules, together with what has *flown* already, and its *own* receipts."""
+        copy.has_row = True
         if self._is_followed:
             self._touch(("copy", seq))
         expires_at = copy.expires_at

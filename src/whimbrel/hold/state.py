@@ -78,7 +78,7 @@ class Session:
 class Copy:
     """What is remembered of a notification while any session has it pending, or in flight in a fast lane."""
 
-    __slots__ = ("aloft", "attempted", "expires_at", "published_at", "qos", "received", "sessions")
+    __slots__ = ("aloft", "attempted", "expires_at", "has_row", "published_at", "qos", "received", "sessions")
 
     def __init__(self, qos: int = 2, published_at: int = 0, expires_at: int | None = None) -> None:
         self.qos = qos
@@ -86,6 +86,8 @@ class Copy:
         """Only for those in the fast lane: the others know their lapses."""
         self.aloft = 0
         """How many have it in flight in a fast lane."""
+        self.has_row = False
+        """Whether a view may have a row of it; one that is in fast lanes alone has none."""
         self.sessions: set[str] = set()
         self.received: set[str] = set()
         """Devices that have it: never again to these."""
