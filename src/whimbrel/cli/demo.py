@@ -3,7 +3,8 @@
 A broker in a process of its own, forty devices over real sockets, and the streaming pipeline on the broker's log, in
 one terminal. The parts are in ``whimbrel.cli.ward``; what the devices do is a plan (``sim.fleet``).
 
-Rule: the page lives from the first second; Spark, which takes its time, is a corner of it.
+Rule: the page lives from the first second; Spark, which takes its time, is a corner of it, and the clock starts with
+its first batch: a demo of a minute shows a minute of all of it.
 Rule: however it ends, by the clock or by Ctrl-C, nothing is left running, and what was published is accounted for. A
 second Ctrl-C breaks it off.
 """
@@ -46,7 +47,9 @@ def demo(
     *,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", metavar="N", parser=read_seconds, help="How long the ward is to be busy."),
+        typer.Option(
+            "--seconds", metavar="N", parser=read_seconds, help="How long to watch, from the pipeline's first batch."
+        ),
     ] = 60.0,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another day.")] = 7,
     rate: Annotated[

@@ -51,10 +51,15 @@ class Ledger:
 
 
 class WardPipeline:
-    """The stream from the log of *node* in *log* to tables in *out*; *on_end* is called in its thread, at the end."""
+    """The stream from the log of *node* in *log* to tables in *out*.
 
-    def __init__(self, log: Path, node: str, out: Path, *, on_end: Callable[[], None]) -> None:
-        self._log, self._node, self._out, self._on_end = log, node, out, on_end
+    In its thread it calls *on_first* when the first batch is in the tables, and *on_end* at the end.
+    """
+
+    def __init__(
+        self, log: Path, node: str, out: Path, *, on_first: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
+        self._log, self._node, self._out, self._on_first, self._on_end = log, node, out, on_first, on_end
         self.view = PipelineView()
         self._following, self._ending, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._ledger: Ledger | None = None
@@ -119,6 +124,7 @@ class WardPipeline:
             return None
         plan = StreamPlan(window_us=_WINDOW_US, nodes=_NODES, slots_per_node=_SLOTS)
         stream = Stream(spark, log=self._log, out=self._out, plan=plan)
+        stream.listeners.append(lambda taken: self._on_first() if taken.batch == 0 else None)
         self._tell("the first batch …")
         query = stream.start(every=_EVERY)
         try:

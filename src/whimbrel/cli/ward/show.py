@@ -3,7 +3,8 @@
 | phase | what happens |
 |---|---|
 | opening | the broker starts, the people's sessions are made |
-| busy | devices come, go and publish; the pipeline follows |
+| warming up | devices come, go and publish; Spark starts, and makes its first batch of that |
+| busy | the same, with the pipeline following: this is what was asked to take so many seconds |
 | coming to rest | nobody publishes; what was sent is acknowledged, and what is on its way arrives |
 | closing | the broker stops, as it is told to by operators |
 | accounting | the pipeline takes the log to its end, and its tables are added up |
@@ -49,8 +50,11 @@ class Show:
         self._ended = asyncio.Event()
         self._tallies = Tallies(self._begun)
         self._broker = WardBroker(folder / "broker")
-        self._loop, self._accounted = asyncio.get_running_loop(), asyncio.Event()
-        self._pipeline = WardPipeline(self._broker.log, NODE, folder / "tables", on_end=self._on_end)
+        self._loop = asyncio.get_running_loop()
+        self._follows, self._accounted = asyncio.Event(), asyncio.Event()
+        self._pipeline = WardPipeline(
+            self._broker.log, NODE, folder / "tables", on_first=self._on_first, on_end=self._on_end
+        )
         self._devices: Devices | None = None
         self._filters: dict[str, Filter] = {}
 
@@ -63,11 +67,18 @@ class Show:
         """Let the ward come to rest now."""
         self._ended.set()
 
+    def _on_first(self) -> None:
+        """Take in that the pipeline has made its first batch; it is its thread that says so."""
+        self._say(self._follows)
+
     def _on_end(self) -> None:
         """Take in that the pipeline has ended, well or not; it is its thread that says so."""
+        self._say(self._ended, self._accounted)
+
+    def _say(self, *events: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the demo was broken off, and nobody waits any more
-            self._loop.call_soon_threadsafe(self._ended.set)
-            self._loop.call_soon_threadsafe(self._accounted.set)
+            for event in events:
+                self._loop.call_soon_threadsafe(event.set)
 
     async def run(self) -> Summary:
         """Perform all of it; return the account."""
@@ -77,7 +88,6 @@ class Show:
             self._devices = devices = Devices(self._fleet, self._broker.port, self._tallies)
             await devices.prepare()
             self._pipeline.follow()
-            self._phase = "busy"
             await self._be_busy(devices)
             self._ended.set()
             self._phase = "coming to rest"
@@ -103,10 +113,12 @@ class Show:
         rng = self._rng
         plan = moves(self._fleet, random.Random(rng.random())), readings(random.Random(rng.random()), per_s=self._per_s)
         living = asyncio.create_task(devices.live(*plan))
-        self._busy_from = time.monotonic()
-        ended = asyncio.create_task(self._ended.wait())
+        ended, follows = asyncio.create_task(self._ended.wait()), asyncio.create_task(self._follows.wait())
+        self._phase = "warming up"
+        await asyncio.wait([living, ended, follows], return_when=asyncio.FIRST_COMPLETED)
+        self._phase, self._busy_from = "busy", time.monotonic()
         await asyncio.wait([living, ended], timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in (ended, living):
+        for task in (ended, follows, living):
             task.cancel()
         await living
         self._busy_until = time.monotonic()

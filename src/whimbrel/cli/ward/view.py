@@ -75,7 +75,7 @@ class View:
     phase: str
     elapsed_s: float
     busy_s: float
-    """How long the ward has been busy,"""
+    """How long the ward has been busy with the pipeline following,"""
     seconds: float
     """and how long it is to be."""
     devices: int
