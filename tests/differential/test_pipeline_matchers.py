@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -17,6 +19,7 @@ from whimbrel.log.columns import to_arrow
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
 from whimbrel.pipeline import matchers as matchers_module
+from whimbrel.pipeline import versions as versions_module
 from whimbrel.pipeline.folds import EVENT, INTEREST
 from whimbrel.pipeline.matchers import Matchers
 from whimbrel.pipeline.matches import CHANGED, DELETED
@@ -92,6 +95,25 @@ def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest
         assert len(there) <= 2
     matchers.forget()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are large, and a worker lives as long as its stream: of each node one, and the one below it."""
+    monkeypatch.setattr(matchers_module, "SMALL", SOMETIMES)
+    monkeypatch.setattr(versions_module, "_last", {})
+    facts = list(random_log(Random(3), NODE, facts=FACTS, has_receipts=True))
+    node, matchers = standing(), Matchers(tmp_path)
+    seen: list[weakref.ref[PackedVersions]] = []
+    for first, tables in batches(facts, Random(3)):
+        changed = tables["interests"].select(CHANGED).cast(changed_schema())
+        deleted = tables["sessions"].select(DELETED)
+        path = matchers.shipped(node, first, changed, deleted).files[NODE]
+        assert PackedVersions.map(path, NODE) is PackedVersions.map(path, NODE)  # mapped once
+        seen.append(weakref.ref(PackedVersions.map(path, NODE)))
+        node.change(changed, deleted)
+        gc.collect()
+        assert len({id(kept) for each in seen if (kept := each()) is not None}) <= 2
+    assert len(seen) > 10
 
 
 def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ from whimbrel.log.compaction import compact
 from whimbrel.log.errors import NewerLogError, NotALogError
 from whimbrel.log.export import export
 from whimbrel.log.layout import part_path, parts, set_exported_seq
+from whimbrel.log.parts import statistics
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline import source as source_module
 from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.source import read_table, register, snapshot
+from whimbrel.pipeline.source import first_number, read_table, register, snapshot
 
 DAY_US = 86_400_000_000
 START = 1_767_571_200_000_000  # 2026-01-05
@@ -196,3 +198,24 @@ def test_a_table_is_read_as_it_was_while_the_log_goes_on(spark: SparkSession, tm
     assert seqs(read_table(spark, directory, "publications", at=at)) == want
     assert seqs(read_table(spark, directory, "publications")) == [seq for seq in range(1, 41) if seq % 3]
     assert seqs(source(spark, directory, "interests")) == [seq for seq in range(1, 41) if seq % 3 == 0]
+
+
+def test_the_first_number_is_looked_for_again_if_its_part_goes_meanwhile(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention removes a part between the look at the folder and the look into it; a stream must not end for that."""
+    own = tmp_path / "log"
+    shutil.copytree(log, own)
+    days = sorted({part.date for table in ("interests", "publications") for part in parts(own, table)})
+    of_first_day = [part for table in ("interests", "publications") for part in parts(own, table)]
+    of_first_day = [part for part in of_first_day if part.date == days[0]]
+    assert first_number(own, "a") == 1
+    looked = statistics
+
+    def cut_meanwhile(path: Path, columns: tuple[str, ...]) -> object:
+        while of_first_day:
+            of_first_day.pop().path.unlink()
+        return looked(path, columns)
+
+    monkeypatch.setattr(source_module, "statistics", cut_meanwhile)
+    assert first_number(own, "a") == 24  # that of the second day's first hour

@@ -66,3 +66,16 @@ def test_a_real_session_is_as_nice_as_its_leader() -> None:
     command = [sys.executable, "-c", script]
     found = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True)
     assert found.stdout.split()[-1] == str(os.nice(0) + 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no scheduling policies")
+@pytest.mark.parametrize("policy", ["SCHED_IDLE", "SCHED_BATCH"])
+def test_who_is_more_modest_already_stays_so(autogroup: Path, policy: str) -> None:
+    """An operator who has put the stream behind everything else knows why."""
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom whimbrel.cli.niceness import give_way\n"
+        f"os.sched_setscheduler(0, os.{policy}, os.sched_param(0))\n"
+        f"give_way(3, autogroup=Path(sys.argv[1]))\nprint(os.sched_getscheduler(0) == os.{policy})"
+    )
+    command = [sys.executable, "-c", script, str(autogroup)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "True"

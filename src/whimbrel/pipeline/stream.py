@@ -26,7 +26,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,17 +142,15 @@ class Stream:
         try:
             self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
             self._outputs = {table: Output(self.out, table) for table in self.plan.tables}
-            self._clear_up()
+            shutil.rmtree(self.folder / "matchers", ignore_errors=True)
+            for name in ("state", "matchers", "intents"):
+                (self.folder / name).mkdir(exist_ok=True)
+            with _told_as_lost():
+                self._check_tables()
         except BaseException:
-            self._unlock()
+            self.close()
             raise
-
-    def _clear_up(self) -> None:
-        """Remove what a stream that was killed has left."""
-        shutil.rmtree(self.folder / "matchers", ignore_errors=True)
-        for name in ("state", "matchers", "intents"):
-            (self.folder / name).mkdir(exist_ok=True)
-        for output in self._outputs.values():
+        for output in self._outputs.values():  # what a stream that was killed has left; of tables that are sound
             output.sweep()
 
     # -- the query ---------------------------------------------------------------------------------------------------
@@ -185,12 +184,11 @@ class Stream:
         """Make everything of the numbers that are new, in one batch or several; others are known already."""
         with self._taking:
             try:
-                self._finish()
-                while own := self._next(spans):
-                    self._take(own)
-            except CorruptStoreError as error:  # it says that it can be made again, which alone it cannot here
-                self._forget()
-                raise LostStateError(error.path, error.reason, "what the stream wrote") from error
+                with _told_as_lost():
+                    self._check_tables()
+                    self._finish()
+                    while own := self._next(spans):
+                        self._take(own)
             except BaseException:
                 self._forget()  # what is in memory may be half a batch ahead of what is kept
                 raise
@@ -240,7 +238,8 @@ class Stream:
         self._intents.put(batch, spans)
         made = self._make(self._slice(spans), is_known=False)
         self._write(made, batch)
-        self._of_time.reach({node: last for node, (_, last) in spans.items()})
+        written = {table: output.last_batch() for table, output in self._outputs.items()}
+        self._of_time.reach({node: last for node, (_, last) in spans.items()}, written)
         self._of_time.advance(self._watermark(), min(each.oldest_at for each in self._all_standings()))
         self._of_time.commit(batch)
         self._commit(spans)
@@ -331,15 +330,22 @@ class Stream:
     def _of_time(self) -> Windows:
         if self._windows is None:
             store = self._store("$windows")  # no node is called so
-            windows = Windows(store, window_us=self.plan.window_us, horizon_us=self.plan.horizon_us)
-            # Tables that are ahead of what is remembered are those of a memory that was lost, or is an old copy.
-            known = windows.applied + (1 if self._intents.of(windows.applied + 1) else 0)
-            for table, output in self._outputs.items():
-                if output.last_batch() > known:
-                    windows.close()
-                    raise LostStateError(f"table {table}", f"batch {known}", f"batch {output.last_batch()}")
-            self._windows = windows
+            self._windows = Windows(store, window_us=self.plan.window_us, horizon_us=self.plan.horizon_us)
         return self._windows
+
+    def _check_tables(self) -> None:
+        """Raise if tables are ahead of what is remembered (that was lost, or is an old copy), or behind it (they are).
+
+        They may be one batch ahead, of one that was interrupted and is made again.
+        """
+        windows = self._of_time
+        known = windows.applied + (1 if self._intents.of(windows.applied + 1) else 0)
+        for table, output in self._outputs.items():
+            found, least = output.last_batch(), windows.written.get(table, -1)
+            if found > known:
+                raise LostStateError(f"table {table}", f"batch {known}", f"batch {found}")
+            if found < least:
+                raise LostStateError(f"table {table}", f"a table up to batch {found}", f"one up to batch {least}")
 
     def _store(self, name: str) -> SqliteStore:
         return SqliteStore(self.folder / "state" / f"{name}.sqlite", is_synced=True)
@@ -454,6 +460,15 @@ class _Made:
     def count(self, table: str) -> int:
         written = [*self.windows.get(table, {}).values(), *self.rows.get(table, ())]
         return sum(int(rows.num_rows) for rows in written)
+
+
+@contextmanager
+def _told_as_lost() -> Iterator[None]:
+    """Let a store that is broken not say that it can be made again: alone, it cannot here."""
+    try:
+        yield
+    except CorruptStoreError as error:
+        raise LostStateError(error.path, error.reason, "what the stream wrote") from error
 
 
 def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table

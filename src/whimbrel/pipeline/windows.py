@@ -30,7 +30,8 @@ from whimbrel.pipeline.replicas import silent
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
-_COUNT, _TALLY, _SPELL, _LATEST, _REACHED, _FINAL = "count", "tally", "spell", "latest", "reached", "final"
+_COUNT, _TALLY, _SPELL, _LATEST, _FINAL = "count", "tally", "spell", "latest", "final"
+_REACHED, _WRITTEN = "reached", "written"
 _SPELL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
@@ -84,6 +85,8 @@ class Windows:
         """By subject, the end of its last window and how many subscribed then."""
         self.reached: dict[str, int] = {}
         """By node, the last number that is in the tables: who holds another state of it has lost one."""
+        self.written: dict[str, int] = {}
+        """By table, the last batch that changed it: who finds an older one has lost rows."""
         self._final = (INT64_MIN, INT64_MIN)
         """Up to when windows of popularity and of latency are final."""
         self._touched: set[Key] = set()
@@ -105,6 +108,8 @@ class Windows:
                 self.latest[whose[0]] = tuple(value)
             case "reached":
                 self.reached[whose[0]] = value
+            case "written":
+                self.written[whose[0]] = value
             case _:
                 self._final = tuple(value)
 
@@ -234,10 +239,12 @@ class Windows:
             del self.latest[subject]
             self._touched.add((_LATEST, subject))
 
-    def reach(self, ends: Mapping[str, int]) -> None:
-        """Note how far nodes have come."""
+    def reach(self, ends: Mapping[str, int], written: Mapping[str, int]) -> None:
+        """Note how far nodes have come, and which batch changed each table last."""
         self.reached |= ends
         self._touched |= {(_REACHED, node) for node in ends}
+        self._touched |= {(_WRITTEN, table) for table, batch in written.items() if self.written.get(table) != batch}
+        self.written |= written
 
     def advance(self, mark: int, oldest_at: int) -> None:
         """Let windows be final that end by *mark*, and for latency also before *oldest_at*, that of what is held."""
@@ -281,6 +288,8 @@ class Windows:
                 return self._spells.get(whose)
             case "reached":
                 return self.reached[whose[0]]
+            case "written":
+                return self.written[whose[0]]
             case _:
                 return self.latest.get(whose[0])
 
