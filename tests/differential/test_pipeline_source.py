@@ -206,15 +206,16 @@ def test_the_first_number_is_looked_for_again_if_its_part_goes_meanwhile(
     """Retention removes a part between the look at the folder and the look into it; a stream must not end for that."""
     own = tmp_path / "log"
     shutil.copytree(log, own)
-    days = sorted({part.date for table in ("interests", "publications") for part in parts(own, table)})
-    of_first_day = [part for table in ("interests", "publications") for part in parts(own, table)]
-    of_first_day = [part for part in of_first_day if part.date == days[0]]
+    listed = [part for table in ("interests", "publications") for part in parts(own, table)]
+    first_day = min(part.date for part in listed)
+    folders = {part.path.parent for part in listed if part.date == first_day}
+    to_go = [path for folder in folders for path in folder.iterdir()]
     assert first_number(own, "a") == 1
     looked = statistics
 
     def cut_meanwhile(path: Path, columns: tuple[str, ...]) -> object:
-        while of_first_day:
-            of_first_day.pop().path.unlink()
+        while to_go:
+            to_go.pop().unlink()
         return looked(path, columns)
 
     monkeypatch.setattr(source_module, "statistics", cut_meanwhile)

@@ -365,8 +365,8 @@ def test_what_cannot_be_read_is_told_as_the_batch_job_tells_it(spark: SparkSessi
     wrongs = (
         ("publications", "qos", 7),
         ("publications", "published_at", 2**62),  # in the year 148108: no calendar of Python's has it
-        ("publications", "node", None),
-        ("publications", "seq", None),
+        ("presence", "node", None),
+        ("interests", "seq", None),
         ("receipts", "outcome", "mislaid"),
     )
     for number, (table, column, wrong) in enumerate(wrongs):

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -104,6 +105,12 @@ def _published(first: int, count: int) -> list[dict[str, Any]]:
     return [{"table": "publications", "published_at": n, "subject": "t", "attributes": {"v": n}} for n in numbers]
 
 
+def _scraped(address: str) -> str:
+    with urlopen(address, timeout=PATIENCE_S) as answer:  # noqa: S310 # our own
+        text: str = answer.read().decode()
+        return text
+
+
 def test_tables_follow_a_log_until_they_are_told_to_stop(started: Callable[..., Process], tmp_path: Path) -> None:
     """Who operates it sees what it does, and may stop it at any moment without losing or repeating a row."""
     log, out = tmp_path / "log", tmp_path / "out"
@@ -122,12 +129,14 @@ def test_tables_follow_a_log_until_they_are_told_to_stop(started: Callable[..., 
 
     address = re.search(r"http://\S+", run.err.get(timeout=PATIENCE_S))
     assert address is not None
-    with urlopen(address[0], timeout=PATIENCE_S) as answer:  # noqa: S310 # our own
-        metrics = answer.read().decode()
+    batches = f"whimbrel_pipeline_batch_seconds_count {second['batch'] - first['batch'] + 1}.0"
+    deadline = time.monotonic() + PATIENCE_S
+    while batches not in (metrics := _scraped(address[0])):  # a batch is told a moment before it is counted
+        assert time.monotonic() < deadline, metrics
+        time.sleep(0.1)
     assert f"whimbrel_pipeline_batch {second['batch']}.0" in metrics
     assert 'whimbrel_pipeline_rows_total{table="matches"} 50.0' in metrics
     assert 'whimbrel_pipeline_lag_facts{node="n"} 0.0' in metrics
-    assert f"whimbrel_pipeline_batch_seconds_count {second['batch'] - first['batch'] + 1}.0" in metrics
 
     run.process.send_signal(signal.SIGTERM)
     run.end()

@@ -67,6 +67,7 @@ Batches: TypeAlias = Iterator[Any]
 SPANS = "spans"
 """The table that says what there is."""
 _SPANS_SCHEMA = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
+_NAMELESS = pads.field("node").is_null() | pads.field("seq").is_null()
 _BATCH_ROWS = 20_000
 _TAIL_ROWS = 10_000
 
@@ -177,7 +178,7 @@ class SpanRows(NamedTuple):
 
     frame: DataFrame
     number: int | None
-    """How many rows; None if some are in Parquet, and were not counted."""
+    """How many rows; None if they could not be counted."""
 
 
 def read_span(
@@ -195,7 +196,7 @@ def read_span(
         schema = SCHEMAS[table]
         paths: list[str] = []
         begun: list[str] = []
-        wanted = F.lit(False)
+        wanted, to_count = F.lit(False), pads.scalar(False)
         for node, (first, last) in spans.items():
             top = min(settled[node], last)
             chosen = [part for part in _parts_up_to(directory, table, node, top) if part.last >= first]
@@ -203,16 +204,28 @@ def read_span(
                 paths += [str(part.path) for part in chosen]
                 begun += [str(part.path) for part in chosen if part.first >= first]
                 wanted |= (F.col("node") == node) & F.col("seq").between(first, top)
+                seq = pads.field("seq")
+                to_count |= (pads.field("node") == node) & (seq >= first) & (seq <= top)
         frames = [spark.read.schema(schema).parquet(*paths).where(wanted)] if paths else []
         if begun:  # a row that does not say which it is belongs to the batch in which its part begins, to be told once
-            nameless = F.col("node").isNull() | F.col("seq").isNull()
+            nameless = F.col("node").isNull() | F.col("seq").isNull()  # as _NAMELESS
             frames.append(spark.read.schema(schema).parquet(*begun).where(nameless))
         if table in rows:
             frames.append(spark.createDataFrame(to_arrow(table, rows[table]), schema))
         if frames:
-            number = None if paths else len(rows[table])
+            exported = _counted(table, paths, to_count), _counted(table, begun, _NAMELESS)
+            number = None if None in exported else sum(each or 0 for each in exported) + len(rows.get(table, ()))
             found[table] = SpanRows(reduce(DataFrame.unionByName, frames), number)
     return found
+
+
+def _counted(table: str, paths: list[str], which: Any) -> int | None:  # a pyarrow.dataset.Expression
+    """Return how many rows of some parts are wanted, without Spark, which takes longer to be asked than to answer."""
+    schema = pa.schema([TABLES[table].schema.field(name) for name in ("node", "seq")])
+    try:
+        return int(pads.dataset(paths, schema=schema, format="parquet").count_rows(filter=which)) if paths else 0
+    except (OSError, pa.ArrowException):  # it was put together with others meanwhile, or others wrote it
+        return None
 
 
 def first_number(directory: Path, node: str) -> int:
