@@ -97,6 +97,8 @@ def run(*, quick: bool) -> Report:
             _measure_linear(report, folder, sizes)
         _measure_plain(report, folder, sizes, quick=quick)
         _measure_same(report, folder, sizes, quick=quick)
+    if quick:
+        _session(sizes.masters[0]).stop()
     report.notes += [
         "U is U10, B is B3 of bench/workloads.py; two devices in each of a tenth as many sessions as subscriptions.",
         "identity: the same columns of the same rows through mapInArrow and back to Parquet, unchanged.",
@@ -109,7 +111,7 @@ def run(*, quick: bool) -> Report:
 
 
 def _alone(function: Callable[_P, _T], *args: _P.args, quick: bool, **kwargs: _P.kwargs) -> _T:  # type: ignore[valid-type]
-    """Call *function* in a process of its own, unless it is to be quick."""
+    """Call *function* in a process of its own, whose Spark ends with it; to be quick, all of them share ours."""
     return function(*args, **kwargs) if quick else in_fresh_process(function, *args, **kwargs)
 
 
@@ -207,7 +209,6 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
         assert in_lists is not None
         count = spark.read.parquet(str(out / "exploded")).count() if explodes else in_lists[0]
         same = spark.read.parquet(str(out / "identity")).count() == events
-    spark.stop()
     return _Found(
         master=master,
         events=events,
@@ -269,7 +270,6 @@ def _delivering(log: str) -> tuple[int, float, int]:
         seconds = time.perf_counter() - begun
         matched = jobs.run(spark, log=Path(log), out=Path(name), tables=["matches"])
         pairs = spark.read.parquet(f"{name}/matches").select("notification_seq", "session").distinct().count()
-    spark.stop()
     del matched
     return int(str(made["deliveries"]["rows"])), seconds, 2 * pairs
 
@@ -303,7 +303,6 @@ def _matching_once(log: str) -> float:
     listed.limit(1).collect()
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
         seconds = _timed(lambda: _write(listed, Path(name) / "listed"))
-    spark.stop()
     return seconds
 
 
@@ -358,7 +357,6 @@ def _crossing(log: str) -> tuple[float, int, float, int]:
     matches(publications, interests, sessions).limit(1).collect()
     plain_s = _timed(lambda: counts.append(pairs.where(asked("attributes", "filter_text")).count()))
     ours_s = _timed(lambda: counts.append(matches(publications, interests, sessions).count()))
-    spark.stop()
     return plain_s, counts[0], ours_s, counts[1]
 
 
@@ -393,7 +391,6 @@ def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as scratch:
         spark_s = _timed(lambda: jobs.run(spark, log=path, out=Path(scratch), tables=["deliveries"]))
         rows = pq.read_table(f"{scratch}/deliveries").to_pylist()
-    spark.stop()
     begun = time.perf_counter()
     read = (
         fact

@@ -1,4 +1,7 @@
-"""One profile for every property test: the same effort everywhere, no deadline (tests never assert wall-clock time)."""
+"""What all tests share: the effort of property tests, and Java set up for runs of a minute.
+
+No property test has a deadline: tests never assert wall-clock time.
+"""
 
 from __future__ import annotations
 
@@ -9,3 +12,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("whimbrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 settings.register_profile("thorough", parent=settings.get_profile("whimbrel"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whimbrel"))
+
+# Of every Java that is started below: for less than a minute its second compiler costs more than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
