@@ -302,8 +302,7 @@ def _matching_once(log: str) -> float:
     listed = tables[0].select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
     listed.limit(1).collect()
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
-        seconds = _timed(lambda: _write(listed, Path(name) / "listed"))
-    return seconds
+        return _timed(lambda: _write(listed, Path(name) / "listed"))
 
 
 # -- the plain way -----------------------------------------------------------------------------------------------------

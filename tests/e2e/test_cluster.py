@@ -21,10 +21,15 @@ SCRIPT = Path(__file__).parent / "cluster_job.py"
 
 
 def _environment(folder: Path) -> dict[str, str]:
+    settings = folder / "conf" / "spark-defaults.conf"
+    if not settings.exists():  # executors too are there for less than a minute
+        settings.parent.mkdir()
+        settings.write_text(f"spark.executor.extraJavaOptions {os.environ['SPARK_SUBMIT_OPTS']}\n")
     environment = dict(os.environ, SPARK_HOME=str(SPARK_HOME), PYSPARK_PYTHON=sys.executable)
     if "JAVA_HOME" not in environment and JAVA_HOME_FILE.exists():
         environment["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     return environment | {
+        "SPARK_CONF_DIR": str(settings.parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOG_DIR": str(folder / "logs"),

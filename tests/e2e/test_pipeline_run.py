@@ -127,25 +127,3 @@ def test_unknown_tables_are_named(spark: SparkSession, tmp_path: Path) -> None:
     create(tmp_path / "log")
     with pytest.raises(InvalidValueError, match=r"gossip.*matches, deliveries"):
         jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["gossip"])
-
-
-def test_segments_that_are_not_exported_count(spark: SparkSession, tmp_path: Path) -> None:
-    """What a node wrote a moment ago is in the tables, Parquet or not."""
-    lines = [
-        {"table": "interests", "changed_at": 1, "change": "added", "session": "s", "filter_text": "v > 1"},
-        {"table": "presence", "changed_at": 2, "change": "joined", "session": "s", "device": "d", "receipt": "take"},
-        {"table": "publications", "published_at": 3, "attributes": {"v": 2}, "subject": "t"},
-        {"table": "publications", "published_at": 4, "attributes": {"v": 1}, "subject": "t"},
-    ]
-    _imported(tmp_path / "log", lines)
-    made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["matches", "deliveries"])
-    assert {name: told["rows"] for name, told in made.items()} == {"matches": 1, "deliveries": 1}
-    (delivery,) = _rows(tmp_path / "out" / "deliveries")
-    assert (delivery["device"], delivery["outcome"], delivery["notification_seq"]) == ("d", "delivered", 3)
-
-
-def _imported(log: Path, lines: list[dict[str, object]]) -> None:
-    path = log.with_suffix(".jsonl")
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = CliRunner().invoke(app, ["log", "import", str(log), str(path), "--node", "n"])
-    assert done.exit_code == 0, done.output
