@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-
-JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,8 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield a session on two threads that leaves nothing behind."""
     scratch = tmp_path_factory.mktemp("spark")
-    if "JAVA_HOME" not in os.environ and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
-        os.environ["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 of the PATH
     builder = SparkSession.builder.appName("whimbrel tests").master("local[2]")
     settings = {

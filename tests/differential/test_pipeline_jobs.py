@@ -27,12 +27,9 @@ def _rows(path: Path) -> list[tuple[Any, ...]]:
 def test_latency_is_the_same_from_deliveries_written_or_not(spark: SparkSession, tmp_path: Path) -> None:
     """Whoever asks for one table only must not get another; what a node wrote a moment ago counts, Parquet or not."""
     facts = random_log(Random(2), "n", facts=150, has_receipts=False)
-    log = LogWriter(tmp_path / "log", "n")
-    log.open()
-    for fact in facts:
-        log.append(fact)
-    log.sync()
-    log.close()
+    with LogWriter(tmp_path / "log", "n") as log:
+        for fact in facts:
+            log.append(fact)
     alone = run(spark, log=tmp_path / "log", out=tmp_path / "alone", tables=["latency"], plan=PLAN)
     both = run(spark, log=tmp_path / "log", out=tmp_path / "both", tables=["latency", "deliveries"], plan=PLAN)
     assert list(alone) == ["latency"]

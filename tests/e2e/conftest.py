@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from whimbrel.pipeline.sessions import local_session
-
-JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,8 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Yield our own session on two threads, or the one that the differential tests have left running."""
-    if "JAVA_HOME" not in os.environ and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
-        os.environ["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     is_ours = SparkSession.getActiveSession() is None
     session = local_session(master="local[2]", memory="1g", partitions=2, is_light=True)
     yield session

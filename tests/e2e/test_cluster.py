@@ -16,7 +16,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SPARK_HOME = Path(pyspark.__file__).parent
-JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 SCRIPT = Path(__file__).parent / "cluster_job.py"
 
 
@@ -26,8 +25,6 @@ def _environment(folder: Path) -> dict[str, str]:
         settings.parent.mkdir()
         settings.write_text(f"spark.executor.extraJavaOptions {os.environ['SPARK_SUBMIT_OPTS']}\n")
     environment = dict(os.environ, SPARK_HOME=str(SPARK_HOME), PYSPARK_PYTHON=sys.executable)
-    if "JAVA_HOME" not in environment and JAVA_HOME_FILE.exists():
-        environment["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     return environment | {
         "SPARK_CONF_DIR": str(settings.parent),
         "SPARK_LOCAL_IP": "127.0.0.1",

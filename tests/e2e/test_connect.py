@@ -75,12 +75,9 @@ def _whimbrel(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 def test_batch_jobs_work_and_streams_are_refused(server: str, tmp_path: Path) -> None:
     """Our package and the matcher's file are sent; what a server cannot do is said, with the reason."""
     facts = random_log(Random(4), "n", facts=300, has_receipts=False)
-    log = LogWriter(tmp_path / "log", "n")
-    log.open()
-    for fact in facts:
-        log.append(fact)
-    log.sync()
-    log.close()
+    with LogWriter(tmp_path / "log", "n") as log:
+        for fact in facts:
+            log.append(fact)
     where = ("--log", str(tmp_path / "log"), "--out", str(tmp_path / "out"), "--master", server)
     done = _whimbrel(tmp_path, "run", *where, "--tables", "matches", "--json")
     assert done.returncode == 0, done.stderr[-4_000:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from whimbrel.model.facts import Outcome
 from whimbrel.sim.fleet import FLEET
 
-JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 _MOST_S = 600.0  # a machine that does much else at the same time
 
 pytestmark = pytest.mark.slow
@@ -23,17 +21,10 @@ pytestmark = pytest.mark.slow
 _PUBLISHED = re.compile(r" busy; .* published ([0-9,]+)")
 
 
-def _environment() -> dict[str, str]:
-    found = dict(os.environ)
-    if "JAVA_HOME" not in found and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
-        found["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
-    return found
-
-
 def _started(*options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "whimbrel", "demo", *options]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=_environment()
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
 
 

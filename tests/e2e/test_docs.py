@@ -39,7 +39,6 @@ from whimbrel.client import Client
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
-JAVA_HOME_FILE = ROOT / ".java" / "home"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 _FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -321,8 +320,6 @@ def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Pat
 def test_every_page_with_spark_shows_what_is_seen(page: Path, tmp_path: Path) -> None:
     """Java is started in the page's folder, as a reader starts it: Spark never follows a later change of folder."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}  # where `tests` is found, as pytest does
-    if "JAVA_HOME" not in environment and JAVA_HOME_FILE.exists():  # `make java` chose one; `make test` exports it
-        environment["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
     command = [sys.executable, __file__, str(page)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr

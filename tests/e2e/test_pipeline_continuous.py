@@ -25,7 +25,6 @@ from whimbrel.pipeline.outputs import read
 
 pytestmark = pytest.mark.slow
 
-JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 PATIENCE_S = 120  # a machine that does much else at the same time
 HEAD = [
     {"table": "interests", "changed_at": 1, "change": "added", "session": "s", "filter_text": "v >= 0"},
@@ -37,13 +36,8 @@ class Process:
     """The command, and the lines that it prints as they come."""
 
     def __init__(self, *arguments: str) -> None:
-        environment = dict(os.environ)
-        if "JAVA_HOME" not in environment and JAVA_HOME_FILE.exists():  # `make java` chose one
-            environment["JAVA_HOME"] = JAVA_HOME_FILE.read_text(encoding="utf-8").strip()
         command = [sys.executable, "-m", "whimbrel", "pipeline", "run", *arguments]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.out, self.err = self._lines(self.process.stdout), self._lines(self.process.stderr)
 
     @staticmethod
