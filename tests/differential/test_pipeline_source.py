@@ -84,17 +84,25 @@ def test_schemas_keep_types_nulls_and_comments() -> None:
 
 
 @pytest.mark.parametrize(("table", "want"), [("publications", PUBLICATIONS), ("interests", INTERESTS)])
-def test_both_ways_of_reading_give_every_row_once(spark: SparkSession, log: Path, table: str, want: list[int]) -> None:
+def test_all_ways_of_reading_give_every_row_once(
+    spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch, table: str, want: list[int]
+) -> None:
     """Parquet, the tail of the segments, and neither twice."""
     assert seqs(source(spark, log, table)) == want
     assert seqs(read_table(spark, log, table)) == want
+    monkeypatch.setattr(source_module, "SMALL_TAIL", LAST - EXPORTED - 1)
+    assert seqs(read_table(spark, log, table)) == want
 
 
-def test_the_two_ways_agree_on_every_value(spark: SparkSession, log: Path) -> None:
+def test_all_ways_agree_on_every_value(spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Java reads and what Arrow reads are the same rows, attributes of all types included."""
     ours, native = source(spark, log, "publications"), read_table(spark, log, "publications")
-    assert ours.columns == native.columns == TABLES["publications"].schema.names
-    assert ours.orderBy("seq").collect() == native.orderBy("seq").collect()
+    monkeypatch.setattr(source_module, "SMALL_TAIL", LAST - EXPORTED - 1)
+    long = read_table(spark, log, "publications")
+    assert ours.columns == native.columns == long.columns == TABLES["publications"].schema.names
+    rows = ours.orderBy("seq").collect()
+    assert rows == native.orderBy("seq").collect()
+    assert rows == long.orderBy("seq").collect()
 
 
 def test_since_and_until_choose_numbers(spark: SparkSession, log: Path) -> None:
@@ -174,8 +182,12 @@ def test_a_table_that_is_none_of_the_log_is_refused(spark: SparkSession, log: Pa
         source(spark, log, "matches")
 
 
-def test_a_table_is_read_as_it_was_while_the_log_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [0, 1_000], ids=["long", "short"])
+def test_a_table_is_read_as_it_was_while_the_log_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
     """An export, a merge of parts and new facts after planning: no row lost, twice, or from the future."""
+    monkeypatch.setattr(source_module, "SMALL_TAIL", small)
     directory = tmp_path / "log"
 
     def write(first: int, last: int) -> None:

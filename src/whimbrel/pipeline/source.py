@@ -15,7 +15,7 @@ Rule: a stream's offset is, by node, the last number read. Numbers only grow, so
 most as Spark's checkpoint says.
 
 Spark gives Python sources neither column pruning nor vectorised Parquet, so our own jobs use ``read_table``: Spark's
-native reader for the parts, and this source only for the tail that is not exported yet.
+native reader for the parts, and this source only for a tail that is not exported yet and long.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ _SPANS_SCHEMA = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last"
 _NAMELESS = pads.field("node").is_null() | pads.field("seq").is_null()
 _BATCH_ROWS = 20_000
 _TAIL_ROWS = 10_000
+SMALL_TAIL = 50_000
+"""A tail of no more numbers than this, of all nodes, is read in the driver."""
 
 
 def register(spark: SparkSession) -> None:
@@ -129,15 +131,31 @@ def read_table(
     chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
     paths = [str(part.path) for part in chosen]
-    frame = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+    frames = [spark.read.schema(schema).parquet(*paths)] if paths else []
     for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
-        frame = frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node)))
+        frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
     tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}
-    if tails:
+    if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
         register(spark)
         source = spark.read.format("whimbrel").option("table", table).option("tails", json.dumps(tails))
-        frame = frame.unionByName(source.load(str(directory)))
-    return frame
+        frames.append(source.load(str(directory)))
+    elif tails or not frames:
+        frames.append(_read_here(spark, directory, table, tails))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[str, tuple[int, int]]) -> DataFrame:
+    """Return a table's rows of small tails: a source in Python takes a second to be asked, these milliseconds."""
+    schema = SCHEMAS[table]
+    asked = _Asked(directory=directory, table=table)
+    spans = [_Span(node, settled + 1, last) for node, (settled, last) in tails.items()]
+    while True:
+        try:
+            batches = [batch for span in spans for batch in _read(asked, span, schema)]
+        except FileNotFoundError:
+            continue  # an export went on meanwhile, and its segments are gone
+        rows = pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
+        return spark.createDataFrame(rows if rows.num_rows else [], schema)
 
 
 class Tails:
@@ -284,11 +302,11 @@ class _Asked:
 
     directory: Path
     table: str
-    first: int
-    last: int
-    most: int
+    first: int = 0
+    last: int = INT64_MAX
+    most: int = 0
     """How many numbers of each node a batch of a stream has at most; 0: all there are."""
-    tails: Snapshot | None
+    tails: Snapshot | None = None
     """If given, nothing but the tails that it has."""
 
 
