@@ -5,10 +5,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 SPARK_STAMP := $(VENV)/.installed-spark
 DEV_STAMP := $(VENV)/.installed-dev
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What is never imported need not be compiled, and that is most of Spark.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
 DEV_EXTRAS := connect,spark,bench,dev
 # Tests side by side; each worker may have a Spark session of its own, so more is not always faster.
@@ -53,17 +53,12 @@ $(VENV)/bin/python:
 	@echo "Making $(VENV) with $$($(PYTHON) --version) …"
 	@$(PYTHON) -m venv $(VENV)
 
-$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "Installing Whimbrel into $(VENV) …"
-	@$(PIP) --editable .
-	@touch $@
-
-$(SPARK_STAMP): $(STAMP)
-	@echo "Installing Spark into $(VENV) (it is large: a few minutes the first time) …"
+$(SPARK_STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing Whimbrel and Spark into $(VENV) (Spark is large: a few minutes the first time) …"
 	@$(PIP) --editable '.[spark]'
 	@touch $@
 
-$(DEV_STAMP): $(STAMP)
-	@echo "Installing Spark, peers and tools into $(VENV) (Spark is large: a few minutes the first time) …"
+$(DEV_STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing Whimbrel, Spark, peers and tools into $(VENV) (Spark is large: a few minutes the first time) …"
 	@$(PIP) --editable '.[$(DEV_EXTRAS)]'
 	@touch $(SPARK_STAMP) $@

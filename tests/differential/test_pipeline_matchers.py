@@ -111,8 +111,8 @@ def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch
         assert PackedVersions.map(path, NODE) is PackedVersions.map(path, NODE)  # mapped once
         seen.append(weakref.ref(PackedVersions.map(path, NODE)))
         node.change(changed, deleted)
-        gc.collect()
-        assert len({id(kept) for each in seen if (kept := each()) is not None}) <= 2
+    gc.collect()
+    assert len({id(kept) for each in seen if (kept := each()) is not None}) <= 2
     assert len(seen) > 10
 
 

@@ -25,7 +25,7 @@ from whimbrel.pipeline.generate import Recipe, generate
 from whimbrel.pipeline.schemas import TIMES
 from whimbrel.pipeline.single import SingleProcess
 
-EVENTS = 12_000
+EVENTS = 5_000
 
 
 @pytest.fixture(scope="module")
