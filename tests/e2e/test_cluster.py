@@ -23,7 +23,8 @@ def _environment(folder: Path) -> dict[str, str]:
     settings = folder / "conf" / "spark-defaults.conf"
     if not settings.exists():  # executors too are there for less than a minute
         settings.parent.mkdir()
-        settings.write_text(f"spark.executor.extraJavaOptions {os.environ['SPARK_DAEMON_JAVA_OPTS']}\n")
+        java = os.environ.get("SPARK_DAEMON_JAVA_OPTS", "")  # a bench leaves it as it is
+        settings.write_text(f"spark.executor.extraJavaOptions {java}\n" if java else "")
     environment = dict(os.environ, SPARK_HOME=str(SPARK_HOME), PYSPARK_PYTHON=sys.executable)
     return environment | {
         "SPARK_CONF_DIR": str(settings.parent),
