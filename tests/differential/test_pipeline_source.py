@@ -105,6 +105,16 @@ def test_all_ways_agree_on_every_value(spark: SparkSession, log: Path, monkeypat
     assert rows == long.orderBy("seq").collect()
 
 
+@pytest.mark.parametrize(("limit", "most"), [("SMALL_TAIL", LAST - EXPORTED), ("_SMALL_BYTES", 100_000)])
+def test_what_the_driver_reads_is_bounded(log: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    """In number and in bytes: bodies may be large."""
+    tails = {"a": (EXPORTED, LAST)}
+    monkeypatch.setattr(source_module, limit, most)
+    assert source_module._are_small(log, tails)
+    monkeypatch.setattr(source_module, limit, most // 100)
+    assert not source_module._are_small(log, tails)
+
+
 def test_since_and_until_choose_numbers(spark: SparkSession, log: Path) -> None:
     """From the one on, below the other, across the border of the export."""
     assert seqs(source(spark, log, "interests", since="57", until="66")) == [57, 60, 63]

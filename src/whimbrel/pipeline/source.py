@@ -70,8 +70,8 @@ _SPANS_SCHEMA = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last"
 _NAMELESS = pads.field("node").is_null() | pads.field("seq").is_null()
 _BATCH_ROWS = 20_000
 _TAIL_ROWS = 10_000
-SMALL_TAIL = 50_000
-"""A tail of no more numbers than this, of all nodes, is read in the driver."""
+SMALL_TAIL, _SMALL_BYTES = 50_000, 64 << 20
+"""Tails of no more numbers than this, of all nodes, in segments that are not larger, are read in the driver."""
 
 
 def register(spark: SparkSession) -> None:
@@ -135,13 +135,24 @@ def read_table(
     for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
         frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
     tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}
-    if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
+    if not _are_small(directory, tails):
         register(spark)
         source = spark.read.format("whimbrel").option("table", table).option("tails", json.dumps(tails))
         frames.append(source.load(str(directory)))
     elif tails or not frames:
         frames.append(_read_here(spark, directory, table, tails))
     return reduce(DataFrame.unionByName, frames)
+
+
+def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
+    """Tell whether tails fit into the driver's memory, whatever stands in them."""
+    if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
+        return False
+    try:
+        sizes = [path.stat().st_size for node in tails for _, path in segments(directory, node)]
+    except FileNotFoundError:  # one was exported meanwhile; whoever reads them finds out
+        return False
+    return sum(sizes) <= _SMALL_BYTES
 
 
 def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[str, tuple[int, int]]) -> DataFrame:
