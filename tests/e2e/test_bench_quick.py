@@ -11,8 +11,8 @@ import pytest
 
 _RUN = Path(__file__).parents[2] / "bench" / "run.py"
 _ALL = {path.stem.removeprefix("bench_") for path in _RUN.parent.glob("bench_*.py")}
-_BY_HAND = {"live", "stream"}
-"""Each keeps Spark busy for most of a minute, and what they check has tests of its own: ``test_pipeline_continuous``,
+_BY_HAND = {"churn", "kills", "live", "month"}
+"""These keep Spark busy for a minute or two, and what they check has tests of its own: ``test_pipeline_continuous``,
 ``test_pipeline_kill``, ``test_pipeline_matchers``. Whoever changes them says ``python bench/run.py live --quick``."""
 
 
