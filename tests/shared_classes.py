@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["OPTIONS", "main"]
 
-OPTIONS = "-XX:SharedArchiveFile={} -Xlog:cds=off -Xlog:cds+dynamic=off"
+OPTIONS = '-XX:SharedArchiveFile="{}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 
 
 def main(archive: Path) -> None:
@@ -27,7 +27,7 @@ def main(archive: Path) -> None:
 
     archive.parent.mkdir(parents=True, exist_ok=True)
     making = archive.with_name(f"{archive.name}-{os.getpid()}")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={making} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    os.environ["SPARK_SUBMIT_OPTS"] = f'-XX:ArchiveClassesAtExit="{making}" -Xlog:cds=off -Xlog:cds+dynamic=off'
     spark = local_session(master="local[1]", memory="1g", partitions=1, is_light=True)
     rows = spark.createDataFrame(pa.table({"a": [1, 2, 3], "b": ["x", "y", None]}))
     with tempfile.TemporaryDirectory() as folder:

@@ -242,3 +242,15 @@ def test_the_first_number_is_looked_for_again_if_its_part_goes_meanwhile(
 
     monkeypatch.setattr(source_module, "statistics", cut_meanwhile)
     assert first_number(own, "a") == 24  # that of the second day's first hour
+
+
+def test_a_part_that_stays_missing_is_an_error(log: Path, tmp_path: Path) -> None:
+    """Bad luck, such as a link into a disk that is not there: it must not be looked for, for ever."""
+    own = tmp_path / "log"
+    shutil.copytree(log, own)
+    for table in ("interests", "publications"):
+        first = parts(own, table)[0].path
+        first.unlink()
+        first.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError):
+        first_number(own, "a")

@@ -330,6 +330,9 @@ def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path,
         taken(everything)
     (out / "matches").symlink_to(version)  # what was lost is not swept away: it may be put back
     assert taken(everything) == right
+    shutil.rmtree(out / version)
+    with pytest.raises(LostStateError, match="table matches: found a table up to batch -1, needed is one up to batch"):
+        taken(everything)
 
 
 def test_a_batch_that_is_made_again_does_not_go_over_a_gap(

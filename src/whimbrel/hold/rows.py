@@ -89,6 +89,7 @@ def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
             received, attempted, *qos = value  # views that are older than MQTT's rules have no qos
             copy = state.copies[key[1]] = Copy(*qos)
             copy.received, copy.attempted = set(received), set(attempted)
+            copy.has_row = True
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
         _restore_pending(state, str(key[1]), key[2], found[key])

@@ -103,9 +103,9 @@ class Output:
         return self.link.parent / self.link.readlink() if self.link.is_symlink() else None
 
     def last_batch(self) -> int:
-        """Return the last batch that changed the table; -1 if none did."""
+        """Return the last batch that changed the table; -1 if none did, or what the link leads to is gone."""
         version = self.version()
-        return -1 if version is None else int(version.name.partition(".")[0])
+        return -1 if version is None or not version.is_dir() else int(version.name.partition(".")[0])
 
     def has(self, batch: int) -> bool:
         """Tell whether a batch is in the table."""

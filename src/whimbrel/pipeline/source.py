@@ -21,12 +21,13 @@ native reader for the parts, and this source only for a tail that is not exporte
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,12 +65,15 @@ __all__ = [
 Batches: TypeAlias = Iterator[Any]
 """``pyarrow.RecordBatch``es; pyarrow ships no types."""
 
+T = TypeVar("T")
+
 SPANS = "spans"
 """The table that says what there is."""
 _SPANS_SCHEMA = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 _NAMELESS = pads.field("node").is_null() | pads.field("seq").is_null()
 _BATCH_ROWS = 20_000
 _TAIL_ROWS = 10_000
+_TRIES = 100
 SMALL_TAIL, _SMALL_BYTES = 50_000, 64 << 20
 """Tails of no more numbers than this, of all nodes, in segments that are not larger, are read in the driver."""
 
@@ -160,13 +164,20 @@ def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[
     schema = SCHEMAS[table]
     asked = _Asked(directory=directory, table=table)
     spans = [_Span(node, settled + 1, last) for node, (settled, last) in tails.items()]
-    while True:
-        try:
-            batches = [batch for span in spans for batch in _read(asked, span, schema)]
-        except FileNotFoundError:
-            continue  # an export went on meanwhile, and its segments are gone
-        rows = pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
-        return spark.createDataFrame(rows if rows.num_rows else [], schema)
+    batches = _undisturbed(lambda: [batch for span in spans for batch in _read(asked, span, schema)])
+    rows = pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
+    return spark.createDataFrame(rows if rows.num_rows else [], schema)
+
+
+def _undisturbed(read: Callable[[], T]) -> T:
+    """Return what *read* does, again if a file goes meanwhile: an export, a merge or retention went on.
+
+    None of them goes on for ever; what is still missing after many tries is missing.
+    """
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            return read()
+    return read()
 
 
 class Tails:
@@ -178,19 +189,21 @@ class Tails:
 
     def read(self, spans: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], dict[str, list[dict[str, object]]]]:
         """Return, by node, up to which number Parquet is the truth, and by table the rows of *spans* after it."""
-        while True:
-            settled = {node: _settled_seq(self._directory, node) for node in spans}
-            rows: dict[str, list[dict[str, object]]] = {}
-            try:
-                for node, (first, last) in spans.items():
-                    for table, row in self._rows(node, max(first, settled[node] + 1), last):
-                        rows.setdefault(table, []).append(row)
-            except FileNotFoundError:
-                self._readers.clear()
-                continue  # an export went on meanwhile, and its segments are gone
-            if all(_settled_seq(self._directory, node) == settled[node] for node in spans):
-                return settled, rows
-            self._readers.clear()  # it may have removed what was to be read
+        return _undisturbed(partial(self._read, spans))
+
+    def _read(self, spans: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], dict[str, list[dict[str, object]]]]:
+        settled = {node: _settled_seq(self._directory, node) for node in spans}
+        rows: dict[str, list[dict[str, object]]] = {}
+        try:
+            for node, (first, last) in spans.items():
+                for table, row in self._rows(node, max(first, settled[node] + 1), last):
+                    rows.setdefault(table, []).append(row)
+            if any(_settled_seq(self._directory, node) != settled[node] for node in spans):
+                raise FileNotFoundError("an export went on meanwhile, and may have removed what was to be read")
+        except FileNotFoundError:
+            self._readers.clear()
+            raise
+        return settled, rows
 
     def _rows(self, node: str, first: int, last: int) -> Iterator[tuple[str, dict[str, object]]]:
         if first > last:
@@ -259,14 +272,14 @@ def _counted(table: str, paths: list[str], which: Any) -> int | None:  # a pyarr
 
 def first_number(directory: Path, node: str) -> int:
     """Return the first number of a node's log that is there: what came before it may have been cut (``retention``)."""
-    while True:
-        settled = _settled_seq(directory, node)
-        oldest = [own[0] for table in TIMES if (own := _parts_up_to(directory, table, node, settled))]
-        try:
-            # A segment whose facts are exported does not count: they are read from Parquet, and that may have been cut.
-            return min(map(_least_number, oldest), default=0 if settled == INT64_MAX else settled + 1)
-        except FileNotFoundError:  # one was cut, or put together with others, since it was listed
-            continue
+    return _undisturbed(partial(_first_number, directory, node))
+
+
+def _first_number(directory: Path, node: str) -> int:
+    settled = _settled_seq(directory, node)
+    oldest = [own[0] for table in TIMES if (own := _parts_up_to(directory, table, node, settled))]
+    # A segment whose facts are exported does not count: they are read from Parquet, and that may have been cut.
+    return min(map(_least_number, oldest), default=0 if settled == INT64_MAX else settled + 1)
 
 
 def _least_number(part: Part) -> int:
