@@ -181,8 +181,8 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from whimbrel.pipeline.matches import _LISTED, Matching, _listed, exploded, ship
+    from whimbrel.pipeline.reading import read_table
     from whimbrel.pipeline.schemas import SCHEMAS
-    from whimbrel.pipeline.source import read_table
 
     spark = _session(master)
     publications, interests, sessions = (
@@ -294,7 +294,7 @@ def _matching_once(log: str) -> float:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from whimbrel.pipeline.matches import _LISTED, Matching, _listed, ship
-    from whimbrel.pipeline.source import read_table
+    from whimbrel.pipeline.reading import read_table
 
     spark = _session("local[2]")
     tables = [read_table(spark, Path(log), name) for name in ("publications", "interests", "sessions")]
@@ -344,7 +344,7 @@ def _crossing(log: str) -> tuple[float, int, float, int]:
     from pyspark.sql.types import BooleanType
 
     from whimbrel.pipeline.matches import matches
-    from whimbrel.pipeline.source import read_table
+    from whimbrel.pipeline.reading import read_table
 
     spark = _session("local[2]")
     publications, interests, sessions = (

@@ -221,7 +221,7 @@ def live(folder: Path, sizes: LiveSizes) -> Live:
 
 def _await_end(process: Any, log: Path) -> None:
     """Wait until the stream has everything, of a broker that is not written to any more."""
-    from whimbrel.pipeline.source import snapshot
+    from whimbrel.pipeline.snapshots import snapshot
 
     before: dict[str, int] = {}
     wanted = snapshot(log).last

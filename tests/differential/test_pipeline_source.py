@@ -21,9 +21,11 @@ from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, Presence
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import source as source_module
+from whimbrel.pipeline import reading, snapshots
+from whimbrel.pipeline.reading import Tails, read_table
 from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.source import first_number, read_table, register, snapshot
+from whimbrel.pipeline.snapshots import first_number, snapshot
+from whimbrel.pipeline.source import register
 
 DAY_US = 86_400_000_000
 START = 1_767_571_200_000_000  # 2026-01-05
@@ -90,14 +92,14 @@ def test_all_ways_of_reading_give_every_row_once(
     """Parquet, the tail of the segments, and neither twice."""
     assert seqs(source(spark, log, table)) == want
     assert seqs(read_table(spark, log, table)) == want
-    monkeypatch.setattr(source_module, "SMALL_TAIL", LAST - EXPORTED - 1)
+    monkeypatch.setattr(reading, "SMALL_TAIL", LAST - EXPORTED - 1)
     assert seqs(read_table(spark, log, table)) == want
 
 
 def test_all_ways_agree_on_every_value(spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Java reads and what Arrow reads are the same rows, attributes of all types included."""
     ours, native = source(spark, log, "publications"), read_table(spark, log, "publications")
-    monkeypatch.setattr(source_module, "SMALL_TAIL", LAST - EXPORTED - 1)
+    monkeypatch.setattr(reading, "SMALL_TAIL", LAST - EXPORTED - 1)
     long = read_table(spark, log, "publications")
     assert ours.columns == native.columns == long.columns == TABLES["publications"].schema.names
     rows = ours.orderBy("seq").collect()
@@ -105,14 +107,30 @@ def test_all_ways_agree_on_every_value(spark: SparkSession, log: Path, monkeypat
     assert rows == long.orderBy("seq").collect()
 
 
-@pytest.mark.parametrize(("limit", "most"), [("SMALL_TAIL", LAST - EXPORTED), ("_SMALL_BYTES", 100_000)])
+@pytest.mark.parametrize(("limit", "most"), [("SMALL_TAIL", LAST - EXPORTED), ("SMALL_BYTES", 100_000)])
 def test_what_the_driver_reads_is_bounded(log: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
     """In number and in bytes: bodies may be large."""
     tails = {"a": (EXPORTED, LAST)}
-    monkeypatch.setattr(source_module, limit, most)
-    assert source_module._are_small(log, tails)
-    monkeypatch.setattr(source_module, limit, most // 100)
-    assert not source_module._are_small(log, tails)
+    monkeypatch.setattr(reading, limit, most)
+    assert reading._are_small(log, tails)
+    monkeypatch.setattr(reading, limit, most // 100)
+    assert not reading._are_small(log, tails)
+
+
+@pytest.mark.parametrize("most_bytes", [1, 500, 1 << 20, None])
+def test_a_tail_is_read_in_pieces_of_bounded_size(log: Path, most_bytes: int | None) -> None:
+    """A stream cuts its batches by what they weigh, too: each piece goes on where the one before ended."""
+    tails, first, pieces = Tails(log), EXPORTED + 1, []
+    while first <= LAST:
+        piece = tails.read({"a": (first, LAST)}, most_bytes)
+        begin, end = piece.spans["a"]
+        assert begin == first
+        pieces.append({row["seq"] for rows in piece.rows.values() for row in rows})
+        assert pieces[-1] == set(range(begin, end + 1))
+        first = end + 1
+    sizes = {len(piece) for piece in pieces[:-1]}
+    assert sizes == {1: {1}, 500: sizes, None: set(), 1 << 20: set()}[most_bytes]
+    assert not sizes or max(sizes) < LAST - EXPORTED
 
 
 def test_since_and_until_choose_numbers(spark: SparkSession, log: Path) -> None:
@@ -197,7 +215,7 @@ def test_a_table_is_read_as_it_was_while_the_log_goes_on(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
     """An export, a merge of parts and new facts after planning: no row lost, twice, or from the future."""
-    monkeypatch.setattr(source_module, "SMALL_TAIL", small)
+    monkeypatch.setattr(reading, "SMALL_TAIL", small)
     directory = tmp_path / "log"
 
     def write(first: int, last: int) -> None:
@@ -240,7 +258,7 @@ def test_the_first_number_is_looked_for_again_if_its_part_goes_meanwhile(
             to_go.pop().unlink()
         return looked(path, columns)
 
-    monkeypatch.setattr(source_module, "statistics", cut_meanwhile)
+    monkeypatch.setattr(snapshots, "statistics", cut_meanwhile)
     assert first_number(own, "a") == 24  # that of the second day's first hour
 
 

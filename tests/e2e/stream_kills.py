@@ -39,7 +39,7 @@ from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.outputs import Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.source import snapshot
+from whimbrel.pipeline.snapshots import snapshot
 from whimbrel.pipeline.stream import Stream
 
 __all__ = ["AIMS", "Growing", "Killed", "Killing", "StreamProcess", "differences", "executors", "kill_stream"]

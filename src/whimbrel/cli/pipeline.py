@@ -320,8 +320,8 @@ def replay(
     with session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
+        from whimbrel.pipeline.reading import read_table
         from whimbrel.pipeline.replay import replay as select
-        from whimbrel.pipeline.source import read_table
 
         with watched(spark, "Replaying") as _:
             begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
@@ -389,7 +389,8 @@ def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> in
         return None if text is None else _instant(option, text)
     from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-    from whimbrel.pipeline.source import last_date, read_table
+    from whimbrel.pipeline.reading import read_table
+    from whimbrel.pipeline.snapshots import last_date
 
     day = last_date(log, "publications")
     since = None if day is None else int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000

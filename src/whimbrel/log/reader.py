@@ -84,6 +84,8 @@ class LogReader:
         self._wanted, self._last = first, INT64_MAX if last is None else last
         self._path: Path | None = None
         self._begin = self._offset = self._seq = 0
+        self.read_bytes = 0
+        """How many bytes the records had, together."""
 
     def extend(self, last: int) -> None:
         """Let the next reading go up to *last*."""
@@ -145,6 +147,7 @@ class LogReader:
                     self._offset, self._seq = scan.end, scan.next_seq
                     if record.seq >= self._wanted:
                         self._wanted = scan.next_seq
+                        self.read_bytes += len(record.payload)
                         yield record
                         if record.seq == self._last:
                             return False

@@ -24,9 +24,10 @@ from whimbrel.pipeline.link_quality import link_quality
 from whimbrel.pipeline.matches import matches
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.popularity import popularity
+from whimbrel.pipeline.reading import read_table
 from whimbrel.pipeline.replicas import replicas
 from whimbrel.pipeline.schemas import TIMES
-from whimbrel.pipeline.source import read_table, snapshot
+from whimbrel.pipeline.snapshots import snapshot
 
 __all__ = ["Made", "Plan", "run"]
 

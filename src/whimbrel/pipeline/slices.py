@@ -1,34 +1,34 @@
 """Slices: what is new of a log, read, judged and matched by Spark, in as few jobs as can be.
 
-A batch of a live log has few rows, and Spark takes longer to begin a job than to do it. So everything that the fold
-needs comes with one job: events of all tables, matched on the way, and how many publications there were of what. Only
-if rows are missing from what came back is it asked which could not be read.
+A batch of a live log has few rows, and Spark takes longer to begin a job than to do it. So it is asked twice: for what
+changes who wants what, which the matchers are made of, with the reports; and for everything that the fold needs, events
+of all tables, matched on the way, and how many publications there were of what. Only if rows are missing from what came
+back is it asked which could not be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.dead_letters import Judge
 from whimbrel.pipeline.deliveries import EVENT_TABLES, MOVES, event_columns, published_events
 from whimbrel.pipeline.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION
 from whimbrel.pipeline.matches import CHANGED, DELETED, Shipped
+from whimbrel.pipeline.reading import SMALL_BYTES, Spans, Tails, read_spans
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES
-from whimbrel.pipeline.source import SpanRows, Tails, read_span
-from whimbrel.pipeline.standing import Standing, changed_schema
+from whimbrel.pipeline.standing import Standing
 
-__all__ = ["Readers", "Slice", "Spans", "matched"]
+__all__ = ["Readers", "Slice", "matched"]
 
-Spans: TypeAlias = Mapping[str, tuple[int, int]]
-"""By node, the first and the last number."""
 _KINDS = {"interests": INTEREST, "presence": PRESENCE, "sessions": SESSION, "receipts": RECEIPT}
 _COUNTED = 5
 """The kind of an event that says how many publications there were, wanted or not."""
@@ -46,31 +46,43 @@ class Readers:
 class Slice:
     """What is new of a log: the tables without what cannot be read, and what cannot."""
 
-    def __init__(self, spark: SparkSession, log: Path, spans: Spans, readers: Readers) -> None:
-        self.spans, self._spark, self._readers = spans, spark, readers
-        self._rows: dict[str, SpanRows] = read_span(spark, log, spans, readers.tails)
+    def __init__(self, spark: SparkSession, log: Path, spans: Spans, readers: Readers, *, is_begun: bool) -> None:
+        """Read what there is of *spans*; of a batch that is not begun yet, no more than the driver has room for."""
+        self._readers = readers
+        most_bytes = None if is_begun else SMALL_BYTES
+        self.spans, self._rows = read_spans(spark, log, spans, readers.tails, most_bytes=most_bytes)
         self._good: dict[str, int] = {}
         """By table, how many rows were found to be good."""
-        self._changed = self._collected("interests", CHANGED).cast(changed_schema())
-        self._deleted = self._collected("sessions", DELETED)
+        asked = {"interests": CHANGED, "sessions": DELETED, "reports": tuple(SCHEMAS["reports"].names)}
+        collected = self._collected(asked)
+        self._changed, self._deleted, self._reports = (collected[name] for name in asked)
         self.ends: dict[str, int] = {}
         """By node, the time of its last fact, in microseconds."""
-        self._reports: Any = None
-        if "reports" in self._rows:
-            self._reports = self._collected("reports", SCHEMAS["reports"].names).cast(TABLES["reports"].schema)
-            self._end(self._reports, "reported_at")
+        self._end(self._reports, "reported_at")
 
     def _table(self, name: str) -> DataFrame:
         """Return the good rows of a table."""
         return self._readers.judges[name].good(self._rows[name].frame)
 
-    def _collected(self, name: str, columns: Iterable[str]) -> Any:  # a pyarrow.Table
-        if name not in self._rows:
+    def _collected(self, asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:  # pyarrow.Tables
+        """Return columns of the good rows of some tables, asked for together."""
+        frames = [
+            self._table(name).select(F.lit(name).alias("table"), *columns)
+            for name, columns in asked.items()
+            if name in self._rows
+        ]
+        rows = reduce(_side_by_side, frames).toArrow() if frames else None
+        found: dict[str, Any] = {}
+        for name, columns in asked.items():
             schema = TABLES[name].schema
-            return pa.schema([schema.field(each) for each in columns]).empty_table()
-        rows = self._table(name).select(*columns).toArrow()
-        self._good[name] = rows.num_rows
-        return rows
+            schema = pa.schema([schema.field(each) for each in columns])
+            if rows is None or name not in self._rows:
+                found[name] = schema.empty_table()
+                continue
+            own = rows.filter(pc.equal(rows.column("table"), name)).select(list(columns))
+            self._good[name] = own.num_rows
+            found[name] = own.cast(schema)
+        return found
 
     def changed(self, node: str) -> Any:  # a pyarrow.Table
         """Return the changes of subscriptions of one node."""
@@ -80,10 +92,8 @@ class Slice:
         """Return what became of the sessions of one node."""
         return self._deleted.filter(pc.equal(self._deleted.column("node"), node))
 
-    def reports(self, node: str) -> Any | None:  # a pyarrow.Table
+    def reports(self, node: str) -> Any:  # a pyarrow.Table
         """Return the reports of one node's devices, in order."""
-        if self._reports is None:
-            return None
         return self._reports.filter(pc.equal(self._reports.column("node"), node)).sort_by("seq")
 
     def versions(self, standings: Iterable[Standing]) -> Any:  # a pyarrow.Table
@@ -101,10 +111,7 @@ class Slice:
         frames += [self._table(name).select(*self._readers.events[name]) for name in small]
         if not frames:
             return EVENT.empty_table(), []
-        everything = frames[0]
-        for other in frames[1:]:
-            everything = everything.unionByName(other)
-        found = everything.toArrow().cast(EVENT)
+        found = reduce(DataFrame.unionByName, frames).toArrow().cast(EVENT)
         counts = self._split_counts(found)
         self._note(found, small)
         kinds = found.column("kind")
@@ -138,6 +145,10 @@ class Slice:
         for name, (frame, number) in self._rows.items():
             if number is None or number != self._good.get(name):
                 yield self._readers.judges[name].dead(frame).toArrow().cast(TABLES["dead_letters"].schema)
+
+
+def _side_by_side(left: DataFrame, right: DataFrame) -> DataFrame:
+    return left.unionByName(right, allowMissingColumns=True)
 
 
 def _count(window_us: int, only: str | None, batch: Any) -> Iterator[Any]:  # a pyarrow.RecordBatch

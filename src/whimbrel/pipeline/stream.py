@@ -47,10 +47,12 @@ from whimbrel.pipeline.matchers import Matchers
 from whimbrel.pipeline.matches import Shipped
 from whimbrel.pipeline.outputs import WHOLE, Output
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
+from whimbrel.pipeline.reading import Spans
 from whimbrel.pipeline.replicas import TooManySubjectsError, planned
 from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
-from whimbrel.pipeline.slices import Readers, Slice, Spans, matched
-from whimbrel.pipeline.source import SPANS, first_number, register, snapshot
+from whimbrel.pipeline.slices import Readers, Slice, matched
+from whimbrel.pipeline.snapshots import first_number, snapshot
+from whimbrel.pipeline.source import SPANS, register
 from whimbrel.pipeline.standing import Held, Standing
 from whimbrel.pipeline.windows import Late, Windows, merged, watermark
 
@@ -187,8 +189,8 @@ class Stream:
                 with _told_as_lost():
                     self._check_tables()
                     self._finish()
-                    while own := self._next(spans):
-                        self._take(own)
+                    while self._take(spans):
+                        pass
             except BaseException:
                 self._forget()  # what is in memory may be half a batch ahead of what is kept
                 raise
@@ -201,14 +203,15 @@ class Stream:
             if node not in missing and self._standing(node).applied != last:
                 raise LostStateError(f"node {node}", f"number {self._standing(node).applied}", f"number {last}")
         if missing:
-            self._make(self._slice(missing), is_known=True)
+            self._make(self._slice(missing, is_begun=True), is_known=True)
             self._commit(missing)
 
+    def _begun(self) -> Spans:
+        """Return what a batch has that was interrupted before its rows were all there."""
+        return self._intents.of(self._of_time.applied + 1)
+
     def _next(self, spans: Spans) -> Spans:
-        """Return what the next batch has: what one that was interrupted had, or the first of what is new."""
-        begun = self._intents.of(self._of_time.applied + 1)
-        if begun:
-            return begun
+        """Return what the next batch may have: the first of what is new."""
         found: dict[str, tuple[int, int]] = {}
         for node, (first, last) in spans.items():
             applied = self._standing(node).applied
@@ -220,23 +223,30 @@ class Stream:
                 found[node] = (applied + 1, min(last, begin + self.plan.facts_per_batch - 1))
         return found
 
-    def _slice(self, spans: Spans) -> Slice:
+    def _slice(self, spans: Spans, *, is_begun: bool) -> Slice:
         """Return what there is of a batch, which must follow what is remembered, and be there from its beginning."""
         for node, (first, _) in spans.items():
             applied = self._standing(node).applied
             if applied != first - 1:
                 raise LostStateError(f"node {node}", f"number {applied}", f"number {first - 1}")
-        found = Slice(self._spark, self._log, spans, self._readers)
+        found = Slice(self._spark, self._log, spans, self._readers, is_begun=is_begun)
         for node, (first, _) in spans.items():
             # After it was read: it may have been cut meanwhile, or since a batch that is made again was begun.
             if self._standing(node).applied != NOTHING_APPLIED and first_number(self._log, node) > first:
                 raise LostLogError(node, first)
         return found
 
-    def _take(self, spans: Spans) -> None:
-        begun, batch = time.monotonic(), self._of_time.applied + 1
+    def _take(self, spans: Spans) -> bool:
+        """Make the next batch: one that was interrupted, or the first of what is new; tell whether there is one."""
+        started, batch = time.monotonic(), self._of_time.applied + 1
+        begun = self._begun()
+        asked = begun or self._next(spans)
+        if not asked:
+            return False
+        log = self._slice(asked, is_begun=bool(begun))
+        spans = log.spans
         self._intents.put(batch, spans)
-        made = self._make(self._slice(spans), is_known=False)
+        made = self._make(log, is_known=False)
         self._write(made, batch)
         written = {table: output.last_batch() for table, output in self._outputs.items()}
         self._of_time.reach({node: last for node, (_, last) in spans.items()}, written)
@@ -244,9 +254,10 @@ class Stream:
         self._of_time.commit(batch)
         self._commit(spans)
         self._tidy(batch)
-        self.last = self._told(made, spans, batch, time.monotonic() - begun)
+        self.last = self._told(made, spans, batch, time.monotonic() - started)
         for listener in list(self.listeners):
             listener(self.last)
+        return True
 
     def _commit(self, spans: Spans) -> None:
         for node, (_, last) in spans.items():
@@ -267,9 +278,7 @@ class Stream:
             own = events.filter(pc.equal(events.column("node"), node))
             for rows in standing.fold(own.to_batches(), log.ends.get(node)):
                 made.add("deliveries", rows)
-            reports = log.reports(node)
-            if reports is not None:
-                made.add("link_quality", standing.links.take(reports))
+            made.add("link_quality", standing.links.take(log.reports(node)))
         changes = [self._standing(node).change(log.changed(node), log.deleted(node)) for node in log.spans]
         if not is_known:
             self._make_windows(made, counts, changes)
@@ -339,7 +348,7 @@ class Stream:
         They may be one batch ahead, of one that was interrupted and is made again.
         """
         windows = self._of_time
-        known = windows.applied + (1 if self._intents.of(windows.applied + 1) else 0)
+        known = windows.applied + (1 if self._begun() else 0)
         for table, output in self._outputs.items():
             found, least = output.last_batch(), windows.written.get(table, -1)
             if found > known:

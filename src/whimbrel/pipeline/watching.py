@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.reader import Frontier
-from whimbrel.pipeline.source import snapshot
+from whimbrel.pipeline.snapshots import snapshot
 from whimbrel.pipeline.stream import Taken
 
 __all__ = ["StreamWatch", "Told", "told"]

@@ -1,0 +1,257 @@
+"""The demo's pipeline at work, in its process: the stream on the broker's log, and what is shown of its tables.
+
+Rule: it gives way to the broker and to the devices, whose latency is on the page.
+Rule: it is in a session of its own, so that a Ctrl-C in the terminal is the demo's to answer; it ends with the demo.
+Rule: the tables of the end are read when the broker has stopped and everything in its log was taken.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as pads
+
+from whimbrel.cli.niceness import give_way
+from whimbrel.cli.ward.tallies import Latency, percentiles
+from whimbrel.cli.ward.view import Bar, PipelineView
+from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
+
+if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own process need not
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from whimbrel.log.reader import Frontier
+    from whimbrel.pipeline.stream import Stream
+
+__all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow"]
+
+FOLLOW, FINISH = "follow", "finish"
+"""What it is told: that the log is there, and that the log's end has come."""
+FIRST = "first"
+"""What it tells: that the first batch is in the tables. Beside it: views, and at last how it ended."""
+_MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
+_NICE = 10
+_EVERY = "2 seconds"
+_WINDOW_US = 10_000_000
+_NODES, _SLOTS = 40, 4
+_LOOK_S = 0.5
+_BARS = 8
+_COUNTED = ("matches", "deliveries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What the pipeline has at the end."""
+
+    matches: ArrowTable
+    deliveries: ArrowTable
+    held: tuple[HeldEntry, ...]
+    publications: ArrowTable
+    """node, seq, qos and body_hash."""
+    presence: ArrowTable
+    sessions: ArrowTable
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended."""
+
+    ledger: Ledger | None
+    failure: BaseException | None
+
+
+def follow(pipe: Connection, log: Path, node: str, out: Path) -> None:
+    """Be the process of the pipeline, from the log of *node* in *log* to tables in *out*, as *pipe* says."""
+    os.setsid()
+    give_way(_NICE)
+    with suppress(BrokenPipeError):  # the demo is gone
+        _Following(pipe, log, node, out).run()
+
+
+class _Following:
+    def __init__(self, pipe: Connection, log: Path, node: str, out: Path) -> None:
+        self._pipe, self._log, self._node, self._out = pipe, log, node, out
+        self._view = PipelineView()
+        self._telling = threading.Lock()
+        self._following, self._ending = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        threading.Thread(target=self._listen, daemon=True).start()
+        ledger, failure = None, None
+        try:
+            from whimbrel.pipeline.sessions import clear_errors, local_session
+
+            with clear_errors():
+                spark = local_session(
+                    master=_MASTER, app="whimbrel demo", memory=_MEMORY, partitions=_PARTITIONS, is_light=True
+                )
+                try:
+                    ledger = self._work(spark)
+                finally:
+                    spark.stop()
+        except BrokenPipeError:
+            raise
+        except BaseException as error:  # noqa: BLE001 # it is raised where the result is asked for
+            failure = _portable(error)
+            self._say("failed")
+        self._tell(Ended(ledger, failure))
+
+    def _listen(self) -> None:
+        events = {FOLLOW: self._following, FINISH: self._ending}
+        with suppress(EOFError, OSError):
+            while True:
+                events[self._pipe.recv()].set()
+        os._exit(1)  # the demo is gone, and whatever this does is for nobody
+
+    def _tell(self, what: object) -> None:
+        with self._telling:  # batches are told of by Spark's thread
+            self._pipe.send(what)
+
+    def _show(self, view: PipelineView) -> None:
+        self._view = view
+        self._tell(view)
+
+    def _say(self, doing: str) -> None:
+        self._show(replace(self._view, doing=doing))
+
+    def _work(self, spark: SparkSession) -> Ledger:
+        from whimbrel.log.reader import Frontier
+        from whimbrel.pipeline.stream import Stream, StreamPlan
+
+        self._following.wait()
+        plan = StreamPlan(window_us=_WINDOW_US, nodes=_NODES, slots_per_node=_SLOTS)
+        stream = Stream(spark, log=self._log, out=self._out, plan=plan)
+        stream.listeners.append(lambda taken: self._tell(FIRST) if taken.batch == 0 else None)
+        self._say("the first batch …")
+        query = stream.start(every=_EVERY)
+        try:
+            self._watch(stream, query, Frontier(self._log, self._node))
+            self._say("taking the log to its end …")
+            query.processAllAvailable()  # what is stopped in the middle of a batch would do it again
+        finally:
+            query.stop()
+        stream.start().awaitTermination()
+        self._look(stream, Frontier(self._log, self._node))
+        self._say("reading the tables …")
+        held = tuple(stream.held())
+        stream.close()
+        ledger = self._read(spark, held)
+        self._say("done")
+        return ledger
+
+    def _watch(self, stream: Stream, query: StreamingQuery, frontier: Frontier) -> None:
+        while not self._ending.wait(_LOOK_S):
+            error = query.exception()
+            if error is not None:
+                raise error
+            self._look(stream, frontier)
+
+    def _look(self, stream: Stream, frontier: Frontier) -> None:
+        """Put a new view in place."""
+        from whimbrel.pipeline.outputs import read
+
+        last = stream.last
+        if last is None:
+            return
+        behind = max(0, frontier.seq() - last.applied.get(self._node, -1))
+        behind_s = max(0.0, time.time() - last.newest_at / 1e6) if behind else 0.0
+        view = replace(self._view, doing="", behind=behind, behind_s=behind_s)
+        if last.batch != view.batch:
+            latency, expired = _latency(read(self._out, "latency"))
+            view = replace(
+                view,
+                batch=last.batch,
+                facts=last.facts,
+                took_s=last.took_s,
+                state=last.state,
+                rows={table: _count(self._out, table) for table in _COUNTED},
+                latency=latency,
+                expired=expired,
+                popularity=_popular(read(self._out, "popularity")),
+                replicas=_planned(read(self._out, "replicas")),
+                away=_away(stream) or view.away,
+            )
+        self._show(view)
+
+    def _read(self, spark: SparkSession, held: tuple[HeldEntry, ...]) -> Ledger:
+        from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+        from whimbrel.pipeline.outputs import read
+        from whimbrel.pipeline.reading import read_table
+        from whimbrel.pipeline.snapshots import snapshot
+
+        at = snapshot(self._log)
+        body_hash = F.unhex(F.sha2("body", 256)).alias("body_hash")
+        publications = read_table(spark, self._log, "publications", at=at)
+        return Ledger(
+            matches=read(self._out, "matches"),
+            deliveries=read(self._out, "deliveries"),
+            held=held,
+            publications=publications.select("node", "seq", "qos", body_hash).toArrow(),
+            presence=read_table(spark, self._log, "presence", at=at).toArrow(),
+            sessions=read_table(spark, self._log, "sessions", at=at).toArrow(),
+        )
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return an error that another process understands."""
+    try:
+        return pickle.loads(pickle.dumps(error))  # type: ignore[no-any-return] # noqa: S301 # our own
+    except Exception:  # noqa: BLE001 # others make errors as they like
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+# -- what is shown of the tables ---------------------------------------------------------------------------------------
+
+
+def _away(stream: Stream) -> dict[str, int] | None:
+    """Return for whom how much waits; None if a batch changed it while we looked."""
+    try:
+        return stream.away()
+    except RuntimeError:
+        return None
+
+
+def _count(out: Path, table: str) -> int:
+    """Return how many rows a table has: what its files say of themselves, no row is read."""
+    folder = (out / table).resolve()  # one version of it, whatever the stream does
+    return int(pads.dataset(folder, format="parquet").count_rows()) if folder.is_dir() else 0
+
+
+def _newest_window(table: ArrowTable) -> list[dict[str, Any]]:
+    """Return the rows of the newest window that has an older one before it: the newest of all has only begun."""
+    windows = sorted(set(table.column("window_start").to_pylist()))
+    if not windows:
+        return []
+    chosen = windows[-2] if len(windows) > 1 else windows[-1]
+    return [row for row in table.to_pylist() if row["window_start"] == chosen]
+
+
+def _popular(table: ArrowTable) -> tuple[Bar, ...]:
+    rows = sorted(_newest_window(table), key=lambda row: (-row["publications"], row["subject"]))
+    return tuple(Bar(row["subject"], row["publications"], f"{row['subscribers']} want it") for row in rows[:_BARS])
+
+
+def _planned(table: ArrowTable) -> tuple[Bar, ...]:
+    rows = sorted(table.to_pylist(), key=lambda row: (-row["replicas"], row["subject"]))
+    return tuple(Bar(row["subject"], row["replicas"], f"{row['share']:.0%}") for row in rows[:_BARS])
+
+
+def _latency(table: ArrowTable) -> tuple[Latency, int]:
+    """Return the latencies of the newest window, and how many expired unseen in all.
+
+    Percentiles of subjects cannot be put together exactly; weighing them by their deliveries comes close.
+    """
+    rows = [row for row in _newest_window(table) if row["delivered"]]
+    weights = [row["delivered"] for row in rows]
+    p50 = percentiles([row["p50_us"] for row in rows], weights).p50_us
+    p99 = percentiles([row["p99_us"] for row in rows], weights).p99_us
+    return Latency(p50, p99), sum(table.column("expired_unseen").to_pylist())
