@@ -11,9 +11,10 @@ import pytest
 
 _RUN = Path(__file__).parents[2] / "bench" / "run.py"
 _ALL = {path.stem.removeprefix("bench_") for path in _RUN.parent.glob("bench_*.py")}
-_BY_HAND = {"churn", "kills", "live", "month"}
+_BY_HAND = {"churn", "kills", "live", "month", "pipeline"}
 """These keep Spark busy for a minute or two, and what they check has tests of its own: ``test_pipeline_continuous``,
-``test_pipeline_kill``, ``test_pipeline_matchers``. Whoever changes them says ``python bench/run.py live --quick``."""
+``test_pipeline_kill``, ``test_pipeline_matchers``, ``test_pipeline_tables``. Whoever changes one, or what it
+measures, says ``python bench/run.py live --quick``."""
 
 
 @pytest.mark.slow
