@@ -1,6 +1,5 @@
 """The demo's pipeline at work, in its process: the stream on the broker's log, and what is shown of its tables.
 
-Rule: it gives way to the broker and to the devices, whose latency is on the page.
 Rule: it is in a session of its own, so that a Ctrl-C in the terminal is the demo's to answer; it ends with the demo.
 Rule: the tables of the end are read when the broker has stopped and everything in its log was taken.
 """
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as pads
 
-from whimbrel.cli.niceness import give_way
 from whimbrel.cli.ward.tallies import Latency, percentiles
 from whimbrel.cli.ward.view import Bar, PipelineView
 from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
@@ -38,7 +36,6 @@ FOLLOW, FINISH = "follow", "finish"
 FIRST = "first"
 """What it tells: that the first batch is in the tables. Beside it: views, and at last how it ended."""
 _MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
-_NICE = 10
 _EVERY = "2 seconds"
 _WINDOW_US = 10_000_000
 _NODES, _SLOTS = 40, 4
@@ -71,7 +68,6 @@ class Ended:
 def follow(pipe: Connection, log: Path, node: str, out: Path) -> None:
     """Be the process of the pipeline, from the log of *node* in *log* to tables in *out*, as *pipe* says."""
     os.setsid()
-    give_way(_NICE)
     with suppress(BrokenPipeError):  # the demo is gone
         _Following(pipe, log, node, out).run()
 
