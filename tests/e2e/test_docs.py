@@ -3,8 +3,8 @@
 Conventions of the pages: in a ``console`` block a line ``$ whimbrel …`` is run and what follows is its output, a line
 ``...`` stands for any lines, and ``$ echo $?`` shows the exit code; a block that opens with a file's name (as in
 ``jsonl ward.jsonl``) is that file, in the folder where the later commands of the page run. Durations (``9.8 s``) and
-rates (``410 a second``) are shown as they were once and may be any. A page whose commands need Spark is tried in a
-process of its own: first its commands, then its Python sessions, in the same folder.
+rates (``410 a second``) are shown as they were once and may be any. Pages whose commands need Spark are tried
+in a process of their own, one after the other: first its commands, then its Python sessions, in the same folder.
 
 A line ``$ whimbrel serve … &`` starts a broker in a process of its own, and ``$ whimbrel subscribe … &`` or
 ``$ whimbrel session join … &`` a listener; ``$ wait %2`` shows what the second of them printed, ``$ kill %1`` ends the
@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,23 +316,28 @@ def test_every_example_prints_what_stands_beside_it(example: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", SPARK_PAGES, ids=_name)
-def test_every_page_with_spark_shows_what_is_seen(page: Path, tmp_path: Path) -> None:
-    """Java is started in the page's folder, as a reader starts it: Spark never follows a later change of folder."""
+def test_every_page_with_spark_shows_what_is_seen(tmp_path: Path) -> None:
+    """Java is started in the pages' folder, as a reader starts it: Spark never follows a later change of folder."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}  # where `tests` is found, as pytest does
-    command = [sys.executable, __file__, str(page)]
+    command = [sys.executable, __file__, *map(str, SPARK_PAGES)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [_name(page) for page in SPARK_PAGES]
 
 
-def _try_with_spark(page: Path) -> None:
-    """Try *page* in this process and folder; all of its commands share one session, and their outputs do not tell."""
+def _try_with_spark(pages: Iterable[Path]) -> None:
+    """Try each page in this process and folder, which is empty for it; all share one Java, and outputs do not tell."""
     from whimbrel.pipeline.sessions import local_session
 
     spark = local_session(master="local[2]", memory="1g", partitions=2)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _try_commands(page, Path.cwd(), monkeypatch)
-    _try_sessions(page)
+    folder = Path.cwd()
+    for page in pages:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            _try_commands(page, folder, monkeypatch)
+        _try_sessions(page)
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        print(_name(page))  # noqa: T201 # for whoever waits
     spark.stop()
 
 
@@ -420,4 +425,4 @@ def test_what_a_paper_page_calls_built_is_there(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    _try_with_spark(Path(sys.argv[1]))
+    _try_with_spark(map(Path, sys.argv[1:]))

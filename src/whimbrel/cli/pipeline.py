@@ -130,7 +130,10 @@ def run(
     facts_per_batch: Annotated[
         int | None,
         typer.Option(
-            "--facts-per-batch", metavar="N", min=1, help="Facts of each node in a batch at most; 200000 by default."
+            "--facts-per-batch",
+            metavar="N",
+            min=1,
+            help="Facts of each node in a batch at most; 200000 by default. Where bodies are large, it has fewer.",
         ),
     ] = None,
     lateness: Annotated[
