@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whimbrel"))
 
 _JAVA = Path(__file__).parents[1] / ".java"
 _CLASSES = _JAVA / "spark-classes.jsa"
-_FIRST = 200
 if "JAVA_HOME" not in os.environ and (_JAVA / "home").exists():  # `make java` chose one; `make test` exports it
     os.environ["JAVA_HOME"] = (_JAVA / "home").read_text(encoding="utf-8").strip()
 # Of every Java that is started below: for less than a minute its second compiler costs more than it saves.
@@ -37,33 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
         command = [sys.executable, str(script), str(_CLASSES)]
         made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         config.add_cleanup(lambda: _end(made))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let every worker begin with what takes long: they steal from each other's ends, where short tests balance.
-
-    A few short ones come first, while Spark's classes are written down.
-    """
-    given = getattr(config, "workerinput", None)
-    if given is None:
-        return
-    modules: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        modules.setdefault(item.path, []).append(item)
-    long = [own for own in modules.values() if any(map(_is_long, own))]
-    short = iter([item for own in modules.values() if own not in long for item in own])
-    workers = int(given["workercount"])
-    dealt: list[pytest.Item] = []
-    for worker in range(workers):  # each is given a piece of the list, of the same length
-        begun = len(dealt)
-        dealt += islice(short, _FIRST)
-        dealt += [item for own in long[worker::workers] for item in own]
-        dealt += islice(short, max(0, len(items) // workers - (len(dealt) - begun)))
-    items[:] = [*dealt, *short]
-
-
-def _is_long(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None or "spark" in getattr(item, "fixturenames", ())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.outputs import TIME_COLUMNS, WHOLE, File, Keep, Output, read
+from whimbrel.pipeline.outputs import TIME_COLUMNS, WHOLE, File, Keep, Output, current, read
 
 FRESH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)  # a folder for each
 SMALL = Keep(together=3)
@@ -598,6 +598,24 @@ def _changing() -> Iterator[tuple[Any, Counter[Any]]]:
         windows = {begin: window(begin, batch), begin + 10: window(begin + 10, batch)}
         model |= windows
         yield windows, together(model.values())
+
+
+def test_a_table_that_appears_while_it_is_looked_for_is_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its link is not there when a reader asks where it leads, and is when it asks whether there is a table."""
+    output = Output(tmp_path, "matches")
+    looked = os.path.realpath
+    to_come = [matched(0, 1)]
+
+    def appearing(path: Path) -> str:
+        found = looked(path)
+        if to_come:
+            output.add(0, to_come.pop())
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", appearing)
+    assert current(tmp_path, "matches") == output.version()
 
 
 @pytest.mark.parametrize("table", ["matches", "popularity"])

@@ -35,7 +35,7 @@ from whimbrel.log.parts import statistics
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.tables import TABLES
 
-__all__ = ["TIME_COLUMNS", "WHOLE", "Keep", "Output", "by_window", "read"]
+__all__ = ["TIME_COLUMNS", "WHOLE", "Keep", "Output", "by_window", "current", "read"]
 
 VERSIONS = "_versions"
 WHOLE = 0
@@ -294,9 +294,17 @@ class Output:
 
 def read(out: Path, table: str) -> Any:  # a pyarrow.Table
     """Return a table that a stream keeps, or a batch run made, as it is now: one version of it."""
+    folder = current(out, table)
+    return _table([] if folder is None else sorted(folder.rglob("*.parquet")), TABLES[table].schema)
+
+
+def current(out: Path, table: str) -> Path | None:
+    """Return the folder of a table as it is now, one version of it, whatever the stream does; None if it has none."""
     folder = Path(os.path.realpath(out / table))
-    paths = sorted(folder.rglob("*.parquet")) if folder.is_dir() else []
-    return _table(paths, TABLES[table].schema)
+    if not folder.is_dir():
+        return None
+    # A link that appeared since we looked where it leads is not followed yet.
+    return Path(os.path.realpath(folder)) if folder.is_symlink() else folder
 
 
 def by_window(rows: Any) -> dict[int, Any]:  # pyarrow.Tables

@@ -218,8 +218,10 @@ def _away(stream: Stream) -> dict[str, int] | None:
 
 def _count(out: Path, table: str) -> int:
     """Return how many rows a table has: what its files say of themselves, no row is read."""
-    folder = (out / table).resolve()  # one version of it, whatever the stream does
-    return int(pads.dataset(folder, format="parquet").count_rows()) if folder.is_dir() else 0
+    from whimbrel.pipeline.outputs import current
+
+    folder = current(out, table)
+    return 0 if folder is None else int(pads.dataset(folder, format="parquet").count_rows())
 
 
 def _newest_window(table: ArrowTable) -> list[dict[str, Any]]:
