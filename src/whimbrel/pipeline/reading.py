@@ -178,7 +178,7 @@ class Found(NamedTuple):
 
 
 def read_spans(
-    spark: SparkSession, directory: Path, spans: Spans, tails: Tails | None = None, *, most_bytes: int | None = None
+    spark: SparkSession, directory: Path, spans: Spans, tails: Tails, *, most_bytes: int | None = None
 ) -> Found:
     """Return the tables of the log that have rows with the numbers of *spans*.
 
@@ -187,7 +187,7 @@ def read_spans(
     """
     directory = directory.absolute()
     share = None if most_bytes is None else most_bytes // max(len(spans), 1)
-    settled, spans, rows = (tails or Tails(directory)).read(spans, share)
+    settled, spans, rows = tails.read(spans, share)
     found: dict[str, SpanRows] = {}
     for table in TIMES:
         schema = SCHEMAS[table]

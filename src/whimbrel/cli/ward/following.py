@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own proces
     from whimbrel.log.reader import Frontier
     from whimbrel.pipeline.stream import Stream
 
-__all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow"]
+__all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow", "portable"]
 
 FOLLOW, FINISH = "follow", "finish"
 """What it is told: that the log is there, and that the log's end has come."""
@@ -96,7 +96,7 @@ class _Following:
         except BrokenPipeError:
             raise
         except BaseException as error:  # noqa: BLE001 # it is raised where the result is asked for
-            failure = _portable(error)
+            failure = portable(error)
             self._say("failed")
         self._tell(Ended(ledger, failure))
 
@@ -197,7 +197,7 @@ class _Following:
         )
 
 
-def _portable(error: BaseException) -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """Return an error that another process understands."""
     try:
         return pickle.loads(pickle.dumps(error))  # type: ignore[no-any-return] # noqa: S301 # our own
