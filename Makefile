@@ -13,6 +13,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 DEV_EXTRAS := connect,spark,bench,dev
 # Tests side by side; each worker may have a Spark session of its own, so more is not faster: three took longer than two.
 WORKERS ?= 2
+# Where Python may not keep what it compiled (many images say so), each of hundreds of processes would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/property tests/contract tests/differential
 
 .PHONY: help run test check bench docs java clean
