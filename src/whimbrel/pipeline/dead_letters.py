@@ -52,10 +52,13 @@ class Judge:
     def __init__(self, table: str) -> None:
         log_table(table)
         rules = list(_rules(table))
-        self._table = table
+        self._table, self._rules = table, rules
         self._is_bad = functools.reduce(operator.or_, (rule.is_broken for rule in rules))
-        self._reason = F.coalesce(*(F.when(rule.is_broken, rule.reason) for rule in rules))
-        self._content = F.to_json(F.struct(*SCHEMAS[table].names))
+
+    @functools.cached_property
+    def _reason(self) -> Column:
+        """Why a row is bad; not put together before there is one, because that takes as long as all the rest."""
+        return F.coalesce(*(F.when(rule.is_broken, rule.reason()) for rule in self._rules))
 
     def good(self, rows: DataFrame) -> DataFrame:
         """Return the *rows* that keep the contract."""
@@ -68,7 +71,9 @@ class Judge:
             F.lit(f"log table {self._table}").alias("source"),
             F.col("seq").alias("position"),
             self._reason.alias("reason"),
-            F.substring(self._content, 1, _CONTENT_CHARACTERS).cast("binary").alias("content"),
+            F.substring(F.to_json(F.struct(*SCHEMAS[self._table].names)), 1, _CONTENT_CHARACTERS)
+            .cast("binary")
+            .alias("content"),
         )
 
 
@@ -86,14 +91,14 @@ class _Rule(NamedTuple):
     """Whether a row breaks it, never NULL, and what to tell if it does."""
 
     is_broken: Column
-    reason: Column
+    reason: Callable[[], Column]
 
 
 def _rules(table: str) -> Iterator[_Rule]:
     for column in SCHEMAS[table]:
         if not column.nullable:
-            reason = F.lit(f"{column.name}: found null, allowed is a value")
-            yield _Rule(F.col(column.name).isNull(), reason)
+            reason = f"{column.name}: found null, allowed is a value"
+            yield _Rule(F.col(column.name).isNull(), functools.partial(F.lit, reason))
     yield _unless(F.col("seq") >= 0, "seq", "a number from 0 on")
     yield _node("node")
     first, last = (F.timestamp_micros(F.lit(moment)) for moment in (FIRST_TIME, LAST_TIME))
@@ -103,8 +108,11 @@ def _rules(table: str) -> Iterator[_Rule]:
 
 def _unless(is_fine: Column, name: str, allowed: str) -> _Rule:
     """Return the rule that *is_fine* is not false; undefined is fine."""
-    found = F.coalesce(F.col(name).cast("string"), F.lit("null"))
-    reason = F.concat(F.lit(f"{name}: found "), found, F.lit(f", allowed is {allowed}"))
+
+    def reason() -> Column:
+        found = F.coalesce(F.col(name).cast("string"), F.lit("null"))
+        return F.concat(F.lit(f"{name}: found "), found, F.lit(f", allowed is {allowed}"))
+
     return _Rule(~F.coalesce(is_fine, F.lit(True)), reason)
 
 
@@ -162,11 +170,14 @@ def _publications() -> Iterator[_Rule]:
     is_no_name = F.exists(F.map_keys("attributes"), lambda each: (each == "") | F.startswith(each, F.lit("\0")))
     yield _unless(~is_no_name, "attributes", "names of at least one character, the first not U+0000")
     is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
+    yield _Rule(F.coalesce(is_bad, F.lit(False)), _bad_attribute)
+
+
+def _bad_attribute() -> Column:
     bad = F.get(F.filter(F.map_entries("attributes"), lambda entry: ~_is_attribute(entry["value"])), F.lit(0))
     kind = F.coalesce(bad["value"]["type"].cast("string"), F.lit("null"))
-    found = F.concat(F.lit("attribute "), bad["key"], F.lit(": found type "), kind)
     allowed = F.lit(", allowed is 1 to 5 with a value in the field of that type")
-    yield _Rule(F.coalesce(is_bad, F.lit(False)), F.concat(found, allowed))
+    return F.concat(F.lit("attribute "), bad["key"], F.lit(": found type "), kind, allowed)
 
 
 def _is_attribute(entry: Column) -> Column:
@@ -289,4 +300,4 @@ def _judged(check: Callable[[str], object], name: str) -> _Rule:
         return pa.array(map(reason, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
 
     found = cast("Column", F.arrow_udf(reasons, "string")(F.col(name)))  # type: ignore[attr-defined]  # pyspark's stubs of F lack it
-    return _Rule(found.isNotNull(), found)
+    return _Rule(found.isNotNull(), lambda: found)

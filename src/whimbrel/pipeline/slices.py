@@ -9,7 +9,7 @@ back is it asked which could not be read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from whimbrel.pipeline.deliveries import EVENT_TABLES, MOVES, event_columns, pub
 from whimbrel.pipeline.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION
 from whimbrel.pipeline.matches import CHANGED, DELETED, Shipped
 from whimbrel.pipeline.reading import SMALL_BYTES, Spans, Tails, read_spans
-from whimbrel.pipeline.schemas import SCHEMAS, TIMES
+from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.standing import Standing
 
 __all__ = ["Readers", "Slice", "matched"]
@@ -35,12 +35,14 @@ _COUNTED = 5
 
 
 class Readers:
-    """What reads batch after batch: where it was in the log, and expressions that take longer to make than to use."""
+    """What reads batch after batch: where it was in the log, and expressions that take longer to make than to use.
+
+    Those of a table are made once, when it has its first row.
+    """
 
     def __init__(self, log: Path) -> None:
         self.tails = Tails(log)
-        self.judges = {table: Judge(table) for table in TIMES}
-        self.events = {table: event_columns(table) for table in EVENT_TABLES}
+        self.judge, self.events = cache(Judge), cache(event_columns)
 
 
 class Slice:
@@ -62,7 +64,7 @@ class Slice:
 
     def _table(self, name: str) -> DataFrame:
         """Return the good rows of a table."""
-        return self._readers.judges[name].good(self._rows[name].frame)
+        return self._readers.judge(name).good(self._rows[name].frame)
 
     def _collected(self, asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:  # pyarrow.Tables
         """Return columns of the good rows of some tables, asked for together."""
@@ -108,7 +110,7 @@ class Slice:
             counting = partial(_count, window_us, only)
             frames.append(published_events(self._table("publications"), shipped, counting=counting))
         small = [name for name in EVENT_TABLES if name in self._rows]
-        frames += [self._table(name).select(*self._readers.events[name]) for name in small]
+        frames += [self._table(name).select(*self._readers.events(name)) for name in small]
         if not frames:
             return EVENT.empty_table(), []
         found = reduce(DataFrame.unionByName, frames).toArrow().cast(EVENT)
@@ -144,7 +146,7 @@ class Slice:
         """Yield what cannot be read; Spark is not asked where every row was good."""
         for name, (frame, number) in self._rows.items():
             if number is None or number != self._good.get(name):
-                yield self._readers.judges[name].dead(frame).toArrow().cast(TABLES["dead_letters"].schema)
+                yield self._readers.judge(name).dead(frame).toArrow().cast(TABLES["dead_letters"].schema)
 
 
 def _side_by_side(left: DataFrame, right: DataFrame) -> DataFrame:
