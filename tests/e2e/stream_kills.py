@@ -61,12 +61,15 @@ _LOOK_S, _AIM_S = 0.02, 0.002
 """Between two looks; where a kill is aimed, more often."""
 _PATIENCE_S = 600.0  # Spark starts in ten seconds, or in a minute where others work too
 _EVERY_S = 1
+NICER = 1
+"""By how much it gives way; enough to be seen."""
 _PER_BATCH, _AHEAD = 40, 160
 """Facts of each node."""
 _ALL = 4
 """Tables that every batch changes, nearly."""
 _PLANNED = (
-    *("--window", f"{WINDOW}m", "--nodes", str(PLAN.nodes), "--slots", str(PLAN.slots_per_node), "--nice", "0"),
+    *("--window", f"{WINDOW}m", "--nodes", str(PLAN.nodes), "--slots", str(PLAN.slots_per_node)),
+    *("--nice", str(NICER)),
     *("--lateness", "999999d"),  # nobody is late, as in a batch: the nodes' clocks are random, and far apart
 )
 _CONTINUOUS = (*_PLANNED, "--continuous", "--every", f"{_EVERY_S}s", "--facts-per-batch", str(_PER_BATCH))
@@ -317,6 +320,8 @@ class Killed:
     batches: int = 0
     facts: int = 0
     """Of each node."""
+    niceness: int | None = None
+    """Of the process that drives, when it was last seen."""
 
     def summary(self) -> dict[str, object]:
         """Return it in numbers."""
@@ -383,6 +388,7 @@ def _struck(
         time.sleep(random.uniform(0, 12))
     else:
         _await(lambda: process.told, process)
+        killed.niceness = os.getpriority(os.PRIO_PROCESS, process.pid)
         _await_aim(aim, out, process, random)
     if aim != WORKERS:
         process.kill()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import re
 import signal
-import subprocess
-import sys
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import IO, Any
+from threading import Event, Thread
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -32,59 +30,42 @@ HEAD = [
 ]
 
 
-class Process:
-    """The command, and the lines that it prints as they come."""
+class Operator(Thread):
+    """Somebody who watches the command from outside: its metrics, its log, and SIGTERM in the end, whatever happens."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "whimbrel", "pipeline", "run", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.out, self.err = self._lines(self.process.stdout), self._lines(self.process.stderr)
+    def __init__(self, port: int, work: Callable[[Operator], None]) -> None:
+        super().__init__(daemon=True)
+        self._address, self._work = f"http://127.0.0.1:{port}/metrics", work
+        self.is_over = Event()
+        """Set when the command has ended: who listens to signals then is pytest."""
+        self.error: BaseException | None = None
 
-    @staticmethod
-    def _lines(stream: IO[str] | None) -> queue.Queue[str]:
-        assert stream is not None
-        lines: queue.Queue[str] = queue.Queue()
+    def run(self) -> None:
+        """Do the work, then have the command stopped."""
+        try:
+            self._work(self)
+        except BaseException as error:  # noqa: BLE001 # told where the test can fail
+            self.error = error
+        if not self.is_over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
-        def read_all() -> None:
-            for line in stream:
-                lines.put(line)
-            lines.put("")
-
-        Thread(target=read_all, daemon=True).start()
-        return lines
-
-    def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the first batch that is told of for which *is_so* holds."""
-        while True:
-            told: dict[str, Any] = json.loads(self.out.get(timeout=PATIENCE_S))
-            if is_so(told):
-                return told
-
-    def end(self) -> str:
-        """Wait for its end, and return the last line of its standard error."""
-        assert self.process.wait(PATIENCE_S) == 0
-        last = ""
-        while line := self.err.get(timeout=PATIENCE_S):
-            last = line
-        return last
+    def scraped(self, wanted: str) -> str:
+        """Return the metrics, once *wanted* is among them."""
+        deadline, found = time.monotonic() + PATIENCE_S, ""
+        while wanted not in found:
+            assert time.monotonic() < deadline, found
+            assert not self.is_over.is_set(), found
+            time.sleep(0.1)
+            with suppress(OSError), urlopen(self._address, timeout=PATIENCE_S) as answer:  # noqa: S310 # our own
+                found = answer.read().decode()
+        return found
 
 
-@pytest.fixture
-def started() -> Iterator[Callable[..., Process]]:
-    """Yield what starts the command; whatever still runs at the end is killed."""
-    running: list[Process] = []
-
-    def start(*arguments: str) -> Process:
-        running.append(Process(*arguments))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.process.kill()
-        each.process.wait()
-        for stream in (each.process.stdout, each.process.stderr):
-            assert stream is not None
-            stream.close()
+def _free_port() -> int:
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        port: int = link.getsockname()[1]
+        return port
 
 
 def _append(log: Path, lines: list[dict[str, Any]]) -> None:
@@ -99,41 +80,41 @@ def _published(first: int, count: int) -> list[dict[str, Any]]:
     return [{"table": "publications", "published_at": n, "subject": "t", "attributes": {"v": n}} for n in numbers]
 
 
-def _scraped(address: str) -> str:
-    with urlopen(address, timeout=PATIENCE_S) as answer:  # noqa: S310 # our own
-        text: str = answer.read().decode()
-        return text
+def test_tables_follow_a_log_until_they_are_told_to_stop(spark: SparkSession, tmp_path: Path) -> None:
+    """Who operates it sees what it does, and may stop it at any moment without losing or repeating a row.
 
-
-def test_tables_follow_a_log_until_they_are_told_to_stop(started: Callable[..., Process], tmp_path: Path) -> None:
-    """Who operates it sees what it does, and may stop it at any moment without losing or repeating a row."""
-    log, out = tmp_path / "log", tmp_path / "out"
+    The session is the one that the command finds; in a process of its own it runs in ``test_pipeline_kill``.
+    """
+    del spark
+    log, out, port = tmp_path / "log", tmp_path / "out", _free_port()
     _append(log, HEAD + _published(3, 20))
-    options = ("--every", "1s", "--assume-receipts", "--metrics-port", "0", "--nice", "1", "--json")
-    run = started("--log", str(log), "--out", str(out), "--continuous", *options, "--master", "local[2]")
-    first = run.until(lambda told: told["applied"]["n"] == 22)
-    assert (first["rows"]["matches"], first["lag"], first["lag_s"]) == (20, {"n": 0}, 0.0)
-    assert os.getpriority(os.PRIO_PROCESS, run.process.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + 1, 19)
+    seen: list[str] = []
 
-    _append(log, _published(23, 30))
-    second = run.until(lambda told: told["applied"]["n"] == 52)
+    def work(operator: Operator) -> None:
+        operator.scraped('whimbrel_pipeline_rows_total{table="matches"} 20.0')
+        _append(log, _published(23, 30))
+        seen.append(operator.scraped('whimbrel_pipeline_rows_total{table="matches"} 50.0'))
+
+    operator = Operator(port, work)
+    operator.start()
+    options = ("--continuous", "--every", "1s", "--assume-receipts", "--metrics-port", str(port), "--json")
+    done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(log), "--out", str(out), *options])
+    operator.is_over.set()
+    operator.join()
+    if operator.error is not None:
+        raise operator.error
+    assert done.exit_code == 0, done.output
+    assert f"metrics: http://127.0.0.1:{port}/metrics" in done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    first, second = (next(each for each in told if each["applied"]["n"] == last) for last in (22, 52))
+    assert (first["rows"]["matches"], first["lag"], first["lag_s"]) == (20, {"n": 0}, 0.0)
     assert second["batch"] > first["batch"]
     assert second["rows_per_s"] > 0
     assert second["state"] > 0 < second["state_bytes"]
+    assert f"whimbrel_pipeline_batch_seconds_count {told.index(second) + 1}.0" in seen[0]
+    assert f"whimbrel_pipeline_batch {second['batch']}.0" in seen[0]
+    assert 'whimbrel_pipeline_lag_facts{node="n"} 0.0' in seen[0]
 
-    address = re.search(r"http://\S+", run.err.get(timeout=PATIENCE_S))
-    assert address is not None
-    batches = f"whimbrel_pipeline_batch_seconds_count {second['batch'] - first['batch'] + 1}.0"
-    deadline = time.monotonic() + PATIENCE_S
-    while batches not in (metrics := _scraped(address[0])):  # a batch is told a moment before it is counted
-        assert time.monotonic() < deadline, metrics
-        time.sleep(0.1)
-    assert f"whimbrel_pipeline_batch {second['batch']}.0" in metrics
-    assert 'whimbrel_pipeline_rows_total{table="matches"} 50.0' in metrics
-    assert 'whimbrel_pipeline_lag_facts{node="n"} 0.0' in metrics
-
-    run.process.send_signal(signal.SIGTERM)
-    run.end()
     assert [row["notification_seq"] for row in read(out, "matches").sort_by("notification_seq").to_pylist()] == list(
         range(3, 53)
     )

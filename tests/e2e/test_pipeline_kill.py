@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.e2e.stream_kills import WORKERS, WRITING, differences, kill_stream
+from tests.e2e.stream_kills import NICER, WORKERS, WRITING, differences, kill_stream
 
 
 def test_kill_9_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
@@ -16,4 +17,5 @@ def test_kill_9_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: P
     killed = kill_stream(tmp_path, [WORKERS, WRITING], seed=7, facts=600)
     assert len(killed.kills) == 2
     assert killed.facts > 100
+    assert killed.niceness == min(os.getpriority(os.PRIO_PROCESS, 0) + NICER, 19)
     assert differences(spark, tmp_path, is_quick=True) == []
