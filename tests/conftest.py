@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.shared_classes import OPTIONS as SHARED
 
-settings.register_profile("whimbrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+settings.register_profile("whimbrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.register_profile("thorough", parent=settings.get_profile("whimbrel"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whimbrel"))
 
