@@ -11,7 +11,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
 DEV_EXTRAS := connect,spark,bench,dev
-# Tests side by side; each worker may have a Spark session of its own, so more is not faster: three took longer than two.
+# Tests side by side. One worker has the Spark session, which keeps a second core busy: three took longer than two.
 WORKERS ?= 2
 # Where Python may not keep what it compiled (many images say so), each of hundreds of processes would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +26,7 @@ run: $(SPARK_STAMP) java ## Set up, then show Whimbrel at work: a broker, forty 
 	@source tools/java_home.sh && $(BIN)/whimbrel demo $(ARGS)
 
 test: $(DEV_STAMP) java ## Set up, then run all tests
-	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 check: $(DEV_STAMP) ## Format, lint, strict types, fast tests
 	$(BIN)/ruff format --check .

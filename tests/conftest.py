@@ -37,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: _end(made))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of a file to one worker, and all that share a Spark session: each Java has to warm up anew."""
+    for item in items:
+        needs_spark = isinstance(item, pytest.Function) and "spark" in item.fixturenames
+        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else item.path.stem))
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
