@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -93,7 +94,11 @@ def test_tables_follow_a_log_until_they_are_told_to_stop(spark: SparkSession, tm
     def work(operator: Operator) -> None:
         operator.scraped('whimbrel_pipeline_rows_total{table="matches"} 20.0')
         _append(log, _published(23, 30))
-        seen.append(operator.scraped('whimbrel_pipeline_rows_total{table="matches"} 50.0'))
+        metrics = operator.scraped('whimbrel_pipeline_rows_total{table="matches"} 50.0')
+        last = re.search(r"^whimbrel_pipeline_batch (\d+)", metrics, re.MULTILINE)
+        assert last is not None
+        # Its rows are counted a moment before the batch is.
+        seen.append(operator.scraped(f"whimbrel_pipeline_batch_seconds_count {int(last[1]) + 1}.0"))
 
     operator = Operator(port, work)
     operator.start()
@@ -113,6 +118,7 @@ def test_tables_follow_a_log_until_they_are_told_to_stop(spark: SparkSession, tm
     assert second["state"] > 0 < second["state_bytes"]
     assert f"whimbrel_pipeline_batch_seconds_count {told.index(second) + 1}.0" in seen[0]
     assert f"whimbrel_pipeline_batch {second['batch']}.0" in seen[0]
+    assert 'whimbrel_pipeline_rows_total{table="matches"} 50.0' in seen[0]
     assert 'whimbrel_pipeline_lag_facts{node="n"} 0.0' in seen[0]
 
     assert [row["notification_seq"] for row in read(out, "matches").sort_by("notification_seq").to_pylist()] == list(

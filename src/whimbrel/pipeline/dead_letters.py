@@ -57,7 +57,7 @@ class Judge:
 
     @functools.cached_property
     def _reason(self) -> Column:
-        """Why a row is bad; not put together before there is one, because that takes as long as all the rest."""
+        """Why a row is bad; not put together before somebody asks, because that takes as long as all the rest."""
         return F.coalesce(*(F.when(rule.is_broken, rule.reason()) for rule in self._rules))
 
     def good(self, rows: DataFrame) -> DataFrame:
@@ -66,14 +66,13 @@ class Judge:
 
     def dead(self, rows: DataFrame) -> DataFrame:
         """Return the others, as ``dead_letters``."""
+        content = F.to_json(F.struct(*SCHEMAS[self._table].names))
         return rows.where(self._is_bad).select(
             F.current_timestamp().alias("found_at"),
             F.lit(f"log table {self._table}").alias("source"),
             F.col("seq").alias("position"),
             self._reason.alias("reason"),
-            F.substring(F.to_json(F.struct(*SCHEMAS[self._table].names)), 1, _CONTENT_CHARACTERS)
-            .cast("binary")
-            .alias("content"),
+            F.substring(content, 1, _CONTENT_CHARACTERS).cast("binary").alias("content"),
         )
 
 
