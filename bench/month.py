@@ -78,11 +78,9 @@ def visit_of(device: str) -> int | None:
     return int(rest.partition("-")[0]) if kind == "visitor" else None
 
 
-def write_month(
-    directory: Path, sizes: MonthSizes, *, seed: int
-) -> tuple[list[dict[str, tuple[int, int]]], list[Seen]]:
-    """Write the log of a month; return the numbers of each node by third of a day, and what there was day by day."""
-    cuts: list[dict[str, tuple[int, int]]] = [{} for _ in range(sizes.days * CUTS_PER_DAY)]
+def write_month(directory: Path, sizes: MonthSizes, *, seed: int) -> tuple[list[dict[str, int]], list[Seen]]:
+    """Write the log of a month; return each node's last number by third of a day, and what there was day by day."""
+    cuts: list[dict[str, int]] = [{} for _ in range(sizes.days * CUTS_PER_DAY)]
     seen = [Seen() for _ in range(sizes.days)]
     for number, node in enumerate(sizes.nodes):
         ward = _Ward(node, Random(f"{seed}/{node}"), sizes)
@@ -93,8 +91,7 @@ def write_month(
                     log.append(fact)
                 log.settle()
                 if log.next_seq > first:
-                    # As the source tells it, which does not know where a log begins.
-                    cuts[cut][node] = (0 if first == 1 else first, log.next_seq - 1)
+                    cuts[cut][node] = log.next_seq - 1
                 if cut == len(cuts) // 2 and not number:
                     export(directory, node)  # one node's first half is Parquet, as in a log that is kept for long
                 day = seen[cut // CUTS_PER_DAY]

@@ -107,8 +107,8 @@ def month(folder: Path, sizes: MonthSizes, *, seed: int) -> Month:
         java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]  # noqa: SLF001 # Java's own number
         days: list[Day] = []
         begun = time.monotonic()
-        for number, spans in enumerate(cuts):
-            stream.take(spans)
+        for number, ends in enumerate(cuts):
+            stream.take(ends)
             if number % CUTS_PER_DAY == CUTS_PER_DAY - 1:
                 days.append(_day(stream, seen[number // CUTS_PER_DAY], java))
         took_s = time.monotonic() - begun

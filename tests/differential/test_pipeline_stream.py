@@ -110,18 +110,14 @@ def _write(folder: Path, logs: dict[str, list[Fact]], random: Random) -> None:
         log.close()
 
 
-def _cuts(random: Random, logs: dict[str, list[Fact]]) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield spans that cover every node's numbers, cut anywhere; not every node has something in every batch."""
+def _cuts(random: Random, logs: dict[str, list[Fact]]) -> Iterator[dict[str, int]]:
+    """Yield where batches end, anywhere; not every node has something in every batch, and the last has the rest."""
     ends = {node: facts[-1].seq for node, facts in logs.items()}
-    at = dict.fromkeys(logs, 0)
-    for cut in range(CUTS + 1):
-        spans: dict[str, tuple[int, int]] = {}
-        for node, end in ends.items():
-            last = end if cut == CUTS else random.randrange(at[node] - 1, end + 1)
-            if last >= at[node]:
-                spans[node] = (at[node], last)
-                at[node] = last + 1
-        yield spans
+    at = dict.fromkeys(logs, -1)
+    for _ in range(CUTS):
+        at = {node: random.randrange(at[node], end + 1) for node, end in ends.items()}
+        yield at
+    yield ends
 
 
 def _matches(out: Path) -> list[Match]:
@@ -169,8 +165,8 @@ def test_batches_may_be_cut_anywhere(
     monkeypatch.setattr(matchers, "SMALL", small)
     random = Random(seed)
     stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
-    for spans in _cuts(random, case.facts):
-        stream.take(spans)
+    for ends in _cuts(random, case.facts):
+        stream.take(ends)
         if random.random() < 0.5:
             stream.close()
             stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
@@ -210,11 +206,10 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
     middles = {node: facts[len(facts) // 2].seq for node, facts in case.facts.items()}
     ends = {node: facts[-1].seq for node, facts in case.facts.items()}
     for last in (middles, ends):
-        spans = {node: (0, seq) for node, seq in last.items()}  # what is known already is not taken again
         for _ in range(60):
             stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
             try:
-                stream.take(spans)
+                stream.take(last)
                 assert stream.last is not None
                 batches = stream.last.batch + 1
                 break
@@ -231,7 +226,7 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
 
 
 def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's own checkpoint says where; a second start reads only what came meanwhile, in bounded batches."""
+    """A second start reads only what came meanwhile, in bounded batches."""
     random = Random(3)
     logs = {name: facts for name, facts in _logs(random, has_receipts=True).items() if name in {"node1", "node2"}}
     halves = {node: facts[: len(facts) // 2] for node, facts in logs.items()}
@@ -270,7 +265,7 @@ def test_what_is_old_is_removed_and_nothing_else(
     keep_us = 12
     plan = replace(case.plan, keep_us=keep_us, facts_per_batch=FACTS // 4)
     stream = Stream(spark, log=case.log, out=tmp_path, plan=plan)
-    stream.take({node: (0, facts[-1].seq) for node, facts in case.facts.items()})
+    stream.take({node: facts[-1].seq for node, facts in case.facts.items()})
     stream.close()
     assert stream.last is not None
     removed = 0
@@ -289,21 +284,19 @@ def test_what_is_old_is_removed_and_nothing_else(
 @pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
 def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     """A table with a hole in it, or with rows twice, would look like one without."""
-    everything = {node: (0, facts[-1].seq) for node, facts in case.facts.items()}
+    everything = {node: facts[-1].seq for node, facts in case.facts.items()}
     plan = replace(case.plan, facts_per_batch=50, tables=("matches",))
     out = tmp_path / "out"
 
-    def taken(spans: dict[str, tuple[int, int]]) -> list[tuple[Any, ...]]:
+    def taken(ends: dict[str, int]) -> list[tuple[Any, ...]]:
         stream = Stream(spark, log=case.log, out=out, plan=plan)
         try:
-            stream.take(spans)
+            stream.take(ends)
         finally:
             stream.close()
         return _rows(out, "matches")
 
-    with pytest.raises(LostStateError, match="node node0: found number -1, needed is number 49; start the stream anew"):
-        taken({"node0": (50, 60)})
-    early = dict.fromkeys(everything, (0, 50))
+    early = dict.fromkeys(everything, 50)
     taken(early)
     shutil.copytree(out / "_stream", tmp_path / "early")
     right = taken(everything)
@@ -348,17 +341,17 @@ def test_a_batch_that_is_made_again_does_not_go_over_a_gap(
     export(tmp_path / "log", "n", closed_only=False)
     last = facts[-1].seq
     stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("matches",)))
-    stream.take({"n": (0, 40)})
+    stream.take({"n": 40})
     for step in ("_write", "_commit"):  # the batch is begun; its rows are written, and the node's state is not
         with monkeypatch.context() as patched:
             patched.setattr(Stream, step, _killed)
             with pytest.raises(_KilledError):
-                stream.take({"n": (0, last)})
+                stream.take({"n": last})
         with monkeypatch.context() as patched:
             patched.setattr(stream_module, "first_number", lambda *_: 60)
             with pytest.raises(LostLogError, match="number 41 is not there any more"):
-                stream.take({"n": (0, last)})
-    stream.take({"n": (0, last)})
+                stream.take({"n": last})
+    stream.take({"n": last})
     stream.close()
     wanted = SingleProcess().run(facts).matches
     assert set(_matches(tmp_path / "out")) == set(wanted)
@@ -394,8 +387,8 @@ def test_what_cannot_be_read_is_told_as_the_batch_job_tells_it(spark: SparkSessi
     tables = ("deliveries", "dead_letters")
     run(spark, log=tmp_path / "log", out=tmp_path / "batch", plan=Plan(**OPTIONS), tables=tables)
     stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
-    for spans in _cuts(Random(1), {"n": facts}):
-        stream.take(spans)
+    for ends in _cuts(Random(1), {"n": facts}):
+        stream.take(ends)
     stream.close()
     assert len(_rows(tmp_path / "batch", "dead_letters")) == len(wrongs)
     for table in tables:

@@ -6,10 +6,12 @@ import json
 import os
 from pathlib import Path
 
+import cbor2
 import pytest
 from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
+from whimbrel.hold.store.interface import Key
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
@@ -27,7 +29,7 @@ from whimbrel.pipeline.doctor.machine import (
     examine_machine,
 )
 from whimbrel.pipeline.doctor.session import check_workers
-from whimbrel.pipeline.doctor.streams import check_reach, check_state, check_windows, examine_stream, read_checkpoint
+from whimbrel.pipeline.doctor.streams import check_reach, check_state, check_windows, examine_stream
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 JAVA = 'openjdk version "17.0.9" 2023-10-17\n'
@@ -190,28 +192,27 @@ def test_a_segment_that_is_gone_leaves_a_hole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("applied", "over", "span", "verdict"),
+    ("applied", "reached", "span", "verdict"),
     [
         (10, 10, (6, 10), OK),
-        (5, 5, (6, 10), OK),  # killed before the state was committed: the stream finishes the batch
-        (10, 5, (6, 10), OK),  # killed before Spark knew: it is not made again
-        (None, -1, (1, 10), OK),  # killed in the first batch
-        (None, 0, None, OK),  # a log without facts
-        (12, 10, None, OK),
-        (4, 4, (6, 10), FAILED),
-        (8, 5, (6, 10), FAILED),
+        (10, 10, None, OK),  # it had nothing in the last batch
+        (5, 10, (6, 10), OK),  # killed before the state was committed: the stream finishes the batch
+        (None, 10, (0, 10), OK),  # so, in the first batch
+        (None, -1, None, OK),  # a log of which no batch has been made
+        (4, 10, (6, 10), FAILED),
+        (8, 10, (6, 10), FAILED),
         (11, 10, (6, 10), FAILED),
+        (12, 10, None, FAILED),
         (5, 10, None, FAILED),
-        (5, 10, (6, 10), FAILED),
         (None, 10, (6, 10), FAILED),
         (None, 10, None, FAILED),
     ],
 )
 def test_state_must_fit_the_tables(
-    applied: int | None, over: int, span: tuple[int, int] | None, verdict: Verdict
+    applied: int | None, reached: int, span: tuple[int, int] | None, verdict: Verdict
 ) -> None:
     """What is remembered is that of the last batch, or of the one before it; anything else was lost."""
-    assert check_state("a", applied, over=over, span=span).verdict is verdict
+    assert check_state("a", applied, reached=reached, span=span).verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -243,26 +244,24 @@ def test_a_log_that_was_cut_too_early_is_said_before_it_hurts(
     assert (check.verdict, check.found) == (verdict, found)
 
 
-def _stream(out: Path, *, applied: int, over: int, batch: int = 1) -> Path:
+def _stream(out: Path, *, applied: int, batch: int = 1, reached: object = 5) -> Path:
     """Make the folder of a stream over one node, of which the last batch had the numbers 4 and 5."""
     folder = out / "_stream"
-    for name in ("state", "intents", "spark/offsets", "spark/commits"):
+    for name in ("state", "intents"):
         (folder / name).mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({"format": 1, "tables": ["matches"]}))
     (folder / "intents" / "1.json").write_text('{"a": [4, 5]}')
-    for number, last in enumerate((3, over)):
-        (folder / "spark" / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"a": {last}}}')
-        (folder / "spark" / "commits" / str(number)).write_text("v1\n{}")
+    ends: dict[Key, bytes] = {("reached", "a"): cbor2.dumps(reached)}
     for name, value in (("a", applied), ("$windows", batch)):
         store = SqliteStore(folder / "state" / f"{name}.sqlite")
-        store.commit(value, {}, ())
+        store.commit(value, ends if name == "$windows" else {}, ())
         store.close()
     return folder
 
 
 def test_a_stream_that_is_well(tmp_path: Path) -> None:
     """Nothing is said that is not so, and nothing is changed by looking."""
-    folder = _stream(tmp_path / "out", applied=5, over=5)
+    folder = _stream(tmp_path / "out", applied=5)
     before = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     checks = examine_stream(tmp_path / "out", _log(tmp_path / "log", 8), now=NOW)
     assert _not_ok(checks) == {}
@@ -273,7 +272,7 @@ def test_a_stream_that_is_well(tmp_path: Path) -> None:
 
 def test_a_stream_whose_state_was_lost(tmp_path: Path) -> None:
     """It could only go on with tables that are wrong."""
-    folder = _stream(tmp_path / "out", applied=2, over=5)
+    folder = _stream(tmp_path / "out", applied=2)
     assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {
         "state of a": "number 2: it is behind the tables"
     }
@@ -286,7 +285,7 @@ def test_a_stream_whose_state_was_lost(tmp_path: Path) -> None:
 
 def test_a_store_that_is_damaged_is_named(tmp_path: Path) -> None:
     """Its number is checked, not just read."""
-    folder = _stream(tmp_path / "out", applied=5, over=5)
+    folder = _stream(tmp_path / "out", applied=5)
     (folder / "state" / "a.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 4_000)
     assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["state of a"]
 
@@ -294,7 +293,7 @@ def test_a_store_that_is_damaged_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"tables": []}', '{"format": 99, "tables": []}', None])
 def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
     """A newer Whimbrel's stream is not ours to go on with."""
-    folder = _stream(tmp_path / "out", applied=5, over=5)
+    folder = _stream(tmp_path / "out", applied=5)
     if text is None:
         (folder / "plan.json").unlink()
     else:
@@ -302,20 +301,24 @@ def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) ->
     assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["plan"]
 
 
-@pytest.mark.parametrize("text", ["", "v1\n{}", 'v1\n{}\n{"a": "5"}', "v1\n{}\n{}\n{}", "v1\n{}\n["])
-def test_an_offset_that_is_not_ours_is_said(tmp_path: Path, text: str) -> None:
-    """Another query's checkpoint has other lines."""
-    folder = _stream(tmp_path / "out", applied=5, over=5)
-    (folder / "spark" / "offsets" / "1").write_text(text)
-    with pytest.raises(ValueError):  # noqa: PT011 # JSON's complaint, or ours
-        read_checkpoint(folder / "spark")
-    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["checkpoint"]
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 5}', '{"a": ["x", 5]}'])
+def test_an_intent_that_cannot_be_read_is_said(tmp_path: Path, text: str) -> None:
+    """A stream writes it whole or not at all, so somebody else did."""
+    folder = _stream(tmp_path / "out", applied=5)
+    (folder / "intents" / "1.json").write_text(text)
+    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["intents"]
+
+
+def test_windows_that_cannot_be_understood_are_said(tmp_path: Path) -> None:
+    """The store is whole, what is in it is nothing of ours."""
+    _stream(tmp_path / "out", applied=5, reached=["five"])
+    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["state of $windows"]
 
 
 def test_leftovers_and_small_files_are_counted(tmp_path: Path) -> None:
     """What an interrupted stream left is old; what is young may be in use."""
     out = tmp_path / "out"
-    _stream(out, applied=5, over=5)
+    _stream(out, applied=5)
     for name, age_s in (("_making-1", 7_200), ("_making-2", 60)):
         path = out / "_versions" / "matches" / name
         path.mkdir(parents=True)
@@ -331,7 +334,7 @@ def test_leftovers_and_small_files_are_counted(tmp_path: Path) -> None:
 
 def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
     """Scripts ask the exit code; people read the remedy."""
-    _stream(tmp_path / "out", applied=2, over=5)
+    _stream(tmp_path / "out", applied=2)
     arguments = ["pipeline", "doctor", "--out", str(tmp_path / "out"), "--no-spark"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1

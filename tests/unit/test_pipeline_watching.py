@@ -122,7 +122,7 @@ def _watch(tmp_path: Path, stream: _Stream, seen: list[Told], times: list[float]
 
 
 def test_a_batch_is_new_once(tmp_path: Path) -> None:
-    """Spark tells of every trigger; a batch counts once, and its rate is over the time since it was told of before."""
+    """Spark tells of every tick; a batch counts once, and its rate is over the time since it was told of before."""
     stream, seen, times = _Stream(), list[Told](), [100.0]
     watch = _watch(tmp_path, stream, seen, times)
     watch.onQueryProgress(None)
@@ -134,7 +134,7 @@ def test_a_batch_is_new_once(tmp_path: Path) -> None:
     times[0] = 120.0
     watch.onQueryIdle(None)
     assert [each.is_new for each in seen] == [False, True, False, True, False]
-    assert [each.rows_per_s for each in seen] == [0, 100, 100, 5, 0]
+    assert [each.rows_per_s for each in seen] == [0, 100, 0, 5, 0]
     assert [each.at for each in seen] == [at * SECOND for at in (100, 100, 100, 110, 120)]
 
 

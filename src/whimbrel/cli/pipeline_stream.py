@@ -97,7 +97,7 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
             closing.enter_context(Live(page, console=console, transient=True, refresh_per_second=2))
         try:
             with clear_errors():
-                query = stream.start(every=_trigger(shell.every_us))
+                query = stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
                 is_whole = _followed(query, stream, signals)
         except SparkJobError as error:
             typer.echo(f"error: {error}", err=True)
@@ -113,10 +113,8 @@ def _followed(query: StreamingQuery, stream: Stream, signals: _Signals) -> bool:
     while not signals.count:
         if query.awaitTermination(1):
             return True
-    before = stream.last
-    while signals.count < 2 and query.isActive and query.status["isTriggerActive"]:
-        if stream.last is not before:
-            break  # the one under way is done; another may have begun
+    stream.end()
+    while signals.count < 2 and query.isActive and stream.is_busy:
         time.sleep(_POLL_S)
     failure = query.exception()  # before we stop it, which may look like one
     if failure is not None:
@@ -124,10 +122,6 @@ def _followed(query: StreamingQuery, stream: Stream, signals: _Signals) -> bool:
     is_whole = signals.count < 2
     query.stop()
     return is_whole
-
-
-def _trigger(every_us: int | None) -> str | None:
-    return None if every_us is None else f"{every_us // 1_000} milliseconds"
 
 
 def _await(is_so: Callable[[], bool], timeout_s: float) -> None:

@@ -4,9 +4,7 @@
 >>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
 
 Options: ``table`` (``publications`` unless said otherwise), ``since`` and ``until``: of every node only the numbers
-(``seq``) from the one on and below the other. A stream may have ``facts_per_batch``, which bounds its batches. The
-table ``spans`` has no rows of the log, but says which numbers of each node there are: a stream of it is the log's
-heartbeat, and whoever is given a span reads of each table what it needs (``reading``).
+(``seq``) from the one on and below the other. A stream may have ``facts_per_batch``, which bounds its batches.
 
 Rule: what is read, and from where, is said by ``snapshots``: every row once, and none that a crash could take back.
 Rule: a stream's offset is, by node, the last number read. Numbers only grow, so a restart reads each row once more at
@@ -26,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -39,14 +37,11 @@ from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS, log_table
 from whimbrel.pipeline.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
 
-__all__ = ["SPANS", "Span", "WhimbrelSource", "read_tail", "register"]
+__all__ = ["Span", "WhimbrelSource", "read_tail", "register"]
 
 Batches: TypeAlias = Iterator[Any]
 """``pyarrow.RecordBatch``es; pyarrow ships no types."""
 
-SPANS = "spans"
-"""The table that says what there is."""
-_SPANS_SCHEMA = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 _BATCH_ROWS = 20_000
 _TAIL_ROWS = 10_000
 
@@ -66,8 +61,7 @@ class WhimbrelSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the table that the options name."""
-        table = self.options.get("table", "publications")
-        return from_arrow_schema(_SPANS_SCHEMA) if table == SPANS else SCHEMAS[log_table(table).name]
+        return SCHEMAS[log_table(self.options.get("table", "publications")).name]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -97,10 +91,9 @@ def _asked(options: Mapping[str, str]) -> _Asked:
         raise InvalidValueError("path", None, "the directory of a log, as in load('/var/lib/whimbrel')")
     directory = Path(options["path"].removeprefix("file://").removeprefix("file:")).absolute()
     check_format(directory)
-    table = options.get("table", "publications")
     return _Asked(
         directory=directory,
-        table=table if table == SPANS else log_table(table).name,
+        table=log_table(options.get("table", "publications")).name,
         most=_seq(options, "facts_per_batch", 0),
         first=_seq(options, "since", 0),
         last=_seq(options, "until", INT64_MAX) - 1,
@@ -140,8 +133,6 @@ class _Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         asked = self._asked
         at = asked.tails or snapshot(asked.directory)
-        if asked.table == SPANS:
-            return [Span(node, asked.first, min(last, asked.last)) for node, last in sorted(at.last.items())]
         spans = [span for node in at.last for span in _spans(asked, at, node, asked.first, asked.last)]
         # Spark makes of no partition one whose value is None; of an empty one, an empty read.
         return list(spans) or [Span("", 0, -1)]
@@ -178,9 +169,6 @@ class _StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         asked = self._asked
-        if asked.table == SPANS:
-            begun = {node: start.get(node, asked.first - 1) + 1 for node in end}
-            return [Span(node, begun[node], last) for node, last in sorted(end.items()) if begun[node] <= last]
         at = snapshot(asked.directory, self._frontiers)
         return [
             span
@@ -213,10 +201,6 @@ def _spans(asked: _Asked, at: Snapshot, node: str, first: int, last: int) -> Ite
 def _read(asked: _Asked, span: Span, schema: StructType) -> Batches:
     target = to_arrow_schema(schema, timezone="UTC")
     if span.last < span.first:
-        return
-    if asked.table == SPANS:
-        rows = [{"node": span.node, "first": span.first, "last": span.last}]
-        yield _fitted(pa.RecordBatch.from_pylist(rows, schema=_SPANS_SCHEMA), target)
         return
     if span.path is not None:
         yield from _part_batches(span.path, asked.table, span, target)

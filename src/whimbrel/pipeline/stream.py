@@ -1,20 +1,20 @@
 """The stream: the tables of the pipeline, kept up to date from a log that goes on.
 
-Spark's query is a stream of spans (``source``): which numbers of each node are new. Each batch reads of each table what
-it needs, and makes what the batch job would have made of it, with the same transforms; what must be remembered from one
-batch to the next is ``standing`` (of a node) and ``windows`` (of time).
+Spark's query is the clock: at each tick of it we look which numbers of each node are new. A batch reads of each table
+what it needs, and makes what the batch job would have made of it, with the same transforms; what must be remembered
+from one batch to the next is ``standing`` (of a node) and ``windows`` (of time).
 
 | what | where | when |
 |---|---|---|
-| which numbers there are | Spark's checkpoint | before the batch |
-| which of them the batch has | ``intents`` | then |
+| which numbers a batch has | ``intents`` | before anything is made of them |
 | the rows of the batch | ``outputs``, whole or not at all | then |
 | what is remembered of time, and so that all rows are there | the store of ``windows`` | then |
-| what is remembered of each node | a store for each | then |
-| that Spark's batch is over | Spark's checkpoint | at last |
+| what is remembered of each node | a store for each | at last |
 
 Rule: a batch that is done again after a crash, wherever that was, has the numbers it had, finds what it made already,
-and leaves it. What Spark says again is not taken again: each node's store knows its last number.
+and leaves it. What was taken is not taken again: each node's store knows its last number.
+Rule: nothing that counts is in Spark's own checkpoint, which is made anew with each start: it is not synced to the
+disk, and a source of ours, whose offsets it would keep, takes Spark longer to ask than a small batch takes to make.
 Rule: much at once is cut into batches of bounded size.
 Rule: a stream needs a classic session of Spark: its state is where the query is driven.
 """
@@ -26,9 +26,10 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from whimbrel.hold.store.interface import NOTHING_APPLIED, CorruptStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.files import lock_folder, put
 from whimbrel.log.layout import check_format, nodes
+from whimbrel.log.reader import Frontier
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.latency import tallied
 from whimbrel.pipeline.matchers import Matchers
@@ -51,8 +53,7 @@ from whimbrel.pipeline.reading import Spans
 from whimbrel.pipeline.replicas import TooManySubjectsError, planned
 from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
 from whimbrel.pipeline.slices import Readers, Slice, matched
-from whimbrel.pipeline.snapshots import first_number, snapshot
-from whimbrel.pipeline.source import SPANS, register
+from whimbrel.pipeline.snapshots import first_number, snapshot, undisturbed
 from whimbrel.pipeline.standing import Held, Standing
 from whimbrel.pipeline.windows import Late, Windows, merged, watermark
 
@@ -61,13 +62,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 
+_PATIENCE_S, _GLANCE_S = 10.0, 0.25
+"""How long a tick waits for something new at most, and how soon it notices that it need not."""
 _COMPACT_EVERY = 8
 _PARTS_KEPT = 8
 """Rows that are removed by their age go with those of an eighth of the time that they were kept."""
 
 
 class LostStateError(InvalidInputError):
-    """What a stream remembers does not fit its checkpoint or its tables. Reaction: start it anew, in another folder."""
+    """What a stream remembers does not fit its tables. Reaction: start it anew, in another folder."""
 
     def __init__(self, what: str, found: object, wanted: object) -> None:
         super().__init__(what, found, wanted)
@@ -109,7 +112,7 @@ class Taken:
     state: int
     """How many things are remembered."""
     state_bytes: int
-    """What these take beside the checkpoint."""
+    """What these take on disk."""
     took_s: float
     notes: tuple[str, ...] = ()
     """What whoever watches should know."""
@@ -134,8 +137,14 @@ class Stream:
         self._matchers = Matchers(self.folder / "matchers")
         self._taking = threading.RLock()
         """Whoever looks at what is remembered waits for the batch under way."""
-        self._wanted: dict[str, int] = {}
+        self._frontiers: dict[str, Frontier] = {}
+        self._query: StreamingQuery | None = None
+        self._every_s: float | None = None
+        self._until: Mapping[str, int] = {}
         """By node, how far a stream is to go that does not go on for ever."""
+        self._is_ending = threading.Event()
+        self.is_busy = False
+        """Whether a batch is under way."""
         self.last: Taken | None = None
         """The last batch."""
         self.listeners: list[Callable[[Taken], None]] = []
@@ -157,43 +166,72 @@ class Stream:
 
     # -- the query ---------------------------------------------------------------------------------------------------
 
-    def start(self, *, every: str | None = None) -> StreamingQuery:
-        """Begin, or go on: a batch *every* ``2 seconds``, or, if not said, until everything there is was read."""
-        register(self._spark)
-        spans = (
-            self._spark.readStream.format("whimbrel")
-            .option("table", SPANS)
-            .option("facts_per_batch", str(self.plan.facts_per_batch))
-            .load(str(self._log))
-        )
-        writer = spans.writeStream.queryName("whimbrel").option("checkpointLocation", str(self.folder / "spark"))
-        writer = writer.foreachBatch(self._on_batch)
-        writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-        self._wanted = snapshot(self._log).last if every is None else {}
-        return writer.start()
+    def start(self, *, every_s: float | None = None) -> StreamingQuery:
+        """Begin, or go on: look for what is new *every_s*, or, if not said, go to where the log ends now."""
+        checkpoint = self.folder / "spark"
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        self._is_ending.clear()
+        self._query, self._every_s = None, every_s
+        self._until = self._ends() if every_s is None else {}
+        ticks = self._spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+        writer = ticks.writeStream.queryName("whimbrel").option("checkpointLocation", str(checkpoint))
+        writer = writer.foreachBatch(self._on_tick)
+        if every_s is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{round(every_s * 1_000)} milliseconds")
+        self._query = writer.start()
+        return self._query
 
-    def _on_batch(self, frame: DataFrame, _: int) -> None:
-        spans = {row["node"]: (row["first"], row["last"]) for row in frame.collect()}
-        # Where a batch was interrupted, Spark makes that one again and takes it for all there is now.
-        for node, last in self._wanted.items():
-            first, known = spans.get(node, (0, last))
-            spans[node] = (first, max(last, known))
-        self.take(spans)
+    def end(self) -> None:
+        """Begin no other batch; once the stream is not busy any more, its query may be stopped, and nothing is lost."""
+        self._is_ending.set()
+
+    def _on_tick(self, _frame: DataFrame, _number: int) -> None:
+        if self._every_s is None:
+            self.take(self._until)
+            return
+        # A tick is work for Spark, so one that finds nothing waits a while before it lets the next one come.
+        last_look = time.monotonic() + _PATIENCE_S - self._every_s
+        while not (new := self._new()):
+            if time.monotonic() > last_look or self._is_over_after(self._every_s):
+                return
+        self.take(new)
+
+    def _ends(self) -> Mapping[str, int]:
+        """Return, by node, the last number of the log."""
+        return undisturbed(partial(snapshot, self._log, self._frontiers)).last
+
+    def _new(self) -> Mapping[str, int]:
+        """Return where the log ends, of nodes that have something new."""
+        with self._taking, _told_as_lost():
+            return {node: last for node, last in self._ends().items() if self._standing(node).applied < last}
+
+    def _is_over_after(self, wait_s: float) -> bool:
+        """Wait; return, at once if so, whether the stream is to end, as it was told or as its query was."""
+        end = time.monotonic() + wait_s
+        while (left_s := end - time.monotonic()) > 0:
+            if self._is_ending.wait(min(left_s, _GLANCE_S)) or (self._query is not None and not self._query.isActive):
+                return True
+        return False
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def take(self, spans: Spans) -> None:
-        """Make everything of the numbers that are new, in one batch or several; others are known already."""
+    def take(self, ends: Mapping[str, int]) -> None:
+        """Make everything that is new up to the numbers *ends*, by node, in one batch or several."""
+        self.is_busy = True  # before it is looked whether to end: who says so looks at this afterwards
         with self._taking:
             try:
                 with _told_as_lost():
                     self._check_tables()
                     self._finish()
-                    while self._take(spans):
+                    while not self._is_ending.is_set() and self._take(ends):
                         pass
             except BaseException:
                 self._forget()  # what is in memory may be half a batch ahead of what is kept
                 raise
+            finally:
+                self.is_busy = False
 
     def _finish(self) -> None:
         """Bring nodes to the end of the last batch whose state was not committed when it was interrupted."""
@@ -210,14 +248,12 @@ class Stream:
         """Return what a batch has that was interrupted before its rows were all there."""
         return self._intents.of(self._of_time.applied + 1)
 
-    def _next(self, spans: Spans) -> Spans:
+    def _next(self, ends: Mapping[str, int]) -> Spans:
         """Return what the next batch may have: the first of what is new."""
         found: dict[str, tuple[int, int]] = {}
-        for node, (first, last) in spans.items():
+        for node, last in ends.items():
             applied = self._standing(node).applied
             if applied < last:
-                if first > applied + 1:
-                    raise LostStateError(f"node {node}", f"number {applied}", f"number {first - 1}")
                 # A stream may begin with a log that was cut: what is not there any more does not count.
                 begin = first_number(self._log, node) if applied == NOTHING_APPLIED else applied + 1
                 found[node] = (applied + 1, min(last, begin + self.plan.facts_per_batch - 1))
@@ -236,11 +272,11 @@ class Stream:
                 raise LostLogError(node, first)
         return found
 
-    def _take(self, spans: Spans) -> bool:
+    def _take(self, ends: Mapping[str, int]) -> bool:
         """Make the next batch: one that was interrupted, or the first of what is new; tell whether there is one."""
         started, batch = time.monotonic(), self._of_time.applied + 1
         begun = self._begun()
-        asked = begun or self._next(spans)
+        asked = begun or self._next(ends)
         if not asked:
             return False
         log = self._slice(asked, is_begun=bool(begun))

@@ -1,7 +1,6 @@
 """Watching: what a stream does, told after each batch, and how far it is behind the log.
 
-Spark tells when it has seen everything there was, or that there was nothing to do; what a batch was, the stream knows;
-where the log ends, the log says. ``told`` puts them together.
+Spark tells of each tick, the stream what a batch was, the log where it ends. ``told`` puts them together.
 Rule: it observes and never disturbs: whatever cannot be read at the moment is told as it was the last time.
 Rule: time is an argument of what decides; only the watch has a clock.
 """
@@ -130,6 +129,8 @@ class StreamWatch(StreamingQueryListener):
         self._frontiers: dict[str, Frontier] = {}
         self._last: dict[str, int] = {}
         self._batch: int | None = None
+        self._batch_of_tick: int | None = None
+        """The last one when Spark told of a tick the last time."""
         self._told_at: float | None = None
         self._caught_up_at: int | None = None
         self._rows_per_s = 0.0
@@ -155,27 +156,30 @@ class StreamWatch(StreamingQueryListener):
         """Have nothing to tell yet."""
 
     def onQueryProgress(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Tell of the batch that is over."""
+        """Tell of the tick that is over, in which there may have been nothing to do."""
         del event
-        self._tell(is_idle=False)
+        self._tell(is_tick=True)
 
     def onQueryIdle(self, event: object) -> None:  # noqa: N802 # Spark's name
         """Tell that nothing came."""
         del event
-        self._tell(is_idle=True)
+        self._tell(is_tick=True)
 
     def onQueryTerminated(self, event: object) -> None:  # noqa: N802 # Spark's name
         """Leave it to whoever waits for the query."""
 
     def _on_taken(self, taken: Taken) -> None:
-        """Tell of each batch; one of Spark's may be many of ours."""
+        """Tell of each batch; a tick of Spark's may have many."""
         del taken
-        self._tell(is_idle=False)
+        self._tell(is_tick=False)
 
-    def _tell(self, *, is_idle: bool) -> None:
+    def _tell(self, *, is_tick: bool) -> None:
         with self._lock:  # also while it is told: one at a time, and in order
             taken, now = self._stream.last, self._clock()
             is_new = taken is not None and taken.batch != self._batch
+            is_idle = is_tick and (taken is None or taken.batch == self._batch_of_tick)
+            if is_tick and taken is not None:
+                self._batch_of_tick = taken.batch
             if taken is not None and is_new:
                 passed_s = taken.took_s if self._told_at is None else max(now - self._told_at, taken.took_s)
                 self._rows_per_s = taken.facts / max(passed_s, 0.001)

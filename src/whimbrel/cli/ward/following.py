@@ -36,10 +36,10 @@ FOLLOW, FINISH = "follow", "finish"
 FIRST = "first"
 """What it tells: that the first batch is in the tables. Beside it: views, and at last how it ended."""
 _MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
-_EVERY = "2 seconds"
+_EVERY_S = 2.0
 _WINDOW_US = 10_000_000
 _NODES, _SLOTS = 40, 4
-_LOOK_S = 0.5
+_LOOK_S, _POLL_S = 0.5, 0.05
 _BARS = 8
 _COUNTED = ("matches", "deliveries")
 
@@ -127,11 +127,13 @@ class _Following:
         stream = Stream(spark, log=self._log, out=self._out, plan=plan)
         stream.listeners.append(lambda taken: self._tell(FIRST) if taken.batch == 0 else None)
         self._say("the first batch …")
-        query = stream.start(every=_EVERY)
+        query = stream.start(every_s=_EVERY_S)
         try:
             self._watch(stream, query, Frontier(self._log, self._node))
             self._say("taking the log to its end …")
-            query.processAllAvailable()  # what is stopped in the middle of a batch would do it again
+            stream.end()
+            while stream.is_busy and query.isActive:  # a batch that is cut short is made again
+                time.sleep(_POLL_S)
         finally:
             query.stop()
         stream.start().awaitTermination()

@@ -1,8 +1,8 @@
-"""The folder of a stream: its plan, its checkpoint, what it remembers, how far it is behind the log, its tables.
+"""The folder of a stream: its plan, what it remembers, how far it is behind the log, its tables.
 
 A stream remembers, for each node, up to which number everything is in the tables (``state``), and writes down which
-numbers a batch has before it makes anything of them (``intents``). Spark's checkpoint (``spark``) has the numbers that
-it has seen the end of. These must agree; what a stream that was killed left half done, it does itself.
+numbers a batch has before it makes anything of them (``intents``); the store of windows has how far the tables are, by
+node. These must agree; what a stream that was killed left half done, it does itself.
 Rule: what a stream remembers is looked at in a copy, because a stream that runs is the only one who may open it.
 """
 
@@ -16,16 +16,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import cbor2
+
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
 from whimbrel.pipeline.doctor.logs import Extent, extents
 
-__all__ = ["Checkpoint", "check_reach", "check_state", "check_windows", "examine_stream", "read_checkpoint"]
+__all__ = ["check_reach", "check_state", "check_windows", "examine_stream"]
 
 _WINDOWS = "$windows"
 """The store of what belongs to no node; it has the number of the last batch."""
+_REACHED = "reached"
+"""Its rows on how far each node is in the tables."""
 _ANEW = "start the stream anew: with another --out, or remove all of this one; the log has everything that it needs"
 _LOOKS = 3
 _OLD_S = 3_600
@@ -36,14 +40,14 @@ Span = tuple[int, int]
 """The first and the last number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What Spark knows of a stream."""
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What a store says."""
 
-    batch: int
-    """The last batch of Spark's that was over; -1 if none was."""
-    over: Mapping[str, int]
-    """By node, the last number that was in it."""
+    applied: int
+    """The last batch, or, of a node, the last number."""
+    reached: Mapping[str, int]
+    """By node, the last number that is in the tables; only the windows have it."""
 
 
 # -- what is decided -------------------------------------------------------------------------------------------------
@@ -60,22 +64,18 @@ def check_windows(applied: int | None, intents: Collection[int]) -> Check:
     return failed("state", found, f"batch {last}, or the one before it", _ANEW)
 
 
-def check_state(node: str, applied: int | None, *, over: int, span: Span | None) -> Check:
+def check_state(node: str, applied: int | None, *, reached: int, span: Span | None) -> Check:
     """Judge what is remembered of *node* (None: nothing).
 
-    *over* is the last number that Spark has seen the end of, *span* what the last batch had of the node.
+    *reached* is the number that the tables end with, *span* what the last batch had of the node.
     """
     name, at = f"state of {node}", NOTHING_APPLIED if applied is None else applied
-    is_begun = at >= over if at >= 0 else over <= 0  # an empty log ends with 0
-    wanted = f"number {over} or later"
-    if span is not None:
-        first, last = span
-        is_begun = is_begun and at in {last, first - 1, NOTHING_APPLIED}  # the batch is in it, or is finished later
-        wanted = f"number {last}, the last batch's"
-    if is_begun:
+    wanted = f"number {reached}, the tables'"
+    is_unfinished = span is not None and at == span[0] - 1  # the stream does that when it goes on
+    if at == reached or is_unfinished:
         return ok(name, f"number {at}" if at >= 0 else "nothing yet", wanted)
     found = "missing" if applied is None else f"number {at}"
-    told = "it is behind the tables" if at < (over if span is None else span[1]) else "it is ahead of the tables"
+    told = "it is behind the tables" if at < reached else "it is ahead of the tables"
     return failed(name, f"{found}: {told}", wanted, _ANEW)
 
 
@@ -133,15 +133,6 @@ def _known_format() -> int | None:
     return FORMAT
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Return what Spark's checkpoint in *folder* says; raise ValueError if it cannot be read."""
-    offsets, commits = _numbers(folder / "offsets"), _numbers(folder / "commits")
-    batch = max(commits, default=-1)
-    if batch > max(offsets, default=-1):
-        raise ValueError(f"batch {batch} is over, and was never begun")
-    return Checkpoint(batch=batch, over=_offset(folder / "offsets" / str(batch)) if batch >= 0 else {})
-
-
 def _intents(folder: Path) -> dict[int, dict[str, Span]]:
     """Return, by batch, which numbers it has; raise ValueError if that cannot be read."""
     found: dict[int, dict[str, Span]] = {}
@@ -151,41 +142,26 @@ def _intents(folder: Path) -> dict[int, dict[str, Span]]:
     return found
 
 
-def _numbers(folder: Path) -> list[int]:
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-
-
-def _offset(path: Path) -> dict[str, int]:
-    """Return the numbers of a batch: after a version and a line of Spark's own, a line for each source; ours is one."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    found = json.loads(lines[2]) if len(lines) == 3 else None
-    if not isinstance(found, dict) or not all(type(seq) is int for seq in found.values()):
-        raise ValueError(f"{path.name} is no offset of ours")
-    return found
-
-
 def _agreement(folder: Path, log: Path | None) -> list[Check]:
     try:
-        checkpoint, intents = read_checkpoint(folder / "spark"), _intents(folder / "intents")
+        intents = _intents(folder / "intents")
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return [failed("checkpoint", str(error), "what Spark and the stream wrote, whole", _ANEW)]
-    batches = f"Spark's batch {checkpoint.batch} is over" if checkpoint.batch >= 0 else "no batch is over yet"
-    checks = [ok("checkpoint", batches)]
-    applied: dict[str, int | None] = {}
+        return [failed("intents", str(error), "what the stream wrote, whole", _ANEW)]
+    found: dict[str, _Remembered] = {}
     for path in sorted((folder / "state").glob("*.sqlite")):
         try:
-            applied[path.stem] = _applied(path)
-        except (OSError, sqlite3.Error, WhimbrelError) as error:
-            checks.append(failed(f"state of {path.stem}", str(error), "a store that can be read", _ANEW))
-            return checks
-    windows = applied.pop(_WINDOWS, None)
-    checks.append(check_windows(windows, intents))
-    spans = intents.get(NOTHING_APPLIED if windows is None else windows, {})
-    for node in sorted({*checkpoint.over, *applied, *spans}):
-        over = checkpoint.over.get(node, NOTHING_APPLIED)
-        checks.append(check_state(node, applied.get(node), over=over, span=spans.get(node)))
-    reached = {node: seq for node, seq in applied.items() if seq is not None}
-    return checks + (_reach(log, reached) if log is not None else [])
+            found[path.stem] = _remembered(path)
+        except (OSError, ValueError, sqlite3.Error, WhimbrelError) as error:
+            return [failed(f"state of {path.stem}", str(error), "a store that can be read", _ANEW)]
+    windows = found.pop(_WINDOWS, None)
+    applied = {node: each.applied for node, each in found.items()}
+    reached = {} if windows is None else windows.reached
+    spans = intents.get(NOTHING_APPLIED if windows is None else windows.applied, {})
+    checks = [check_windows(None if windows is None else windows.applied, intents)]
+    for node in sorted({*reached, *applied, *spans}):
+        end = reached.get(node, NOTHING_APPLIED)
+        checks.append(check_state(node, applied.get(node), reached=end, span=spans.get(node)))
+    return checks + (_reach(log, applied) if log is not None else [])
 
 
 def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
@@ -201,8 +177,8 @@ def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
     return checks
 
 
-def _applied(path: Path) -> int:
-    """Return the number that a store says, which is checked on the way."""
+def _remembered(path: Path) -> _Remembered:
+    """Return what a store says, which is checked on the way; raise ValueError if it cannot be understood."""
     with tempfile.TemporaryDirectory(prefix="whimbrel-doctor-") as scratch:
         copy = Path(scratch) / path.name
         with (
@@ -212,7 +188,10 @@ def _applied(path: Path) -> int:
             original.backup(made)
         store = SqliteStore(copy)
         try:
-            return store.applied
+            reached = {str(key[1]): int(cbor2.loads(value)) for key, value in store.rows() if key[0] == _REACHED}
+            return _Remembered(store.applied, reached)
+        except (cbor2.CBORDecodeError, TypeError) as error:
+            raise ValueError(f"no number of a node: {error}") from error
         finally:
             store.close()
 
