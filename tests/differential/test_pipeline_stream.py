@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -226,22 +227,29 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
 
 
 def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tmp_path: Path) -> None:
-    """A second start reads only what came meanwhile, in bounded batches."""
+    """A second start reads only what came meanwhile, in bounded batches; one that follows the log waits for it."""
     random = Random(3)
     logs = {name: facts for name, facts in _logs(random, has_receipts=True).items() if name in {"node1", "node2"}}
     halves = {node: facts[: len(facts) // 2] for node, facts in logs.items()}
     _write(tmp_path / "log", halves, random)
     plan = StreamPlan(**OPTIONS, facts_per_batch=50)
-    for part in (None, {node: facts[len(facts) // 2 :] for node, facts in logs.items()}):
-        if part is not None:
-            _write(tmp_path / "log", part, random)
-        stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=plan)
-        stream.start().awaitTermination()
-        assert stream.last is not None
-        assert stream.last.applied == {
-            node: facts[-1].seq for node, facts in (logs if part is not None else halves).items()
-        }
-        stream.close()
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=plan)
+    stream.start().awaitTermination()
+    assert stream.last is not None
+    assert stream.last.applied == {node: facts[-1].seq for node, facts in halves.items()}
+    stream.close()
+
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=plan)
+    is_over = Event()
+    ends = {node: facts[-1].seq for node, facts in logs.items()}
+    stream.listeners.append(lambda taken: is_over.set() if taken.applied == ends else None)
+    query = stream.start(every_s=0.1)
+    _write(tmp_path / "log", {node: facts[len(facts) // 2 :] for node, facts in logs.items()}, random)
+    while not is_over.wait(0.5):
+        assert query.exception() is None
+    query.stop()  # as anybody may who does not know the stream
+    assert not query.isActive
+    stream.close()
     wanted = SingleProcess(retention=RETENTION, assume_receipts=False).run(
         fact for each in logs.values() for fact in each
     )

@@ -43,7 +43,7 @@ def doctor(
     """Look at everything a pipeline stands on, and say what is wrong and what to do; exit 1 if anything failed.
 
     Python and its packages, Java, memory and disks; whether Spark starts and its workers run the same; the log; the
-    stream that writes to --out: its checkpoint, its state, how far it is behind. Nothing is changed.
+    stream that writes to --out: its plan, its state, how far it is behind. Nothing is changed.
 
     Example: whimbrel pipeline doctor --log whimbrel-data --out live-tables
     """

@@ -2,7 +2,7 @@
 
 A node's log is one sequence, and the hold is a fold over it, so a node is folded in one place: where the stream is
 driven. Spark reads, matches and sorts; this takes the events in and keeps the state, in memory and, in small steps, in
-a store beside the checkpoint.
+a store of its own.
 Rule: the state is that of the number it says (``applied``), and is committed after everything that was made of a batch
 has been written. A batch that is done again begins from the same state and makes the same.
 Rule: it is bounded by what is held, who subscribes and which devices report, not by the length of the log.
