@@ -51,3 +51,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Let Spark interpret its plans: where batches have some hundred rows, to compile them takes longer than the rest.
+
+    For tests of what we do between two jobs; what Spark makes of our expressions, others test as it compiles them.
+    """
+    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield
+    for key in settings:
+        spark.conf.unset(key)

@@ -31,6 +31,8 @@ from whimbrel.pipeline.show import drawn, head
 from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.stream import LostLogError, Stream
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 NODE, FACTS, HALF = "n", 120, 60
 RETENTION = Retention(ttl_us=30, max_held=3)
 NEWEST = {

@@ -17,6 +17,8 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.pipeline.jobs import Plan, run
 from whimbrel.pipeline.single import SingleProcess
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 PLAN = Plan(retention=Retention(ttl_us=30, max_held=3), window_us=50)
 
 

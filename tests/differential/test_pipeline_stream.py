@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -32,6 +33,8 @@ from whimbrel.pipeline.standing import Standing
 from whimbrel.pipeline.stream import LostLogError, LostStateError, Stream
 from whimbrel.pipeline.windows import Windows
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 NODES, FACTS, CUTS = 3, 120, 3
 RETENTION = Retention(ttl_us=30, max_held=3)
 WINDOW_US = 16
@@ -48,12 +51,20 @@ class Case:
     plan: StreamPlan
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["made", "of-a-broker"])
-def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
+@pytest.fixture(scope="module")
+def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Case]:
+    """Return what makes a case, once: pytest would make it again whenever tests of another came between."""
+    return cache(lambda has_receipts: _case(spark, tmp_path_factory.mktemp("case"), has_receipts=has_receipts))
+
+
+@pytest.fixture(params=[False, True], ids=["made", "of-a-broker"])
+def case(request: pytest.FixtureRequest, cases: Callable[[bool], Case]) -> Case:
     """Return a log without receipts, where what is handed over counts, and one with."""
-    has_receipts = bool(request.param)
+    return cases(bool(request.param))
+
+
+def _case(spark: SparkSession, folder: Path, *, has_receipts: bool) -> Case:
     random = Random(5 + has_receipts)
-    folder = tmp_path_factory.mktemp("case")
     facts = _logs(random, has_receipts=has_receipts)
     _write(folder / "log", facts, random)
     tables: dict[str, list[tuple[Any, ...]]] = {}
