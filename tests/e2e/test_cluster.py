@@ -1,4 +1,4 @@
-"""The pipeline on a real cluster: a standalone master and two workers, each a process of its own on this machine."""
+"""The pipeline on a real cluster: a standalone master, a worker and two executors, each a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def _environment(folder: Path) -> dict[str, str]:
     if not settings.exists():  # executors too are there for less than a minute
         settings.parent.mkdir()
         java = os.environ.get("SPARK_DAEMON_JAVA_OPTS", "")  # a bench leaves it as it is
-        settings.write_text(f"spark.executor.extraJavaOptions {java}\n" if java else "")
+        options = f"spark.executor.extraJavaOptions {java}\n" if java else ""
+        settings.write_text(f"{options}spark.executor.cores 1\n")
     environment = dict(os.environ, SPARK_HOME=str(SPARK_HOME), PYSPARK_PYTHON=sys.executable)
     return environment | {
         "SPARK_CONF_DIR": str(settings.parent),
@@ -56,13 +57,12 @@ def _address(folder: Path) -> str:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """Yield the address of a master with two workers of one core each."""
+    """Yield the address of a master with a worker that has room for two executors of one core each."""
     processes = [_start(tmp_path, "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")]
     try:
         address = _address(tmp_path)
-        for _ in range(2):
-            arguments = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0", address)
-            processes.append(_start(tmp_path, "worker.Worker", *arguments))
+        arguments = ("--cores", "2", "--memory", "2g", "--host", "127.0.0.1", "--webui-port", "0", address)
+        processes.append(_start(tmp_path, "worker.Worker", *arguments))
         yield address
     finally:
         for process in processes:

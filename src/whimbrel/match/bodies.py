@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from whimbrel.match.compiled import njit
 from whimbrel.match.kernels import hash_bytes
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes
 from whimbrel.model.codecs import attributes_of

@@ -12,8 +12,6 @@ Rule: what runs once per leaf stands in one function: an array is seven words to
 of them to a helper at every leaf cost fifty times the leaf.
 Rule: the kernel is given one table of addresses. Handing it fifty arrays cost 20 µs a call, more than a match; it also
 counted their references. ``write_addresses`` is the only place that fills the table, and checks every type.
-Rule: numba's cache looks only at the file a function stands in: after changing ``mix``, ``hash_bytes`` or a constant
-that ``packing`` and ``tries`` use, touch those files too.
 Rule: 64-bit integers wrap on purpose; hashes are seeded, so that a stranger cannot aim at one bucket.
 ``layout`` says what the words of an entry are.
 """
@@ -24,10 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # it has no types
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from whimbrel.match.compiled import njit
 from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
 from whimbrel.match.leaves import Op
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from whimbrel.language.ast import PatternFunction
+from whimbrel.match.compiled import njit
 from whimbrel.match.kernels import PackedArrays, hash_bytes, mix
 from whimbrel.match.layout import ACCEPT, REJECT
 from whimbrel.match.leaves import Op

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from whimbrel.match.compiled import njit
 from whimbrel.match.kernels import mix
 
 __all__ = ["build_tries"]

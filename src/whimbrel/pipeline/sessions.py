@@ -120,9 +120,6 @@ def local_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 of the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf().setAll(list(_settings(master, app=app, memory=memory, has_ui=has_ui).items()))
-    if (cache := _numba_cache(master)) is not None:
-        os.environ.setdefault("NUMBA_CACHE_DIR", cache)  # local workers inherit it by way of Java
-        conf.set("spark.executorEnv.NUMBA_CACHE_DIR", cache)
     if is_light:
         conf.set("spark.driver.extraJavaOptions", _LIGHT_JAVA)
     if partitions is not None or is_local(master):
@@ -243,23 +240,3 @@ def _half_of_memory() -> str:
     except (AttributeError, OSError, ValueError):  # not every system says
         whole = 4 * _GIB
     return f"{min(max(whole // 2, _GIB), 32 * _GIB) // (1 << 20)}m"
-
-
-def _numba_cache(master: str) -> str | None:
-    """Return where compiled kernels are kept, so that each worker need not compile them for seconds.
-
-    Numba's own choice (none is named) is beside the source, where local workers find what any process compiled. On a
-    cluster the source is a zip of each job, so a directory of every machine is named; so it is where we may not write.
-    """
-    if is_local(master):
-        if os.access(Path(whimbrel.__file__).parent, os.W_OK):
-            return None
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        cache = home / "whimbrel" / "numba"
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-        except OSError:  # a service without a home
-            pass
-        else:
-            return str(cache)
-    return f"{tempfile.gettempdir()}/whimbrel-numba-{os.getuid()}"

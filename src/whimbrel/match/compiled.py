@@ -1,0 +1,107 @@
+"""Where compiled kernels are kept: in the user's cache, by what they were compiled from.
+
+Numba keeps them by the path of their source. But on a cluster the package comes as a zip, to another path with every
+job, and each worker would compile it all again, for half a minute; and a kernel that calls one of another file would
+stay as it was when that file changes. So the folder is named after the content of all modules here: whoever has these
+finds what any process of this user has compiled, wherever the modules are.
+
+Rule: code is loaded from there, so the folder is this user's, and nobody else may write into it; where there is none
+such, numba does as it likes. So it does if ``NUMBA_CACHE_DIR`` says where.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+from numba import config, njit
+from numba.core import caching
+
+__all__ = ["Compiled", "njit", "safe_folder"]
+
+
+class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wants it to be
+    """Tells numba where a kernel of ours is kept; of no other function."""
+
+    def __init__(self, kernel: Any, file: str, folder: Path) -> None:
+        self._folder, self._line = folder, kernel.__code__.co_firstlineno
+        self._py_file = file  # numba names it in a warning
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Self | None:
+        """Return the place of a kernel, None if numba is to look for one."""
+        is_ours = py_func.__module__.startswith("whimbrel.match.") and not getattr(config, "CACHE_DIR", "")
+        found = _folder() if is_ours else None
+        return None if found is None else cls(py_func, py_file, found)
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        """Return what must be the same for a kernel to be."""
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        """Return what tells kernels of one name apart."""
+        return str(self._line)
+
+
+@cache
+def _folder() -> Path | None:
+    """Return the folder of the kernels that these modules make."""
+    digest = sha256()
+    for module in sorted(files("whimbrel.match").iterdir(), key=lambda each: each.name):
+        if module.name.endswith(".py"):
+            digest.update(module.name.encode() + b"\0" + sha256(module.read_bytes()).digest())
+    return safe_folder(_places(), digest.hexdigest()[:16])
+
+
+def safe_folder(places: Iterable[Path], name: str) -> Path | None:
+    """Make the folder *name* in the first of some *places* that is or can be made this user's own; return it."""
+    for place in places:
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_our_own(place):
+                folder = place / name
+                folder.mkdir(mode=0o700, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()  # it can be written
+                return folder
+        except OSError:
+            continue
+    return None
+
+
+def _places() -> list[Path]:
+    """Return where kernels may be kept; the second is for services that have no home."""
+    temporary = Path(tempfile.gettempdir()) / f"whimbrel-kernels-{os.getuid()}"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return [temporary]
+    return [home / "whimbrel" / "kernels", temporary]
+
+
+def _is_our_own(folder: Path) -> bool:
+    """Tell whether nobody else could have put something there."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _install() -> None:
+    """Let numba ask here before it looks for places of its own, which it finds as ever."""
+    own = f"{__name__}.{Compiled.__qualname__}"
+    own_of_numba = caching.CacheImpl._locator_classes  # noqa: SLF001 # no other way to them
+    usual = getattr(config, "CACHE_LOCATOR_CLASSES", "") or ",".join(each.__name__ for each in own_of_numba)
+    if own not in usual:
+        config.CACHE_LOCATOR_CLASSES = f"{own},{usual}"  # type: ignore[attr-defined] # numba makes it as it is loaded
+
+
+_install()

@@ -1,0 +1,70 @@
+"""Kernels are compiled once by each user and version, wherever the package lies, and nobody else's code is loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import whimbrel
+from whimbrel.match.compiled import safe_folder
+
+SCRIPT = """
+from whimbrel.match import compiled, kernels
+kernels.mix(1, 2)
+print(kernels.__file__)
+print(compiled._folder())
+print(sum(kernels.mix.stats.cache_misses.values()))
+"""
+
+
+def _tried(package: Path, home: Path) -> list[str]:
+    """Return what a process says that has the package at a path of its own."""
+    environment = {key: value for key, value in os.environ.items() if key not in {"NUMBA_CACHE_DIR", "XDG_CACHE_HOME"}}
+    environment |= {"PYTHONPATH": str(package), "HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False, cwd=home
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_copy_of_the_package_finds_what_another_one_compiled(tmp_path: Path) -> None:
+    """As a folder or as a zip, which is how a cluster gets it, under another path with every job."""
+    root = Path(whimbrel.__file__).parent
+    shutil.copytree(root, tmp_path / "one" / "whimbrel", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "two").mkdir()
+    shutil.make_archive(str(tmp_path / "two" / "whimbrel"), "zip", tmp_path / "one")
+    first = _tried(tmp_path / "one", tmp_path)
+    second = _tried(tmp_path / "two" / "whimbrel.zip", tmp_path)
+    assert first[0].startswith(str(tmp_path / "one"))
+    assert second[0].startswith(str(tmp_path / "two" / "whimbrel.zip"))
+    assert first[1] == second[1]
+    assert first[1].startswith(str(tmp_path / ".cache" / "whimbrel" / "kernels"))
+    assert (first[2], second[2]) == ("1", "0")
+    changed = tmp_path / "one" / "whimbrel" / "match" / "layout.py"  # no kernel is in it, but what they are made of
+    changed.write_text(changed.read_text() + "# changed\n")
+    third = _tried(tmp_path / "one", tmp_path)
+    assert (third[1] != first[1], third[2]) == (True, "1")
+
+
+@pytest.mark.parametrize("wrong", ["open to others", "a link", "a file"])
+def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, wrong: str) -> None:
+    """Whoever could put code there would run it as this user."""
+    place = tmp_path / "kernels"
+    if wrong == "open to others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif wrong == "a link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "theirs")
+    else:
+        place.touch()
+    assert safe_folder([place], "1") is None
+    other = tmp_path / "other"
+    assert safe_folder([place, other], "1") == other / "1"
+    assert other.stat().st_mode & 0o777 == 0o700
