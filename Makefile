@@ -26,7 +26,7 @@ run: $(SPARK_STAMP) java ## Set up, then show Whimbrel at work: a broker, forty 
 	@source tools/java_home.sh && $(BIN)/whimbrel demo $(ARGS)
 
 test: $(DEV_STAMP) java ## Set up, then run all tests
-	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 check: $(DEV_STAMP) ## Format, lint, strict types, fast tests
 	$(BIN)/ruff format --check .

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,12 +39,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: _end(made))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of a file to one worker, and all that share a Spark session: each Java has to warm up anew."""
-    for item in items:
-        needs_spark = isinstance(item, pytest.Function) and "spark" in item.fixturenames
-        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else item.path.stem))
+@pytest.hookimpl(optionalhook=True)  # of xdist, which `make check` does without
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the tests of a file to one worker, and all files that share a Spark session: each Java has to warm up anew.
+
+    Xdist's own groups are marks that it writes into the names of tests, where pytest 9.2 no longer looks.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships none
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # so
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "spark" if _needs_spark(config.rootpath / file) else file
+
+    return Scheduling(config, log)
+
+
+@cache
+def _needs_spark(file: Path) -> bool:
+    return "spark: SparkSession" in file.read_text(encoding="utf-8")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
