@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
 DEV_EXTRAS := connect,spark,bench,dev
 # Tests side by side. One worker has the Spark session, which keeps a second core busy: three took longer than two.
-WORKERS ?= 2
+WORKERS ?= 3
 # Where Python may not keep what it compiled (many images say so), each of hundreds of processes would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/property tests/contract tests/differential
