@@ -11,7 +11,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # Everything this machine runs in tests; the extras radio, lab and console join when their rooms are built.
 DEV_EXTRAS := connect,spark,bench,dev
-# Tests side by side. One worker has the Spark session, which keeps a second core busy: three took longer than two.
+# Tests side by side. One worker has the Spark session; two others keep busy what it leaves of two cores.
 WORKERS ?= 3
 # Where Python may not keep what it compiled (many images say so), each of hundreds of processes would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE

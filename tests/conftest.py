@@ -30,13 +30,15 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_DAEMON_JAVA_OPTS
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have Spark's classes written down, once, beside the first tests of a run by several workers."""
+    """Have done once, before several workers do it side by side: Spark's classes written down, kernels compiled."""
     is_leader = not hasattr(config, "workerinput") and config.getoption("numprocesses", None)
     if is_leader and not _CLASSES.exists():
         script = Path(__file__).with_name("shared_classes.py")
         command = [sys.executable, str(script), str(_CLASSES)]
         made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         config.add_cleanup(lambda: _end(made))
+    if is_leader:
+        subprocess.run([sys.executable, "-m", "whimbrel.match.first_use"], check=True)
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist, which `make check` does without

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import whimbrel
+from whimbrel.match import first_use
 from whimbrel.match.compiled import safe_folder
 
 SCRIPT = """
 from whimbrel.match import compiled, kernels
 kernels.mix(1, 2)
 print(kernels.__file__)
-print(compiled._folder())
+print(compiled.kernels_folder())
 print(sum(kernels.mix.stats.cache_misses.values()))
 """
 
@@ -68,3 +69,13 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, wrong: str) 
     other = tmp_path / "other"
     assert safe_folder([place, other], "1") == other / "1"
     assert other.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_first_use_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is started again says nothing of it, and one whose kernels numba keeps cannot know."""
+    monkeypatch.setattr(first_use, "kernels_folder", lambda: tmp_path)
+    assert not first_use.is_compiled()
+    first_use.compile_all()
+    assert first_use.is_compiled()
+    monkeypatch.setattr(first_use, "kernels_folder", lambda: None)
+    assert first_use.is_compiled()

@@ -74,10 +74,10 @@ def match(
 
 def _prepare() -> None:
     """Load the kernels; the first time on a machine they are compiled, which takes some seconds."""
-    from whimbrel.match.matcher import Interest, Matcher  # see above
+    from whimbrel.match.first_use import compile_all  # see above
 
     with Console(stderr=True).status("Preparing the matcher (compiled once, on its first use) …"):
-        Matcher.load([("warm", Interest(filter_text="a == 'x' && begins-with(b, 'y')"))]).match_parts(None, {"a": "x"})
+        compile_all()
 
 
 class _Subscriptions:

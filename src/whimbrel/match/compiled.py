@@ -24,7 +24,7 @@ from typing import Any, Self
 from numba import config, njit
 from numba.core import caching
 
-__all__ = ["Compiled", "njit", "safe_folder"]
+__all__ = ["Compiled", "kernels_folder", "njit", "safe_folder"]
 
 
 class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wants it to be
@@ -38,7 +38,7 @@ class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wan
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
         """Return the place of a kernel, None if numba is to look for one."""
         is_ours = py_func.__module__.startswith("whimbrel.match.") and not getattr(config, "CACHE_DIR", "")
-        found = _folder() if is_ours else None
+        found = kernels_folder() if is_ours else None
         return None if found is None else cls(py_func, py_file, found)
 
     def get_cache_path(self) -> str:
@@ -55,7 +55,7 @@ class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wan
 
 
 @cache
-def _folder() -> Path | None:
+def kernels_folder() -> Path | None:
     """Return the folder of the kernels that these modules make."""
     digest = sha256()
     for module in sorted(files("whimbrel.match").iterdir(), key=lambda each: each.name):

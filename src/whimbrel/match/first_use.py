@@ -1,0 +1,38 @@
+"""The first use on a machine: kernels are compiled, for half a minute, and nobody should wait for that unawares.
+
+Rule: whoever serves others asks before it begins; whoever is in a hurry finds what others have compiled (``compiled``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from whimbrel.match.bodies import Bodies
+from whimbrel.match.compiled import kernels_folder
+from whimbrel.match.matcher import Interest, Matcher
+
+__all__ = ["compile_all", "is_compiled"]
+
+_DONE = "all-compiled"
+
+
+def is_compiled() -> bool:
+    """Tell whether the kernels are there; where numba keeps them itself, only it knows, and this says so."""
+    folder = kernels_folder()
+    return folder is None or (folder / _DONE).exists()
+
+
+def compile_all() -> None:
+    """Use every kind of kernel once."""
+    matcher = Matcher.load([("first", Interest(filter_text="a == 'x' && begins-with(b, 'y')"))])
+    matcher.match_parts(None, {"a": "x"})
+    matcher.content.match_rows([{"a": "x"}])
+    matcher.content.match_rows(Bodies([b'{"a": "x"}']))
+    folder = kernels_folder()
+    if folder is not None:
+        with suppress(OSError):  # the next one does it again, from what is there
+            (folder / _DONE).touch()
+
+
+if __name__ == "__main__":
+    compile_all()
