@@ -74,8 +74,11 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, wrong: str) 
 def test_the_first_use_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is started again says nothing of it, and one whose kernels numba keeps cannot know."""
     monkeypatch.setattr(first_use, "kernels_folder", lambda: tmp_path)
+    said: list[str] = []
     assert not first_use.is_compiled()
-    first_use.compile_all()
+    first_use.make_ready(said.append)
     assert first_use.is_compiled()
+    first_use.make_ready(said.append)
+    assert said == ["compiling the matcher, once on this machine: half a minute"]
     monkeypatch.setattr(first_use, "kernels_folder", lambda: None)
     assert first_use.is_compiled()

@@ -70,6 +70,9 @@ def demo(
     Example: whimbrel demo --seconds 30 --keep ward
     """
     _check_spark()
+    from whimbrel.match.first_use import make_ready  # numba takes a second to load
+
+    make_ready(lambda text: typer.echo(text, err=True))  # before the page is drawn over it, and a broker is waited for
     with _folder(keep) as folder:
         summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json))
         if as_json:

@@ -113,9 +113,7 @@ def _followed(query: StreamingQuery, stream: Stream, signals: _Signals) -> bool:
     while not signals.count:
         if query.awaitTermination(1):
             return True
-    stream.end()
-    while signals.count < 2 and query.isActive and stream.is_busy:
-        time.sleep(_POLL_S)
+    stream.end(lambda: signals.count > 1)
     failure = query.exception()  # before we stop it, which may look like one
     if failure is not None:
         raise failure

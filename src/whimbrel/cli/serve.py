@@ -82,13 +82,11 @@ def serve(
         typer.echo(printed(config), nl=False)
         return
     from whimbrel.broker.server import Server
-    from whimbrel.match.first_use import compile_all, is_compiled
+    from whimbrel.match.first_use import make_ready
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
-    if not is_compiled():  # else the first message would wait for it, and everybody with it
-        log.info("compiling the matcher, once on this machine: half a minute")
-        compile_all()
+    make_ready(log.info)  # else the first message would wait for it, and everybody with it
     server = Server(config)
     found = server.restored
     if found.rebuilt is not None:

@@ -1,17 +1,18 @@
 """The first use on a machine: kernels are compiled, for half a minute, and nobody should wait for that unawares.
 
-Rule: whoever serves others asks before it begins; whoever is in a hurry finds what others have compiled (``compiled``).
+Rule: whoever serves others has it done before it begins; who comes later finds what is there (``compiled``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from whimbrel.match.bodies import Bodies
 from whimbrel.match.compiled import kernels_folder
 from whimbrel.match.matcher import Interest, Matcher
 
-__all__ = ["compile_all", "is_compiled"]
+__all__ = ["compile_all", "is_compiled", "make_ready"]
 
 _DONE = "all-compiled"
 
@@ -20,6 +21,13 @@ def is_compiled() -> bool:
     """Tell whether the kernels are there; where numba keeps them itself, only it knows, and this says so."""
     folder = kernels_folder()
     return folder is None or (folder / _DONE).exists()
+
+
+def make_ready(say: Callable[[str], object]) -> None:
+    """Have the kernels, and *say* so if that takes a while."""
+    if not is_compiled():
+        say("compiling the matcher, once on this machine: half a minute")
+        compile_all()
 
 
 def compile_all() -> None:
@@ -35,4 +43,4 @@ def compile_all() -> None:
 
 
 if __name__ == "__main__":
-    compile_all()
+    make_ready(print)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 
+_POLL_S = 0.05
 _PATIENCE_S, _GLANCE_S = 10.0, 0.25
 """How long a tick waits for something new at most, and how soon it notices that it need not."""
 _COMPACT_EVERY = 8
@@ -143,7 +144,7 @@ class Stream:
         self._until: Mapping[str, int] = {}
         """By node, how far a stream is to go that does not go on for ever."""
         self._is_ending = threading.Event()
-        self.is_busy = False
+        self._is_busy = False
         """Whether a batch is under way."""
         self.last: Taken | None = None
         """The last batch."""
@@ -183,9 +184,14 @@ class Stream:
         self._query = writer.start()
         return self._query
 
-    def end(self) -> None:
-        """Begin no other batch; once the stream is not busy any more, its query may be stopped, and nothing is lost."""
+    def end(self, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Begin no other batch, and wait for the one under way, until it is over or *is_enough*.
+
+        Then the query may be stopped. A batch that is cut short is made again; nothing is lost, but time.
+        """
         self._is_ending.set()
+        while self._is_busy and not is_enough() and self._query is not None and self._query.isActive:
+            time.sleep(_POLL_S)
 
     def _on_tick(self, _frame: DataFrame, _number: int) -> None:
         if self._every_s is None:
@@ -219,7 +225,7 @@ class Stream:
 
     def take(self, ends: Mapping[str, int]) -> None:
         """Make everything that is new up to the numbers *ends*, by node, in one batch or several."""
-        self.is_busy = True  # before it is looked whether to end: who says so looks at this afterwards
+        self._is_busy = True  # before it is looked whether to end: who says so looks at this afterwards
         with self._taking:
             try:
                 with _told_as_lost():
@@ -231,7 +237,7 @@ class Stream:
                 self._forget()  # what is in memory may be half a batch ahead of what is kept
                 raise
             finally:
-                self.is_busy = False
+                self._is_busy = False
 
     def _finish(self) -> None:
         """Bring nodes to the end of the last batch whose state was not committed when it was interrupted."""

@@ -19,7 +19,7 @@ __all__ = ["NODE", "BrokerFailedError", "WardBroker"]
 
 NODE = "ward"
 _PORT = re.compile(r"\bmqtt=([0-9]+)")
-_START_S = 60.0  # on a machine that does much else
+_START_S = 300.0  # the first on a machine may compile the matcher; one that ends is noticed at once
 _STOP_S = 30.0
 _LINES = 20
 

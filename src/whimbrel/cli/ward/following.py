@@ -39,7 +39,7 @@ _MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
 _EVERY_S = 2.0
 _WINDOW_US = 10_000_000
 _NODES, _SLOTS = 40, 4
-_LOOK_S, _POLL_S = 0.5, 0.05
+_LOOK_S = 0.5
 _BARS = 8
 _COUNTED = ("matches", "deliveries")
 
@@ -132,8 +132,6 @@ class _Following:
             self._watch(stream, query, Frontier(self._log, self._node))
             self._say("taking the log to its end …")
             stream.end()
-            while stream.is_busy and query.isActive:  # a batch that is cut short is made again
-                time.sleep(_POLL_S)
         finally:
             query.stop()
         stream.start().awaitTermination()
