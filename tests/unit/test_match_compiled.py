@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import whimbrel
 from whimbrel.match import first_use
-from whimbrel.match.compiled import safe_folder
+from whimbrel.match.compiled import DONE, safe_folder
 
 SCRIPT = """
 from whimbrel.match import compiled, kernels
@@ -69,6 +70,16 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, wrong: str) 
     other = tmp_path / "other"
     assert safe_folder([place, other], "1") == other / "1"
     assert other.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_is_no_place_unless_all_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba would fail in the middle of a match; what need not be written may be read."""
+    folder = safe_folder([tmp_path / "full"], "1")
+    assert folder is not None
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert safe_folder([tmp_path / "full"], "1") is None
+    (folder / DONE).touch()
+    assert safe_folder([tmp_path / "full"], "1") == folder
 
 
 def test_the_first_use_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ finds what any process of this user has compiled, wherever the modules are.
 
 Rule: code is loaded from there, so the folder is this user's, and nobody else may write into it; where there is none
 such, numba does as it likes. So it does if ``NUMBA_CACHE_DIR`` says where.
+Rule: a disk that is full is no place: numba fails where it cannot keep what it compiled.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
@@ -24,7 +26,12 @@ from typing import Any, Self
 from numba import config, njit
 from numba.core import caching
 
-__all__ = ["Compiled", "kernels_folder", "njit", "safe_folder"]
+__all__ = ["DONE", "Compiled", "kernels_folder", "njit", "safe_folder"]
+
+DONE = "all-compiled"
+"""The file that says that all kernels are there."""
+_ROOM_BYTES = 32 << 20
+"""Of which they take a tenth."""
 
 
 class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wants it to be
@@ -73,7 +80,8 @@ def safe_folder(places: Iterable[Path], name: str) -> Path | None:
                 folder = place / name
                 folder.mkdir(mode=0o700, exist_ok=True)
                 tempfile.TemporaryFile(dir=folder).close()  # it can be written
-                return folder
+                if (folder / DONE).exists() or shutil.disk_usage(folder).free >= _ROOM_BYTES:
+                    return folder
         except OSError:
             continue
     return None

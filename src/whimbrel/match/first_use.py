@@ -9,18 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from whimbrel.match.bodies import Bodies
-from whimbrel.match.compiled import kernels_folder
+from whimbrel.match.compiled import DONE, kernels_folder
 from whimbrel.match.matcher import Interest, Matcher
 
 __all__ = ["compile_all", "is_compiled", "make_ready"]
-
-_DONE = "all-compiled"
 
 
 def is_compiled() -> bool:
     """Tell whether the kernels are there; where numba keeps them itself, only it knows, and this says so."""
     folder = kernels_folder()
-    return folder is None or (folder / _DONE).exists()
+    return folder is None or (folder / DONE).exists()
 
 
 def make_ready(say: Callable[[str], object]) -> None:
@@ -39,7 +37,7 @@ def compile_all() -> None:
     folder = kernels_folder()
     if folder is not None:
         with suppress(OSError):  # the next one does it again, from what is there
-            (folder / _DONE).touch()
+            (folder / DONE).touch()
 
 
 if __name__ == "__main__":
