@@ -140,12 +140,18 @@ LEAST: Mapping[str, list[dict[str, object]]] = {
         {"device": "d", "change": "left", "session": "s"},
         {"device": "d", "change": "released", "packet_id": 1},
         {"device": "d", "change": "completed", "packet_id": 65_535},
+        {"device": "d", "change": "receipts", "session": "s", "confirms": True},
     ],
     "sessions": [{"change": "created", "session": "s"}],
     "reports": [{"device": "d"}],
     "receipts": [
         {"session": "s", "device": "d", "notification_node": "n", "notification_seq": 1, "subscriptions": []}
         | {"outcome": "delivered"}
+    ],
+    "wills": [
+        {"device": "d", "change": "left", "subject": "s", "body": b"x", "qos": 1, "retain": False, "delay_us": 1}
+        | {"keys": [], "deliver_insecure": True},
+        {"device": "d", "change": "withdrawn", "keys": [], "deliver_insecure": True},
     ],
 }
 

@@ -65,6 +65,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "subscriptions": [],
         "outcome": "delivered",
     },
+    "wills": {
+        "node": "a",
+        "seq": 1,
+        "changed_at": 0,
+        "device": "d",
+        "change": "left",
+        "subject": "s",
+        "keys": [],
+        "deliver_insecure": True,
+    },
 }
 
 
@@ -264,7 +274,7 @@ BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "presence": [
         ({"change": "joined", "session": "s"}, "receipt: found null, allowed is take or keep"),
-        ({"change": "left"}, "session: found null, allowed is a session where a device joins or leaves"),
+        ({"change": "left"}, "session: found null, allowed is a session where a device joins, leaves"),
         ({"change": "connected", "session": "s"}, "session: found s, allowed is a session where"),
         ({"change": "joined", "session": "s", "receipt": "steal"}, "receipt: found steal, allowed is take, keep"),
     ],
@@ -274,6 +284,10 @@ BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"outcome": "lost"}, "outcome: found lost, allowed is delivered, withheld"),
         ({"via": "pigeon"}, "via: found pigeon, allowed is live, held, retained"),
         ({"body_hash": b"x"}, "body_hash: found x, allowed is 32 bytes"),
+    ],
+    "wills": [
+        ({"subject": None}, "subject: found null, allowed is 1 to"),
+        ({"delay_us": -1}, "delay_us: found -1, allowed is a number from 0 on"),
     ],
 }
 GOOD: dict[str, list[dict[str, Any]]] = {
@@ -286,6 +300,7 @@ GOOD: dict[str, list[dict[str, Any]]] = {
     "sessions": [{"change": "deleted"}],
     "reports": [{"battery": 0.0, "place": None}],
     "receipts": [{"outcome": "taken elsewhere", "via": None, "body_hash": b"x" * 32}],
+    "wills": [{"qos": 2, "retain": True}, {"change": "withdrawn", "subject": None}],
 }
 
 

@@ -18,6 +18,7 @@ from whimbrel.model.facts import (
     Receipt,
     Reported,
     SessionChanged,
+    WillChanged,
 )
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
@@ -41,7 +42,7 @@ def stamped(fact: Fact, seq: int, at: int) -> Fact:
             return replace(fact, node=NODE, seq=seq, state=replace(fact.state, reported_at=at))
         case Receipt():
             return replace(fact, node=NODE, seq=seq, handed_at=at)
-        case InterestChanged() | PresenceChanged() | SessionChanged():
+        case InterestChanged() | PresenceChanged() | SessionChanged() | WillChanged():
             return replace(fact, node=NODE, seq=seq, changed_at=at)
 
 

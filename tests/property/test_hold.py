@@ -293,7 +293,7 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
             )
             return Event(notification, tuple((session, found) for session, found in there if found))
         case Presence():
-            is_of_session = step.change in {PresenceChange.JOINED, PresenceChange.LEFT}
+            is_of_session = step.change in {PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS}
             return Event(
                 PresenceChanged(
                     node=NODE,
@@ -303,6 +303,7 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
                     change=step.change,
                     session=step.session if is_of_session else None,
                     receipt=step.mode if step.change is PresenceChange.JOINED else None,
+                    confirms=True if step.change is PresenceChange.RECEIPTS else None,
                     packet_id=1 if step.change in {PresenceChange.RELEASED, PresenceChange.COMPLETED} else None,
                     sent_seq=None
                     if step.sent_ago is None or step.change is not PresenceChange.DISCONNECTED

@@ -28,6 +28,7 @@ LEAST = {
         "notification_node": "n",
         "notification_seq": 0,
     },
+    "wills": {"node": "n", "seq": 1, "changed_at": 2, "device": "d", "change": "left", "subject": "s"},
 }
 
 
@@ -107,9 +108,10 @@ def test_a_bad_value_names_its_column(table: str, column: str, value: object) ->
 @pytest.mark.parametrize(
     ("table", "columns"),
     [
-        ("publications", ["properties", "packet_id"]),
+        ("publications", ["properties", "packet_id", "will_seq"]),
         ("interests", ["qos", "no_local", "retain_as_published", "identifier"]),
-        ("presence", ["packet_id", "session_expiry_us", "sent_seq"]),
+        ("presence", ["packet_id", "session_expiry_us", "sent_seq", "confirms", "owner"]),
+        ("receipts", ["published_at", "subject"]),
     ],
 )
 def test_columns_that_came_later_may_be_null(table: str, columns: list[str]) -> None:
@@ -119,13 +121,18 @@ def test_columns_that_came_later_may_be_null(table: str, columns: list[str]) -> 
     assert fact_of(table, {**LEAST[table], **dict.fromkeys(columns)}) == fact_of(table, LEAST[table])
 
 
+_USUAL = {"packet_id": 1, "session_expiry_us": 1, "sent_seq": 1, "confirms": True, "owner": "ann"}
+
+
 @pytest.mark.parametrize("change", PresenceChange)
-@pytest.mark.parametrize("column", ["packet_id", "session_expiry_us", "sent_seq"])
+@pytest.mark.parametrize("column", ["packet_id", "session_expiry_us", "sent_seq", "confirms", "owner"])
 def test_what_a_change_of_presence_says_belongs_to_it(change: PresenceChange, column: str) -> None:
     """A packet is released or completed; a session's end is told where a device joins or goes."""
     row = {**LEAST["presence"], "change": change.value}
-    if change in {PresenceChange.JOINED, PresenceChange.LEFT}:
+    if change in {PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS}:
         row["session"] = "s"
+    if change is PresenceChange.RECEIPTS:
+        row["confirms"] = True
     if change is PresenceChange.JOINED:
         row["receipt"] = "take"
     is_of_a_packet = change in {PresenceChange.RELEASED, PresenceChange.COMPLETED}
@@ -136,9 +143,11 @@ def test_what_a_change_of_presence_says_belongs_to_it(change: PresenceChange, co
         "packet_id": is_of_a_packet,
         "session_expiry_us": change.value in {"joined", "disconnected"},
         "sent_seq": change.value == "disconnected",
+        "confirms": change.value in {"joined", "receipts"},
+        "owner": change.value == "joined",
     }
     with pytest.raises(InvalidValueError, match=f"^{column}"):
-        fact_of("presence", {**row, column: -1 if may_have[column] else 1})
+        fact_of("presence", {**row, column: -1 if may_have[column] else _USUAL[column]})
 
 
 def test_an_unknown_table_is_refused() -> None:

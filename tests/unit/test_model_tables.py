@@ -24,7 +24,7 @@ from whimbrel.model.tables import (
     attributes_to_column_value,
 )
 
-LOG = ["publications", "interests", "presence", "sessions", "reports", "receipts"]
+LOG = ["publications", "interests", "presence", "sessions", "reports", "receipts", "wills"]
 OUT = [
     "matches",
     "deliveries",

@@ -36,6 +36,7 @@ from whimbrel.model.facts import (
     Receipt,
     SessionChange,
     SessionChanged,
+    WillChanged,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
@@ -102,6 +103,8 @@ class BrokerState:
         elif isinstance(fact, Receipt):
             if fact.notification.node == self.node:
                 self._apply_receipt(fact)
+        elif isinstance(fact, WillChanged):
+            self.perform(self.hold.apply(fact), fact.changed_at)
         else:
             self.perform(self.hold.apply(fact), fact.state.reported_at)
 

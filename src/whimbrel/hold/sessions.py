@@ -33,6 +33,7 @@ from whimbrel.model.facts import (
     Reported,
     SessionChange,
     SessionChanged,
+    WillChanged,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
@@ -159,6 +160,8 @@ class Hold:
             return self._interest(fact)
         if isinstance(fact, SessionChanged):
             return self._session_changed(fact)
+        if isinstance(fact, WillChanged):  # the hold takes part only once it is published
+            return self.tick(fact.changed_at)
         assert isinstance(fact, Reported)
         return self.tick(fact.state.reported_at)
 

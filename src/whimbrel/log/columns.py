@@ -70,12 +70,16 @@ def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]
 
 
 def completed(table_name: str, data: Arrow) -> Arrow:
-    """Return *data* as a ``pyarrow.Table`` with the columns that came later than it, all null."""
+    """Return *data* as a ``pyarrow.Table`` with the columns that came later than it, all null, in their places."""
     table, known = pa.table(data), TABLES.get(table_name)
-    for field in () if known is None else known.schema:
+    if known is None:
+        return table
+    for field in known.schema:
         if field.nullable and field.name not in table.schema.names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return table
+    here = table.schema.names
+    ordered = [name for name in known.schema.names if name in here]
+    return table.select([*ordered, *(name for name in here if name not in known.schema.names)])
 
 
 def _values(data: Arrow, field: Arrow) -> list[Any]:

@@ -65,7 +65,15 @@ MARK_BYTES = HEAD.size + BODY.size
 MAX_BODY_BYTES = 272 << 20
 """A little more than the largest MQTT packet."""
 
-TABLE_NUMBERS = {"publications": 1, "interests": 2, "presence": 3, "sessions": 4, "reports": 5, "receipts": 6}
+TABLE_NUMBERS = {
+    "publications": 1,
+    "interests": 2,
+    "presence": 3,
+    "sessions": 4,
+    "reports": 5,
+    "receipts": 6,
+    "wills": 9,  # 7 and 8 are the compact records
+}
 """The numbers of full records."""
 TABLE_NAMES = {
     **{number: name for name, number in TABLE_NUMBERS.items()},

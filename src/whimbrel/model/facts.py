@@ -12,10 +12,11 @@ from enum import Enum
 from typing import TypeAlias
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT64_MAX, dated, name, real, text, whole
+from whimbrel.model.bounds import INT64_MAX, dated, flag, name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
-from whimbrel.model.notification import MAX_PACKET_ID, Notification, NotificationId
+from whimbrel.model.notification import MAX_PACKET_ID, MAX_SUBJECT_BYTES, Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
+from whimbrel.model.will import LastWill
 
 __all__ = [
     "MAX_ACCESS_BYTES",
@@ -29,6 +30,8 @@ __all__ = [
     "Reported",
     "SessionChange",
     "SessionChanged",
+    "WillChange",
+    "WillChanged",
     "later",
 ]
 
@@ -54,10 +57,14 @@ class PresenceChange(Enum):
     """It finished a publication of quality of service 2 (MQTT's PUBREL): its packet id is free again."""
     COMPLETED = "completed"
     """It finished taking one (MQTT's PUBCOMP)."""
+    RECEIPTS = "receipts"
+    """From here on its hand-overs of quality 0 have receipts in a session, or have none (rule 16 of the hold)."""
 
 
 _OF_A_PACKET = frozenset({PresenceChange.RELEASED, PresenceChange.COMPLETED})
+_OF_A_SESSION = frozenset({PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS})
 _WITH_EXPIRY = frozenset({PresenceChange.JOINED, PresenceChange.DISCONNECTED})
+_WITH_RECEIPTS = frozenset({PresenceChange.JOINED, PresenceChange.RECEIPTS})
 
 
 class SessionChange(Enum):
@@ -118,11 +125,15 @@ class PresenceChanged:
     """How long the device's private session outlives its connection; ``None``: not said."""
     sent_seq: int | None = None
     """The last notification sent to a device that disconnected; ``None``: nobody knows, so any may have been."""
+    confirms: bool | None = None
+    """Whether hand-overs of quality 0 have receipts in the session from here on; ``None`` as false."""
+    owner: str | None = None
+    """The verified user who joined a private session; ``None`` if nobody was verified."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)
         name("device", self.device)
-        is_of_session = self.change in {PresenceChange.JOINED, PresenceChange.LEFT}
+        is_of_session = self.change in _OF_A_SESSION
         if is_of_session != (self.session is not None):
             allowed = "a session" if is_of_session else "none"
             raise InvalidValueError(f"session of a device that {self.change.value}", self.session, allowed)
@@ -146,6 +157,19 @@ class PresenceChanged:
             if self.change is not PresenceChange.DISCONNECTED:
                 raise InvalidValueError("sent_seq", self.sent_seq, "none unless disconnected")
             whole("sent_seq", self.sent_seq, 0, INT64_MAX)
+        self._check_joining()
+
+    def _check_joining(self) -> None:
+        if self.confirms is not None:
+            flag("confirms", self.confirms)
+        if self.change not in _WITH_RECEIPTS and self.confirms is not None:
+            raise InvalidValueError("confirms", self.confirms, "none unless joined or receipts")
+        if self.change is PresenceChange.RECEIPTS and self.confirms is None:
+            raise InvalidValueError("confirms", None, "true or false where it changes")
+        if self.owner is not None:
+            if self.change is not PresenceChange.JOINED:
+                raise InvalidValueError("owner", self.owner, "none unless joined")
+            name("owner", self.owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +201,10 @@ class Receipt:
     battery: float | None = None
     network_connection: float | None = None
     display: Display | None = None
+    published_at: int | None = None
+    """When a retained notification was accepted, which no reader need have kept; ``None`` if it was not retained."""
+    subject: str | None = None
+    """The subject of a retained notification."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "handed_at", self.handed_at)
@@ -189,6 +217,10 @@ class Receipt:
         for what, part in (("battery", self.battery), ("network_connection", self.network_connection)):
             if part is not None:
                 real(what, part, 0, 1)
+        if self.published_at is not None:
+            dated("published_at", self.published_at)
+        if self.subject is not None:
+            name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +244,35 @@ class SessionChanged:
             name("device", self.device)
 
 
-Fact: TypeAlias = Notification | InterestChanged | PresenceChanged | Reported | Receipt | SessionChanged
+class WillChange(Enum):
+    """What became of a device's will; the ``change`` column of ``wills``.
+
+    One that is published is no change of its own: the publication says which will it is (``will_seq``).
+    """
+
+    LEFT = "left"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WillChanged:
+    """One row of ``wills``."""
+
+    node: str
+    seq: int
+    changed_at: int
+    device: str
+    change: WillChange
+    will: LastWill | None = None
+
+    def __post_init__(self) -> None:
+        _number(self.node, self.seq, "changed_at", self.changed_at)
+        name("device", self.device)
+        if (self.change is WillChange.LEFT) != (self.will is not None):
+            raise InvalidValueError("will", self.will, "one where it is left, else none")
+
+
+Fact: TypeAlias = Notification | InterestChanged | PresenceChanged | Reported | Receipt | SessionChanged | WillChanged
 
 
 def later(last: int, now: int) -> int:

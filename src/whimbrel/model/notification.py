@@ -76,6 +76,8 @@ class Notification:
     """The MQTT 5 properties that travel with it, as that standard encodes them; empty if there are none."""
     packet_id: int | None = None
     """The number that its publisher gave it over MQTT with quality of service 2, until it is told that we have it."""
+    will_seq: int | None = None
+    """The number of the will that this is (``WillChanged``); ``None`` if it is none."""
 
     def __post_init__(self) -> None:
         NotificationId(self.node, self.seq)
@@ -96,6 +98,8 @@ class Notification:
             if self.qos != MAX_QOS:
                 raise InvalidValueError("packet_id", self.packet_id, "none unless qos is 2")
             whole("packet_id", self.packet_id, 1, MAX_PACKET_ID)
+        if self.will_seq is not None:
+            whole("will_seq", self.will_seq, 0, INT64_MAX)
         flag("retain", self.retain)
         flag("deliver_insecure", self.deliver_insecure)
         dated("published_at", self.published_at)

@@ -28,11 +28,14 @@ from whimbrel.model.facts import (
     Reported,
     SessionChange,
     SessionChanged,
+    WillChange,
+    WillChanged,
 )
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
+from whimbrel.model.will import LastWill
 
 __all__ = ["COLUMNS", "UNBOUNDED", "fact_of", "row_of", "values_of"]
 
@@ -43,6 +46,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "publications": (
         *("node", "seq", "published_at", "publisher", "subject", "attributes", "body", "qos", "retain", "place"),
         *("radius_m", "expires_at", "deadline_at", "keys", "deliver_insecure", "properties", "packet_id"),
+        "will_seq",
     ),
     "interests": (
         *("node", "seq", "changed_at", "change", "device", "session", "subject_filter", "name", "filter_text"),
@@ -51,13 +55,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "presence": (
         *("node", "seq", "changed_at", "device", "session", "change", "receipt", "packet_id", "session_expiry_us"),
-        "sent_seq",
+        *("sent_seq", "confirms", "owner"),
     ),
     "sessions": ("node", "seq", "changed_at", "change", "session", "device", "access"),
     "reports": ("node", "seq", "reported_at", "device", "battery", "display", "received", "sent", "place"),
     "receipts": (
         *("node", "seq", "handed_at", "session", "device", "notification_node", "notification_seq", "subscriptions"),
-        *("outcome", "body_hash", "via", "battery", "network_connection", "display"),
+        *("outcome", "body_hash", "via", "battery", "network_connection", "display", "published_at", "subject"),
+    ),
+    "wills": (
+        *("node", "seq", "changed_at", "device", "change", "subject", "body", "qos", "retain", "delay_us"),
+        *("expiry_us", "keys", "deliver_insecure", "properties"),
     ),
 }
 """The columns of each table of the log: node, seq, the fact's own time, then the rest."""
@@ -111,6 +119,7 @@ def _publication_values(fact: Notification) -> tuple[object, ...]:
         fact.deliver_insecure,
         fact.properties or None,
         fact.packet_id,
+        fact.will_seq,
     )
 
 
@@ -155,6 +164,8 @@ def _presence_values(fact: PresenceChanged) -> tuple[object, ...]:
         fact.packet_id,
         fact.session_expiry_us,
         fact.sent_seq,
+        fact.confirms,
+        fact.owner,
     )
 
 
@@ -193,6 +204,27 @@ def _receipt_values(fact: Receipt) -> tuple[object, ...]:
         None if fact.battery is None else float(fact.battery),
         None if fact.network_connection is None else float(fact.network_connection),
         _display_value(fact.display),
+        fact.published_at,
+        fact.subject,
+    )
+
+
+def _will_values(fact: WillChanged) -> tuple[object, ...]:
+    will = fact.will
+    head = (fact.node, fact.seq, fact.changed_at, fact.device, fact.change.value)
+    if will is None:
+        return (*head, None, None, None, None, None, None, [], True, None)
+    return (
+        *head,
+        will.subject,
+        will.body,
+        will.qos,
+        will.retain,
+        will.delay_us,
+        will.expiry_us,
+        _keys_value(will.keys),
+        will.deliver_insecure,
+        will.properties or None,
     )
 
 
@@ -218,6 +250,7 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     SessionChanged: ("sessions", _session_values),
     Reported: ("reports", _report_values),
     Receipt: ("receipts", _receipt_values),
+    WillChanged: ("wills", _will_values),
 }
 
 
@@ -243,6 +276,7 @@ def _publication(row: Row) -> Notification:
         deliver_insecure=_flag(row, "deliver_insecure", default=True),
         properties=_or(b"", row.get("properties")),
         packet_id=row.get("packet_id"),
+        will_seq=row.get("will_seq"),
     )
 
 
@@ -284,6 +318,8 @@ def _presence(row: Row) -> PresenceChanged:
         packet_id=row.get("packet_id"),
         session_expiry_us=row.get("session_expiry_us"),
         sent_seq=row.get("sent_seq"),
+        confirms=_maybe_flag(row, "confirms"),
+        owner=row.get("owner"),
     )
 
 
@@ -335,6 +371,33 @@ def _receipt(row: Row) -> Receipt:
         battery=_number(row, "battery"),
         network_connection=_number(row, "network_connection"),
         display=_display(row),
+        published_at=row.get("published_at"),
+        subject=row.get("subject"),
+    )
+
+
+def _will(row: Row) -> WillChanged:
+    change = _member(WillChange, row, "change")
+    will = None
+    if change is WillChange.LEFT:
+        will = LastWill(
+            subject=_needed(row, "subject"),
+            body=_or(b"", row.get("body")),
+            qos=_or(0, row.get("qos")),
+            retain=_or(False, row.get("retain")),
+            delay_us=_or(0, row.get("delay_us")),
+            expiry_us=row.get("expiry_us"),
+            keys=_keys(row),
+            deliver_insecure=_flag(row, "deliver_insecure", default=True),
+            properties=_or(b"", row.get("properties")),
+        )
+    return WillChanged(
+        node=_needed(row, "node"),
+        seq=_needed(row, "seq"),
+        changed_at=_needed(row, "changed_at"),
+        device=_needed(row, "device"),
+        change=change,
+        will=will,
     )
 
 
@@ -345,6 +408,7 @@ _READERS: dict[str, Callable[[Row], Fact]] = {
     "sessions": _session,
     "reports": _report,
     "receipts": _receipt,
+    "wills": _will,
 }
 
 
@@ -355,7 +419,7 @@ def _needed(row: Row, column: str) -> Any:  # noqa: ANN401 # the fact that is bu
     return value
 
 
-def _or(default: bool | bytes, value: Any) -> Any:  # noqa: ANN401, FBT001 # the fact that is built of it checks it
+def _or(default: int | bytes, value: Any) -> Any:  # noqa: ANN401 # the fact that is built of it checks it
     """Return *value*, or *default* for null: what older files have in columns that came later."""
     return default if value is None else value
 
@@ -365,6 +429,10 @@ def _flag(row: Row, column: str, *, default: bool) -> bool:
     if value is True or value is False:
         return value is True
     raise InvalidValueError(column, value, "true or false")
+
+
+def _maybe_flag(row: Row, column: str) -> bool | None:
+    return None if row.get(column) is None else _flag(row, column, default=False)
 
 
 def _number(row: Row, column: str) -> float | None:

@@ -27,7 +27,7 @@ from whimbrel.language.filters import parse
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME, MAX_NAME_BYTES
-from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange
+from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange, WillChange
 from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
 from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
 from whimbrel.model.place import MAX_RADIUS_M
@@ -166,6 +166,7 @@ def _publications() -> Iterator[_Rule]:
     yield _on_earth()
     yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
     yield _unless(F.col("packet_id").isNull() | (F.col("qos") == MAX_QOS), "packet_id", "none unless qos is 2")
+    yield _unless(F.col("will_seq") >= 0, "will_seq", "a number from 0 on")
     is_no_name = F.exists(F.map_keys("attributes"), lambda each: (each == "") | F.startswith(each, F.lit("\0")))
     yield _unless(~is_no_name, "attributes", "names of at least one character, the first not U+0000")
     is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
@@ -213,9 +214,10 @@ def _presence() -> Iterator[_Rule]:
     yield _name("device")
     yield _name("session")
     yield _one_of("change", [each.value for each in PresenceChange])
-    is_of_session = change.isin(PresenceChange.JOINED.value, PresenceChange.LEFT.value)
+    of_session = (PresenceChange.JOINED.value, PresenceChange.LEFT.value, PresenceChange.RECEIPTS.value)
+    is_of_session = change.isin(*of_session)
     fits = is_of_session == F.col("session").isNotNull()
-    yield _unless(fits, "session", "a session where a device joins or leaves, else none")
+    yield _unless(fits, "session", "a session where a device joins, leaves or changes its receipts, else none")
     joins = (change == PresenceChange.JOINED.value) == F.col("receipt").isNotNull()
     yield _unless(joins, "receipt", "take or keep where a device joins, else none")
     yield _one_of("receipt", [mode.value for mode in Mode])
@@ -230,6 +232,12 @@ def _presence() -> Iterator[_Rule]:
     is_fine = F.col("sent_seq").isNull() | (change == PresenceChange.DISCONNECTED.value)
     yield _unless(is_fine, "sent_seq", "none unless disconnected")
     yield _unless(F.col("sent_seq") >= 0, "sent_seq", "a number from 0 on")
+    may_confirm = change.isin(PresenceChange.JOINED.value, PresenceChange.RECEIPTS.value)
+    yield _unless(F.col("confirms").isNull() | may_confirm, "confirms", "none unless joined or receipts")
+    is_said = (change != PresenceChange.RECEIPTS.value) | F.col("confirms").isNotNull()
+    yield _unless(is_said, "confirms", "true or false where it changes")
+    yield _unless(F.col("owner").isNull() | (change == PresenceChange.JOINED.value), "owner", "none unless joined")
+    yield _name("owner")
 
 
 def _sessions() -> Iterator[_Rule]:
@@ -261,6 +269,23 @@ def _receipts() -> Iterator[_Rule]:
     for each in ("battery", "network_connection"):
         yield _unless(F.col(each).between(0, 1), each, "0 to 1")
     yield _display()
+    yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
+
+
+def _wills() -> Iterator[_Rule]:
+    yield _one_of("change", [each.value for each in WillChange])
+    yield _name("device")
+    # Nothing else is said of a will that was withdrawn, so nothing else of it is read.
+    of_left = F.col("change") == WillChange.LEFT.value
+    is_named = F.coalesce((F.col("subject") != "") & (F.octet_length("subject") <= MAX_SUBJECT_BYTES), F.lit(False))
+    yield _unless(~of_left | is_named, "subject", f"1 to {MAX_SUBJECT_BYTES} bytes where a will is left")
+    yield _unless(~of_left | F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
+    for each in ("body", "properties"):
+        is_short = F.octet_length(each) <= MAX_BODY_BYTES
+        yield _unless(~of_left | is_short, each, f"at most {MAX_BODY_BYTES} bytes")
+    for each in ("delay_us", "expiry_us"):
+        yield _unless(~of_left | (F.col(each) >= 0), each, "a number from 0 on")
+    yield _keys()
 
 
 def _on_earth(name: str = "place") -> _Rule:
@@ -281,6 +306,7 @@ _OWN_RULES: dict[str, Callable[[], Iterator[_Rule]]] = {
     "sessions": _sessions,
     "reports": _reports,
     "receipts": _receipts,
+    "wills": _wills,
 }
 
 

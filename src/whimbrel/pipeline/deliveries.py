@@ -55,6 +55,8 @@ class LogTables:
     receipts: DataFrame
     reports: DataFrame | None = None
     """These decide nothing, but time passes with them as with every fact."""
+    wills: DataFrame | None = None
+    """Likewise."""
     numbers: DataFrame | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
@@ -111,6 +113,7 @@ def last_times(log: LogTables) -> list[Any]:
     times = [(log.numbered, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
     times += [(log.sessions, "changed_at"), (log.receipts, "handed_at")]
     times += [] if log.reports is None else [(log.reports, "reported_at")]
+    times += [] if log.wills is None else [(log.wills, "changed_at")]
     each = [table.groupBy("node").agg(F.max(F.unix_micros(name)).alias("last")) for table, name in times]
     everything = each[0]
     for other in each[1:]:

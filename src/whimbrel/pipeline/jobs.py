@@ -108,6 +108,7 @@ class _Log:
             sessions=self.table("sessions"),
             receipts=self.table("receipts"),
             reports=self.table("reports"),
+            wills=self.table("wills"),
             numbers=self.numbers,
         )
 

@@ -21,6 +21,7 @@ TIMES = {
     "sessions": "changed_at",
     "reports": "reported_at",
     "receipts": "handed_at",
+    "wills": "changed_at",
 }
 """The column of each of the log's tables that says when the node accepted the fact."""
 

@@ -56,11 +56,13 @@ class Slice:
         self._good: dict[str, int] = {}
         """By table, how many rows were found to be good."""
         asked = {"interests": CHANGED, "sessions": DELETED, "reports": tuple(SCHEMAS["reports"].names)}
+        asked["wills"] = ("node", "changed_at")  # of these only their times count, as of reports
         collected = self._collected(asked)
-        self._changed, self._deleted, self._reports = (collected[name] for name in asked)
+        self._changed, self._deleted, self._reports, wills = (collected[name] for name in asked)
         self.ends: dict[str, int] = {}
         """By node, the time of its last fact, in microseconds."""
         self._end(self._reports, "reported_at")
+        self._end(wills, "changed_at")
 
     def _table(self, name: str) -> DataFrame:
         """Return the good rows of a table."""

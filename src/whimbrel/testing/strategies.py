@@ -49,11 +49,14 @@ from whimbrel.model.facts import (
     Reported,
     SessionChange,
     SessionChanged,
+    WillChange,
+    WillChanged,
 )
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_QOS, Notification, NotificationId
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import MAX_IDENTIFIER, InterestChange, Subscription, SubscriptionIdentity
+from whimbrel.model.will import LastWill
 
 __all__ = ["attributes", "facts", "filters", "names", "scalars", "trees"]
 
@@ -207,6 +210,7 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
             keys=_KEYS,
             deliver_insecure=st.booleans(),
             properties=st.binary(max_size=8),
+            will_seq=_COUNTS,
         ),
         st.builds(Notification, **identity, published_at=_DATES, qos=st.just(2), packet_id=_PACKET_IDS),
         st.builds(Notification, **identity, published_at=_DATES, attributes=_ATTRIBUTES, body=st.binary(max_size=40)),
@@ -236,12 +240,43 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
             session=_WORDS,
             receipt=st.sampled_from(Mode),
             session_expiry_us=_COUNTS,
+            confirms=st.none() | st.booleans(),
+            owner=st.none() | _WORDS,
         ),
+        st.builds(
+            PresenceChanged,
+            **{**changed, "device": _WORDS},
+            change=st.just(PresenceChange.RECEIPTS),
+            session=_WORDS,
+            confirms=st.booleans(),
+        ),
+        st.builds(
+            WillChanged,
+            **{**changed, "device": _WORDS},
+            change=st.just(WillChange.LEFT),
+            will=_wills(),
+        ),
+        st.builds(WillChanged, **{**changed, "device": _WORDS}, change=st.just(WillChange.WITHDRAWN)),
         st.builds(
             SessionChanged, **changed, session=_WORDS, change=st.sampled_from(SessionChange), access=st.none() | _WORDS
         ),
         st.builds(Reported, **identity, state=_states()),
         _receipts(identity),
+    )
+
+
+def _wills() -> st.SearchStrategy[LastWill]:
+    return st.builds(
+        LastWill,
+        subject=_WORDS,
+        body=st.binary(max_size=40),
+        qos=st.integers(0, MAX_QOS),
+        retain=st.booleans(),
+        delay_us=st.integers(0, INT32_MAX),
+        expiry_us=_COUNTS,
+        keys=_KEYS,
+        deliver_insecure=st.booleans(),
+        properties=st.binary(max_size=8),
     )
 
 
@@ -293,4 +328,6 @@ def _receipts(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[
         battery=_FRACTIONS,
         network_connection=_FRACTIONS,
         display=st.none() | _DISPLAYS,
+        published_at=st.none() | _DATES,
+        subject=st.none() | _SUBJECTS,
     )

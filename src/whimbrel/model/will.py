@@ -1,0 +1,44 @@
+"""A will: the notification that a device leaves with the broker, to be published when its connection breaks.
+
+MQTT 5, 3.1.2.5. The broker writes it into its log with the CONNECT, so that a restart still knows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import INT64_MAX, flag, name, whole
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.notification import MAX_BODY_BYTES, MAX_QOS, MAX_SUBJECT_BYTES
+
+__all__ = ["LastWill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWill:
+    """What is to be published in a device's name, and how long after its connection broke."""
+
+    subject: str
+    body: bytes = field(default=b"", repr=False)
+    qos: int = 0
+    retain: bool = False
+    delay_us: int = 0
+    expiry_us: int | None = None
+    """How long it lives once it is published; ``None``: for ever."""
+    keys: KeyHashes = NO_KEYS
+    deliver_insecure: bool = True
+    properties: bytes = field(default=b"", repr=False)
+    """The MQTT 5 properties that travel with it, as that standard encodes them; empty if there are none."""
+
+    def __post_init__(self) -> None:
+        name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
+        for what, value in (("body", self.body), ("properties", self.properties)):
+            if type(value) is not bytes or len(value) > MAX_BODY_BYTES:
+                raise InvalidValueError(what, type(value).__name__, f"at most {MAX_BODY_BYTES} bytes")
+        whole("qos", self.qos, 0, MAX_QOS)
+        whole("delay_us", self.delay_us, 0, INT64_MAX)
+        if self.expiry_us is not None:
+            whole("expiry_us", self.expiry_us, 0, INT64_MAX)
+        flag("retain", self.retain)
+        flag("deliver_insecure", self.deliver_insecure)
