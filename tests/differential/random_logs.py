@@ -18,10 +18,13 @@ from whimbrel.model.facts import (
     Reported,
     SessionChange,
     SessionChanged,
+    WillChange,
+    WillChanged,
 )
 from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
 from whimbrel.model.notification import Notification, NotificationId
-from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
+from whimbrel.model.will import LastWill
 
 __all__ = ["random_log"]
 
@@ -33,6 +36,7 @@ SUBJECT_FILTERS, NAMES = (None, "a", "a/#", "+/b"), ("", "x")
 TOPIC_FILTERS = ("a", "a/#", "+/b", "$share/g/a/#", "$share/g/+/b", "$share/h/a")
 FILTERS = (None, None, "v == 1", "v > 0 || w == 'x'", "!(v < 1)", "require(w)", "v + 1 == 2")
 KEYS = KeyHashes.of_private(Scheme.PRODUCER, b"key")
+_OF_A_SESSION = {PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS}
 
 
 def random_log(random: Random, node: str, *, facts: int, has_receipts: bool) -> list[Fact]:
@@ -54,19 +58,13 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
         elif kind < 0.62:
             yield _interest(random, now, number)
         elif has_receipts and kind < 0.75 and published and joined:
-            device, session = random.choice(sorted(joined))
-            yield Receipt(
-                **number,  # type: ignore[arg-type]  # node and seq
-                handed_at=now,
-                session=session,
-                device=device,
-                notification=NotificationId(node, random.choice(published[-5:])),
-                outcome=random.choice((*[Outcome.DELIVERED] * 4, Outcome.WITHHELD, Outcome.DROPPED, Outcome.EXPIRED)),
-            )
+            yield _receipt(random, now, number, random.choice(sorted(joined)), random.choice(published[-5:]))
         elif kind < 0.94:
             yield _presence(random, now, number, joined)
-        elif kind < 0.97:
+        elif kind < 0.96:
             yield _report(random, now, number)
+        elif kind < 0.97:
+            yield _will(random, now, number)
         else:
             change = random.choice((SessionChange.CREATED, SessionChange.DELETED))
             session = random.choice(ALL_SESSIONS)
@@ -116,6 +114,35 @@ def _interest(random: Random, now: int, number: dict[str, object]) -> InterestCh
     return InterestChanged(**number, changed_at=now, change=change, subscription=subscription)  # type: ignore[arg-type]
 
 
+def _receipt(
+    random: Random, now: int, number: dict[str, object], member: tuple[str, str], notification_seq: int
+) -> Receipt:
+    device, session = member
+    outcome = random.choice((*[Outcome.DELIVERED] * 4, Outcome.WITHHELD, Outcome.DROPPED, Outcome.EXPIRED))
+    via = random.choice((None, "live", "live", "held", "retained")) if outcome is Outcome.DELIVERED else None
+    of_retained: dict[str, object] = {}
+    if via == "retained" and random.random() < 0.8:  # else it is of a log from before they said so
+        wanted = (SubscriptionIdentity("a/#", ""), SubscriptionIdentity("a", "x"))
+        of_retained = {"published_at": now - 7, "subject": "a", "body_hash": bytes(32), "subscriptions": wanted}
+    return Receipt(
+        **number,  # type: ignore[arg-type]  # node and seq
+        **of_retained,  # type: ignore[arg-type]
+        handed_at=now,
+        session=session,
+        device=device,
+        notification=NotificationId(str(number["node"]), notification_seq),
+        outcome=outcome,
+        via=via,
+    )
+
+
+def _will(random: Random, now: int, number: dict[str, object]) -> WillChanged:
+    change = random.choice(list(WillChange))
+    will = LastWill(subject="a", body=b"gone", qos=1) if change is WillChange.LEFT else None
+    device = random.choice(DEVICES)
+    return WillChanged(**number, changed_at=now, device=device, change=change, will=will)  # type: ignore[arg-type]
+
+
 def _report(random: Random, now: int, number: dict[str, object]) -> Reported:
     state = DeviceState(
         device=random.choice(DEVICES),
@@ -131,11 +158,16 @@ def _presence(random: Random, now: int, number: dict[str, object], joined: set[t
     client = client_of(session)
     device = device if client is None else client
     changes = (PresenceChange.JOINED, PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.DISCONNECTED)
-    change = random.choice((*changes, *changes, PresenceChange.CONNECTED, PresenceChange.COMPLETED))
-    mode = sent_seq = None
+    change = random.choice(
+        (*changes, *changes, PresenceChange.CONNECTED, PresenceChange.COMPLETED, PresenceChange.RECEIPTS)
+    )
+    mode = sent_seq = confirms = None
     if change is PresenceChange.JOINED:
         mode = random.choice((Mode.TAKE, Mode.KEEP)) if client is None else Mode.TAKE
+        confirms = random.choice((None, False, True))
         joined.add((device, session))
+    elif change is PresenceChange.RECEIPTS:
+        confirms = random.random() < 0.5
     elif change is PresenceChange.LEFT:
         joined.discard((device, session))
     elif change is PresenceChange.DISCONNECTED:
@@ -146,8 +178,9 @@ def _presence(random: Random, now: int, number: dict[str, object], joined: set[t
         changed_at=now,
         device=device,
         change=change,
-        session=session if change in {PresenceChange.JOINED, PresenceChange.LEFT} else None,
+        session=session if change in _OF_A_SESSION else None,
         receipt=mode,
         packet_id=1 if change is PresenceChange.COMPLETED else None,
         sent_seq=sent_seq,
+        confirms=confirms,
     )

@@ -9,9 +9,6 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
 from session_traffic import SessionTraffic
 
-from whimbrel.broker.lanes import Lanes
-from whimbrel.broker.messages import Message
-from whimbrel.broker.routes import Found
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
@@ -20,21 +17,11 @@ CASES, STEPS = 200, 150
 
 
 def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """Return a broker that has every publication go through the hold.
-
-    When one is accepted stays as it is: without a lane the broker waits for the disk for some that nobody is owed (a
-    persistent session that was granted QoS 0), which is allowed, and lets clients hear the same in another order.
-    """
+    """Return a broker that has every publication go through the hold."""
     rig = Rig(folder)
     way = rig.broker._publishing
-    lanes, is_owed = Lanes(rig.state, way.refused_topic), way._is_owed
-
-    def is_owed_as_ever(message: Message, found: Found, _lane: None, packet_id: int) -> bool:
-        return is_owed(message, found, lanes.of(message.subject, found), packet_id)
-
     monkeypatch.setattr(way._lanes, "get", lambda _subject: None)
     monkeypatch.setattr(way._lanes, "of", lambda _subject, _found: None)
-    monkeypatch.setattr(way, "_is_owed", is_owed_as_ever)
     return rig
 
 

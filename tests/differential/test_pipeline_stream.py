@@ -164,6 +164,7 @@ def _deliveries(out: Path) -> list[Delivery]:
             body_hash=row["body_hash"],
             decided_at=_us(row["decided_at"]) or 0,
             lapses_at=_us(row["lapses_at"]),
+            via=row["via"],
         )
         for row in read(out, "deliveries").to_pylist()
     ]

@@ -180,7 +180,8 @@ def some_deliveries(rng: random.Random) -> list[dict[str, Any]]:
         deadline = rng.choice([None, published + took, published + took + 1])
         when = {"published_at": published, "decided_at": published + took, "deadline_at": deadline}
         outcome = rng.choice(["delivered", "delivered", "expired", "dropped"])
-        rows.append({**what, **when, "session": "s", "subscriptions": [], "outcome": outcome})
+        via = "live" if outcome == "delivered" else None
+        rows.append({**what, **when, "session": "s", "subscriptions": [], "outcome": outcome, "via": via})
     return rows
 
 
@@ -286,7 +287,7 @@ BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"body_hash": b"x"}, "body_hash: found x, allowed is 32 bytes"),
     ],
     "wills": [
-        ({"subject": None}, "subject: found null, allowed is 1 to"),
+        ({"subject": None}, "subject: found null, allowed is one where a will"),
         ({"delay_us": -1}, "delay_us: found -1, allowed is a number from 0 on"),
     ],
 }

@@ -46,13 +46,16 @@ class NaiveHold:
         self.now = INT64_MIN
         self.members: dict[tuple[str, str], Mode] = {}  # (session, device): mode
         self.present: set[tuple[str, str]] = set()  # (session, device)
+        self.confirming: dict[tuple[str, str], bool] = {}  # (session, device): all, or only what may expire
+        self.expiring: set[int] = set()
         self.subscriptions: dict[tuple[str, Identity], Subscription] = {}
         self.pending: dict[tuple[str, int], dict[Identity, int]] = {}  # (session, seq): lapses
         self.latest: dict[tuple[str, int], int] = {}  # (session, seq): the latest lapse, if it was ever held
         self.flights: dict[tuple[str, str, int], tuple[Identity, ...]] = {}  # (session, device, seq)
         self.endings: dict[tuple[str, int], Ending] = {}  # (session, seq)
         self.settled: set[tuple[str, str | None, int]] = set()
-        self.handed: set[tuple[str, int]] = set()  # (device, seq)
+        self.quality: dict[tuple[str, str, int], int] = {}  # (session, device, seq), of flights
+        self.handed: dict[tuple[str, int], int] = {}  # (device, seq): with which quality
         self.received: set[tuple[str, int]] = set()  # (device, seq)
         self.stored: set[int] = set()
         self.qos: dict[int, int] = {}  # seq: the publisher's
@@ -116,6 +119,8 @@ class NaiveHold:
         matches = self._those_that_count(notification, matches)
         seq = notification.seq
         self.qos[seq] = notification.qos
+        if notification.expires_at is not None:
+            self.expiring.add(seq)
         if notification.expires_at is not None and notification.expires_at <= self.now:
             for session, identities in matches:
                 self._end(session, seq, Ending(Outcome.EXPIRED, identities, notification.expires_at))
@@ -131,7 +136,9 @@ class NaiveHold:
             sessions = tuple((s, ids) for s, ids in matches if (s, device, seq) in self.flights)
             if sessions:
                 qos = self._qos(seq, sessions)
-                hand_overs.append(HandOver(device, seq, sessions, is_held=False, is_again=False, qos=qos))
+                self.quality |= {(session, device, seq): qos for session, _ in sessions}
+                is_own = qos == 0 and not any(self._confirms(session, device, seq) for session, _ in sessions)
+                hand_overs.append(HandOver(device, seq, sessions, False, False, qos=qos, is_own_receipt=is_own))
         receipts = len(self.commands)
         for hand_over in hand_overs:
             self._receive_at_once(hand_over)
@@ -175,33 +182,55 @@ class NaiveHold:
         if fact.change is PresenceChange.JOINED:
             assert fact.session is not None
             assert fact.receipt is not None
+            self._change_receipts(fact)
             self._join(fact.session, fact.device, fact.receipt)
+        elif fact.change is PresenceChange.RECEIPTS:
+            self._change_receipts(fact)
         elif fact.change is PresenceChange.LEFT:
             assert fact.session is not None
             self._note_sent(fact.session, fact.device, None)
             self._go_away(fact.session, fact.device)
             self.members.pop((fact.session, fact.device), None)
+            self.confirming.pop((fact.session, fact.device), None)
         elif fact.change is PresenceChange.DISCONNECTED:
             for session in sorted({session for session, device in self.present if device == fact.device}):
                 self._note_sent(session, fact.device, fact.sent_seq)
                 self._go_away(session, fact.device, begun=self._begun(session, fact.device))
+
+    # Rule 16
+
+    def _change_receipts(self, fact: PresenceChanged) -> None:
+        assert fact.session is not None
+        member = (fact.session, fact.device)
+        self.confirming.pop(member, None)
+        if fact.confirms is not None and (fact.change is PresenceChange.JOINED or member in self.members):
+            self.confirming[member] = fact.confirms
+
+    def _confirms(self, session: str, device: str, seq: int) -> bool:
+        confirms = self.confirming.get((session, device))
+        return confirms is True or (confirms is False and seq in self.expiring)
 
     # Rule 19
 
     def _begun(self, session: str, device: str) -> list[int]:
         seqs = [seq for s, d, seq in self.flights if (s, d) == (session, device)]
         sent = [seq for seq in seqs if (device, seq) in self.handed]
-        return [seq for seq in sent if self._is_exactly_once(session, device, seq)]
+        return [seq for seq in sent if self._must_finish(session, device, seq)]
 
     def _note_sent(self, session: str, device: str, sent_seq: int | None) -> None:
         flights = {n for s, d, n in self.flights if (s, d) == (session, device)}
-        self.handed |= {(device, seq) for seq in flights if sent_seq is None or seq <= sent_seq}
+        sent = {seq for seq in flights if sent_seq is None or seq <= sent_seq}
+        self.handed |= {(device, seq): self.quality[session, device, seq] for seq in sent}
 
-    def _is_exactly_once(self, session: str, device: str, seq: int) -> bool:
-        if not session.startswith("$mqtt/") or self.qos[seq] != 2:
+    def _must_finish(self, session: str, device: str, seq: int) -> bool:
+        if not session.startswith("$mqtt/"):
             return False
-        found = [self.subscriptions.get((session, identity)) for identity in self.flights[session, device, seq]]
-        return any(subscription is None or subscription.qos in {None, 2} for subscription in found)
+        quality = self.quality[session, device, seq]
+        if quality == 2:
+            return self.qos[seq] == 2
+        was_held = (session, seq) in self.latest
+        is_dropped = (session, seq) not in self.pending and self.endings[session, seq].outcome is Outcome.DROPPED
+        return quality == 1 and was_held and is_dropped
 
     def _join(self, session: str, device: str, mode: Mode) -> None:
         is_back = (session, device) not in self.present
@@ -213,7 +242,8 @@ class NaiveHold:
         for seq in sorted({seq for s, seq in self.pending if s == session} | begun):
             if seq in begun:
                 to = ((session, self.flights[session, device, seq]),)
-                self.commands.append(HandOver(device, seq, to, is_held=True, is_again=True, qos=2))
+                qos = self.quality[session, device, seq]
+                self.commands.append(HandOver(device, seq, to, is_held=True, is_again=True, qos=qos))
                 continue
             if (session, device, seq) in self.settled or (session, device, seq) in self.flights:
                 continue
@@ -223,12 +253,18 @@ class NaiveHold:
                 if mode is Mode.TAKE:
                     self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
                 continue
-            is_on_its_way = any(d == device and n == seq for _, d, n in self.flights)
-            is_again = (device, seq) in self.handed and not is_on_its_way
+            on_its_way = [self.quality[flight] for flight in self.flights if flight[1:] == (device, seq)]
             self.flights[session, device, seq] = held
             to = ((session, held),)
-            qos = 2 if is_on_its_way else self._qos(seq, to)
-            hand_over = HandOver(device, seq, to, is_held=True, is_again=is_again, is_copy=not is_on_its_way, qos=qos)
+            if on_its_way:
+                self.quality[session, device, seq] = on_its_way[0]
+                self.commands.append(HandOver(device, seq, to, is_held=True, is_again=False, is_copy=False))
+                continue
+            qos = self.handed.get((device, seq), 0) or self._qos(seq, to)
+            self.quality[session, device, seq] = qos
+            is_again = (device, seq) in self.handed
+            is_own = qos == 0 and not self._confirms(session, device, seq)
+            hand_over = HandOver(device, seq, to, True, is_again, qos=qos, is_own_receipt=is_own)
             self.commands.append(hand_over)
             self._receive_at_once(hand_over)
 
@@ -249,15 +285,17 @@ class NaiveHold:
         session, device, seq = fact.session, fact.device, fact.notification.seq
         if fact.notification.node != self.node or (session, device, seq) not in self.flights:
             return
-        if fact.outcome in {Outcome.DISPLACED, Outcome.TAKEN_ELSEWHERE}:
+        if fact.outcome in {Outcome.DISPLACED, Outcome.TAKEN_ELSEWHERE} or fact.via == "retained":
             return
-        self._receive(session, device, seq, fact.outcome)
+        self._receive(session, device, seq, fact.outcome, fact.via)
 
-    def _receive(self, session: str, device: str, seq: int, outcome: Outcome) -> None:
+    def _receive(self, session: str, device: str, seq: int, outcome: Outcome, via: str | None = None) -> None:
         subscriptions = self.flights.pop((session, device, seq))
-        self._settle(session, device, seq, Ending(outcome, subscriptions, self.now))
+        via = via if outcome is Outcome.DELIVERED else None
+        self._settle(session, device, seq, Ending(outcome, subscriptions, self.now), via)
         if outcome is Outcome.DELIVERED:
             self.received.add((device, seq))
+            self.handed.pop((device, seq), None)
             if self.members[session, device] is Mode.TAKE and (session, seq) in self.pending:
                 held = tuple(self.pending[session, seq])
                 self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
@@ -281,11 +319,11 @@ class NaiveHold:
         if not is_in_flight and not was_settled:
             self._settle(session, None, seq, ending)
 
-    def _settle(self, session: str, device: str | None, seq: int, how: Ending) -> None:
+    def _settle(self, session: str, device: str | None, seq: int, how: Ending, via: str | None = None) -> None:
         assert (session, device, seq) not in self.settled, "outcomes are final"
         self.settled.add((session, device, seq))
         lapses_at = self.latest.get((session, seq))
-        self.commands.append(Settle(session, device, seq, how.subscriptions, how.outcome, how.at, lapses_at))
+        self.commands.append(Settle(session, device, seq, how.subscriptions, how.outcome, how.at, lapses_at, via))
 
     # Rule 11
 
@@ -314,6 +352,7 @@ class NaiveHold:
             self._go_away(session, device)
         self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
         self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}
+        self.confirming = {pair: which for pair, which in self.confirming.items() if pair[0] != session}
 
     # Rule 13
 
@@ -324,7 +363,7 @@ class NaiveHold:
         for seq in sorted(self.stored):
             if not self._is_owed(seq):
                 self.stored.discard(seq)
-                self.handed = {pair for pair in self.handed if pair[1] != seq}
+                self.handed = {pair: qos for pair, qos in self.handed.items() if pair[1] != seq}
                 self.received = {pair for pair in self.received if pair[1] != seq}
                 self.commands.append(Forget(seq))
 
@@ -360,7 +399,7 @@ class NaiveHold:
         return max(self._effective(seq, *pair) for pair in pairs)
 
     def _receive_at_once(self, hand_over: HandOver) -> None:
-        if hand_over.qos == 0:
+        if hand_over.is_own_receipt:
             for session, _ in hand_over.sessions:
                 self._receive(session, hand_over.device, hand_over.seq, Outcome.DELIVERED)
 

@@ -85,6 +85,8 @@ class Presence:
     mode: Mode
     sent_ago: int | None = None
     """How many numbers before its going the last one was sent; None: nobody knows."""
+    confirms: bool | None = None
+    """Which of its hand-overs of quality 0 have receipts."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Confirmation:
 
     which: int
     outcome: Outcome
+    via: str | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ def _presences(changes: Sequence[PresenceChange]) -> st.SearchStrategy[Step]:
         session=_SESSIONS,
         mode=st.sampled_from(Mode),
         sent_ago=st.none() | st.integers(0, 6),
+        confirms=st.sampled_from([None, None, False, True]),
     ).map(_as_clients_do)
 
 
@@ -194,6 +198,7 @@ _CONFIRMATIONS = st.builds(
     Confirmation,
     which=st.integers(0, 7),
     outcome=st.sampled_from([Outcome.DELIVERED, Outcome.DELIVERED, *Outcome]),
+    via=st.sampled_from(["live", "held", None, "retained"]),
 )
 _STRAYS = st.builds(
     Stray,
@@ -303,7 +308,7 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
                     change=step.change,
                     session=step.session if is_of_session else None,
                     receipt=step.mode if step.change is PresenceChange.JOINED else None,
-                    confirms=True if step.change is PresenceChange.RECEIPTS else None,
+                    confirms=_confirms(step),
                     packet_id=1 if step.change in {PresenceChange.RELEASED, PresenceChange.COMPLETED} else None,
                     sent_seq=None
                     if step.sent_ago is None or step.change is not PresenceChange.DISCONNECTED
@@ -314,7 +319,7 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
             if not twin.flights:
                 return Event(now)
             session, device, of = sorted(twin.flights)[step.which % len(twin.flights)]
-            return Event(_receipt(seq, now, session, device, NotificationId(NODE, of), step.outcome))
+            return Event(_receipt(seq, now, session, device, NotificationId(NODE, of), step.outcome, step.via))
         case Stray():
             stray = NotificationId(step.node, max(0, seq - step.seqs_ago))
             return Event(_receipt(seq, now, step.session, step.device, stray, Outcome.DELIVERED))
@@ -330,8 +335,25 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
             return Event(now)
 
 
-def _receipt(seq: int, now: int, session: str, device: str, of: NotificationId, outcome: Outcome) -> Receipt:
-    return Receipt(node=NODE, seq=seq, handed_at=now, session=session, device=device, notification=of, outcome=outcome)
+def _confirms(step: Presence) -> bool | None:
+    if step.change is PresenceChange.RECEIPTS:
+        return bool(step.confirms)
+    return step.confirms if step.change is PresenceChange.JOINED else None
+
+
+def _receipt(
+    seq: int, now: int, session: str, device: str, of: NotificationId, outcome: Outcome, via: str | None = None
+) -> Receipt:
+    return Receipt(
+        node=NODE,
+        seq=seq,
+        handed_at=now,
+        session=session,
+        device=device,
+        notification=of,
+        outcome=outcome,
+        via=via,
+    )
 
 
 def _join(seq: int, now: int, session: str, device: str) -> PresenceChanged:
@@ -405,7 +427,8 @@ def _drawn(seed: int) -> list[_Timed]:
 
     def presence(*changes: PresenceChange) -> Step:
         ago = rng.choice((None, 0, 1, 3, 8, 20))
-        step = Presence(rng.choice(devices), rng.choice(changes), rng.choice(sessions), rng.choice(list(Mode)), ago)
+        mode, confirms = rng.choice(list(Mode)), rng.choice([None, None, False, True])
+        step = Presence(rng.choice(devices), rng.choice(changes), rng.choice(sessions), mode, ago, confirms)
         return _as_clients_do(step)
 
     def publication() -> Step:
@@ -416,7 +439,7 @@ def _drawn(seed: int) -> list[_Timed]:
     outcomes = [Outcome.DELIVERED] * 6 + list(Outcome)
     draws: list[tuple[int, Callable[[], Step]]] = [
         (6, publication),
-        (5, lambda: Confirmation(rng.randrange(8), rng.choice(outcomes))),
+        (5, lambda: Confirmation(rng.randrange(8), rng.choice(outcomes), rng.choice(["live", "held", "retained"]))),
         (3, lambda: presence(PresenceChange.JOINED)),
         (3, lambda: presence(*PresenceChange)),
         (2, lambda: interest(*InterestChange)),
@@ -564,8 +587,8 @@ class Witness:
                     self.stored.discard(seq)
                     self.forgotten.add(seq)
         promised = {flight[1:] for flight in self.flights}
-        owed = {(c.device, c.seq) for c in commands if isinstance(c, HandOver) and c.qos == 0}
-        assert not promised & owed, "what is sent with quality 0 waits for no receipt"
+        owed = {(c.device, c.seq) for c in commands if isinstance(c, HandOver) and c.is_own_receipt}
+        assert not promised & owed, "what is its own receipt waits for none"
         handed = [(command.seq, command.device) for command in commands if isinstance(command, HandOver)]
         assert all(before < after for before, after in pairwise(handed)), "by number, then by name, each once"
 
@@ -589,26 +612,29 @@ class Witness:
                     self.flights -= gone
                     self.lingering -= gone
                     if change is PresenceChange.DISCONNECTED:  # rule 19 keeps some of these, and only of these
-                        self.lingering |= {f for f in gone if client_of(f[0]) is not None and self.qos[f[2]] == 2}
+                        self.lingering |= {f for f in gone if client_of(f[0]) is not None and self.qos[f[2]] > 0}
             case Receipt() as receipt:
                 is_in_flight = (receipt.session, receipt.device, receipt.notification.seq) in self.flights
-                if is_in_flight and receipt.notification.node == NODE and receipt.outcome is Outcome.DELIVERED:
+                is_own = receipt.notification.node == NODE and receipt.via != "retained"
+                if is_in_flight and is_own and receipt.outcome is Outcome.DELIVERED:
                     self.confirmed.add((receipt.device, receipt.notification.seq))
 
     def _see_hand_over(self, command: HandOver) -> None:
         device, seq = command.device, command.seq
-        assert seq in self.stored or command.qos == 0, "stored before it is handed over, if there is to be a receipt"
+        assert seq in self.stored or command.is_own_receipt, (
+            "stored before it is handed over, if there is to be a receipt"
+        )
         if command.is_copy:
             assert (device, seq) not in self.confirmed, "never again after its receipt"
         else:
             on_their_way = self.flights | self.lingering
             assert [f for f in on_their_way if f[1:] == (device, seq)], "there is a copy on its way"
         expires_at = self.expiries[seq]
-        # What was begun at quality 2 is brought to its end, whatever became of it (rule 19).
-        is_begun = command.is_again and command.qos == 2 and client_of(command.sessions[0][0]) is not None
+        # What was begun is brought to its end, whatever became of it (rule 19).
+        is_begun = command.is_again and command.qos > 0 and client_of(command.sessions[0][0]) is not None
         assert expires_at is None or self.now < expires_at or is_begun, "never handed over dead"
         assert all(before < after for (before, _), (after, _) in pairwise(command.sessions)), "sessions by name"
-        if command.qos == 0:
+        if command.is_own_receipt:
             self.confirmed.add((device, seq))
         for session, identities in command.sessions:
             assert (session, device, seq) not in self.settled, "outcomes are final"

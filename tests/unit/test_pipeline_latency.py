@@ -25,11 +25,12 @@ class Row(NamedTuple):
     deadline_at: int | None
     outcome: str
     decided_at: int
+    via: str | None = "live"
 
 
 def deliveries(rows: list[Row]) -> Any:
     """Return *rows* as an Arrow table."""
-    kinds = [pa.string(), TIME_TYPE, TIME_TYPE, pa.string(), TIME_TYPE]
+    kinds = [pa.string(), TIME_TYPE, TIME_TYPE, pa.string(), TIME_TYPE, pa.string()]
     columns = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds)]
     return pa.table(columns, names=list(Row._fields))
 
@@ -48,21 +49,24 @@ def exact(times: list[int], percent: int) -> int | None:
     return None
 
 
-def naive(rows: list[Row]) -> dict[tuple[int, str], tuple[list[int], int, int]]:
-    """Return for each window and subject how long what was delivered took, what expired, and what missed."""
-    found: dict[tuple[int, str], tuple[list[int], int, int]] = {}
+def naive(rows: list[Row]) -> dict[tuple[int, str], tuple[list[int], int, int, int]]:
+    """Return for each window and subject how long what was delivered took, what expired, missed, and is untimed."""
+    found: dict[tuple[int, str], tuple[list[int], int, int, int]] = {}
     for row in rows:
-        if row.subject is None or row.outcome not in {"delivered", "expired"}:
+        if row.subject is None or row.outcome not in {"delivered", "expired"} or row.via == "retained":
             continue
         window = row.published_at - row.published_at % WINDOW_US
-        times, expired, missed = found.get((window, row.subject), ([], 0, 0))
-        if row.outcome == "delivered":
+        times, expired, missed, untimed = found.get((window, row.subject), ([], 0, 0, 0))
+        if row.outcome == "delivered" and row.via is None:
+            untimed += 1
+        elif row.outcome == "delivered":
             times = [*times, max(0, row.decided_at - row.published_at)]
         else:
             expired += 1
-        if row.deadline_at is not None and not row.decided_at < row.deadline_at:
+        is_timed = row.outcome != "delivered" or row.via is not None
+        if is_timed and row.deadline_at is not None and not row.decided_at < row.deadline_at:
             missed += 1
-        found[window, row.subject] = (times, expired, missed)
+        found[window, row.subject] = (times, expired, missed, untimed)
     return found
 
 
@@ -73,7 +77,8 @@ def row(draw: st.DrawFn) -> Row:
     took = draw(st.one_of(st.integers(-5, 120), st.integers(0, 10**12)))
     deadline = draw(st.none() | st.sampled_from([0, 1, took, took + 1]).map(published.__add__))
     outcome = draw(st.sampled_from(["delivered", "delivered", "expired", "displaced", "dropped"]))
-    return Row(draw(st.sampled_from(["a", "b", None])), published, deadline, outcome, published + took)
+    via = draw(st.sampled_from(["live", "held", "retained", None])) if outcome == "delivered" else None
+    return Row(draw(st.sampled_from(["a", "b", None])), published, deadline, outcome, published + took, via)
 
 
 rows_of_any_kind = st.lists(row(), max_size=60)
@@ -86,9 +91,9 @@ def test_latency_is_what_sorting_all_times_tells(rows: list[Row]) -> None:
     wanted = naive(rows)
     assert [(start, subject) for start, _, subject, *_ in found] == sorted(wanted)
     for start, end, subject, delivered, *percentiles, expired, missed in found:
-        times, *counts = wanted[start, subject]
+        times, *counts, untimed = wanted[start, subject]
         assert end == start + WINDOW_US
-        assert (delivered, [expired, missed]) == (len(times), counts)
+        assert (delivered, [expired, missed]) == (len(times) + untimed, counts)
         for percent, about in zip((50, 90, 99), percentiles, strict=True):
             right = exact(times, percent)
             assert (about is None) is (right is None)

@@ -15,15 +15,16 @@ from whimbrel.broker.messages import Message, packet_id_of
 from whimbrel.broker.routes import OPEN
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.packets import Will
 from whimbrel.mqtt.server import Phase, ServerConnection
 
-__all__ = ["LIVE", "RETAINED", "Client", "Joining", "Link", "Outgoing", "Terms"]
+__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
 
 
-LIVE, RETAINED = "live", "retained"
-"""Why a message is handed over, as receipts say it."""
+LIVE, HELD = "live", "held"
+"""How a message comes that is not retained, as receipts say it."""
 
 
 class Terms(NamedTuple):
@@ -69,6 +70,7 @@ class Link:
         "address",
         "client",
         "closing",
+        "confirms",
         "is_choked",
         "is_dirty",
         "is_plain",
@@ -96,6 +98,8 @@ class Link:
         """Why it is to be closed, once what is in ``out`` is written."""
         self.is_choked = False
         """The client reads too slowly: nothing more that can wait."""
+        self.confirms = False
+        """Its QoS 0 hand-overs have receipts whether or not it reads too slowly."""
         self.is_dirty = False
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
@@ -129,12 +133,14 @@ class Client:
         "_again",
         "_also",
         "asked",
+        "confirms",
         "disconnected_at",
         "expiry_us",
         "flying",
         "id",
         "id_bytes",
         "link",
+        "live",
         "queue",
         "queued_bytes",
         "received",
@@ -166,8 +172,12 @@ class Client:
         """Those of requests and reports that were answered, which nobody knows of after a restart."""
         self.releasing: set[int] = set()
         """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
+        self.confirms = False
+        """Its QoS 0 hand-overs in its private session have receipts (rule 16 of the hold)."""
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
+        self.live: deque[Outgoing] = deque()
+        """QoS 0 for its private session, with receipts: it waits for the link and for no acknowledgement."""
         self.queued_bytes = 0
         self.sent_seq = 0
         """The largest number that was sent over its connection, of those that the hold holds."""
@@ -193,6 +203,20 @@ class Client:
         self.queue.append(out)
         self.queued_bytes += len(out.message.body)
 
+    def put_live(self, out: Outgoing) -> None:
+        """Let a QoS 0 copy wait for the link alone."""
+        self.live.append(out)
+        self.queued_bytes += len(out.message.body)
+
+    def shed(self, most_bytes: int) -> list[Outgoing]:
+        """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them."""
+        shed: list[Outgoing] = []
+        for queue in (self.live, self.queue):
+            while self.queued_bytes > most_bytes and queue and not queue[-1].qos:
+                shed.append(queue.pop())
+                self.queued_bytes -= len(shed[-1].message.body)
+        return shed
+
     def land(self) -> None:
         """Take down what was in flight: the connection is gone, and the hold hands it over again.
 
@@ -202,6 +226,7 @@ class Client:
         self._again += [out for out in self.queue if out.via == RETAINED]
         self.flying.clear()
         self.queue.clear()
+        self.live.clear()
         self._also.clear()
         self.queued_bytes = 0
         self.receiving.clear()
@@ -215,11 +240,15 @@ class Client:
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""
         link = self.link
-        if not self.queue or link is None or link.is_choked or link.machine.phase is not Phase.OPEN:
+        if link is None or link.is_choked or link.machine.phase is not Phase.OPEN or not (self.queue or self.live):
             return None
         if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
             return None
-        if not self.queue[0].qos:  # it is its own receipt, so there is nothing to wait for
+        if self.live:
+            out = self.live.popleft()
+            self.queued_bytes -= len(out.message.body)
+            return out
+        if not self.queue[0].qos:  # nothing is to be acknowledged
             return self._next()
         if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
             return None
@@ -261,7 +290,7 @@ class Client:
         for identifier, out in self.flying.items():
             self.flying[identifier] = _without(out, session)
         waiting, self.queue = self.queue, deque()
-        self.queued_bytes = 0
+        self.queued_bytes = sum(len(out.message.body) for out in self.live)
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)

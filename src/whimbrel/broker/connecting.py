@@ -121,6 +121,7 @@ class Connecting:
             if connect.clean_start and client_id not in self._ending:
                 self._end(client, now)
         expiry_us = self._expiry_us(connect)
+        link.confirms = bool(link.machine.max_packet_bytes) or self._visitors.checks_deliveries
         fact = PresenceChanged(
             node=self._journal.node,
             seq=self._journal.seq,
@@ -130,6 +131,7 @@ class Connecting:
             session=private_session(client_id),
             receipt=Mode.TAKE,
             session_expiry_us=expiry_us,
+            confirms=link.confirms,
         )
         self._coming.add(client_id)
         apply = partial(self._came, link, connect, fact, assigned)
@@ -228,6 +230,19 @@ class Connecting:
         answer = Connack(session_present=False, code=code, properties=properties)
         self._sender.send(link, encode(answer, link.machine.version))
         self._sender.close(link, reason)
+
+    def change_receipts(self, client: Client, now: int, *, is_confirming: bool) -> None:
+        """Let QoS 0 hand-overs of a client's private session have receipts from here on, or none."""
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            device=client.id,
+            change=PresenceChange.RECEIPTS,
+            session=client.session,
+            confirms=is_confirming,
+        )
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
 
     # -- going -------------------------------------------------------------------------------------------------------
 

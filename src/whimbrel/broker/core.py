@@ -88,7 +88,6 @@ class Broker:
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
         self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
-        state.most_queued_bytes = config.limits.send_buffer_bytes
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
         self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
@@ -193,6 +192,8 @@ class Broker:
             self._broken(link, machine.failure)
         if self.state.ready:
             self._delivering.pump_ready(self._journal.last_at)
+        if self._sender.leaving:
+            self._let_go(now)
 
     def closed(self, link: Link, now: int) -> None:
         """Take in that a connection is gone."""
@@ -202,23 +203,40 @@ class Broker:
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now)
             self._delivering.pump_ready(self._journal.last_at)
+        self._let_go(now)
+
+    def _let_go(self, now: int) -> None:
+        """Write down at once whose connection is being closed: nothing more will be written to it."""
+        leaving = self._sender.leaving
+        while leaving:
+            link = leaving.pop()
+            if link.client is not None and link.client.link is link:
+                self._connecting.lost(link.client, now)
+                self._delivering.pump_ready(self._journal.last_at)
 
     def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
         """Take in that a client reads too slowly, or reads again."""
         link.is_choked = is_choked
-        if not is_choked and link.client is not None:
+        if link.client is None or link.client.link is not link:
+            return
+        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
+            self._connecting.change_receipts(link.client, now, is_confirming=is_choked)
+        if not is_choked:
             self._delivering.pump(link.client, self._journal.now(now))
+        self._let_go(now)
 
     def answered(self, question: Question, answer: object, now: int) -> None:
         """Take in the answer to a question."""
         question.then(answer, now)
         self._delivering.pump_ready(self._journal.last_at)
+        self._let_go(now)
 
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""
         self.refuse(is_refusing=False)
         self._journal.durable(seq)
         self._delivering.pump_ready(self._journal.last_at)
+        self._let_go(self._journal.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
         """Take in that the disk takes nothing; what waits stays waiting, and is accepted when it does again."""
@@ -242,6 +260,7 @@ class Broker:
             elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
                 reason = "nothing was heard for one and a half keep alives"
                 self._sender.fail(link, ReasonCode.KEEP_ALIVE_TIMEOUT, reason)
+        self._let_go(now)
 
     def tell_system(self, values: Mapping[str, str], now: int) -> None:
         """Publish what the broker says of itself: retained, at QoS 0, and not part of the log.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.clients import Client, Link, Outgoing, Terms
@@ -12,6 +14,7 @@ from whimbrel.broker.messages import Message, packet_id_of
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.visitors import Visitors
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.compact import receipt_body
 from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import NotificationId
@@ -42,6 +45,9 @@ class Delivering:
         while ready:
             client = ready.pop()
             self.pump(client, now)
+            if client.queued_bytes > self._most_bytes:
+                for out in client.shed(self._most_bytes):  # QoS 0 that cannot wait any longer
+                    self._receipt(client, out, Outcome.DROPPED, now)
             if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
                 # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
                 self._sender.counters.slow_readers += 1
@@ -56,18 +62,14 @@ class Delivering:
             # What was begun at QoS 2 is brought to its end, expired or not (4.3.3).
             is_begun = out.qos == _EXACTLY_ONCE and out.dup
             if message.expires_at is not None and message.expires_at <= now and not is_begun:
-                self._kept_back(client, out, Outcome.EXPIRED, now)
+                self._receipt(client, out, Outcome.EXPIRED, now)
             elif not self._visitors.may_receive(link, client.id, message.subject):
-                self._kept_back(client, out, Outcome.WITHHELD, now)
+                self._receipt(client, out, Outcome.WITHHELD, now)
             elif not out.qos:
-                self._sender.copy(link, message, out.identifiers, now, retain=out.retain)
+                is_sent = self._sender.copy(link, message, out.identifiers, now, retain=out.retain)
+                self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
             elif not self._sender.hand_over(link, out, now):
                 self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
-
-    def _kept_back(self, client: Client, out: Outgoing, outcome: Outcome, now: int) -> None:
-        """Write down that something was not sent; what is of QoS 0 has its receipt already (rule 16)."""
-        if out.qos:
-            self._receipt(client, out, outcome, now)
 
     def resume(self, client: Client, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""
@@ -89,7 +91,10 @@ class Delivering:
             del flying[identifier]  # the hold does not know of it, so this is all
             receipts += 1
             for terms in out.terms:
-                append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, out.via), now)
+                if out.via == RETAINED:
+                    journal.append(self._of_retained(journal.seq, now, terms, client, out.message))
+                else:
+                    append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, out.via), now)
         self._sender.counters.receipts += receipts
         if client.queue:
             self.pump(client, now)
@@ -138,10 +143,13 @@ class Delivering:
         journal, message = self._journal, out.message
         now = journal.now(now)
         self._sender.counters.receipts += 1
-        client.flying.pop(packet_id_of(message.seq), None)
+        if out.qos:
+            client.flying.pop(packet_id_of(message.seq), None)
         for terms in out.terms:
             seq = journal.seq
-            if outcome is Outcome.DELIVERED:
+            if outcome is Outcome.DELIVERED and out.via == RETAINED:
+                journal.append(self._of_retained(seq, now, terms, client, message))
+            elif outcome is Outcome.DELIVERED:
                 journal.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 journal.append(self._undelivered(seq, now, terms, client, message, outcome))
@@ -162,6 +170,16 @@ class Delivering:
         uncounted = client.uncounted(seq)
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
+
+    def _of_retained(self, seq: int, now: int, terms: Terms, client: Client, message: Message) -> Receipt:
+        """Return the receipt of a retained message, which says what it was: nobody need know it any more."""
+        return replace(
+            self._undelivered(seq, now, terms, client, message, Outcome.DELIVERED),
+            body_hash=hashlib.sha256(message.payload).digest(),
+            via=RETAINED,
+            published_at=message.published_at,
+            subject=message.subject,
+        )
 
     def _undelivered(
         self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from whimbrel.broker.clients import RETAINED, Client, Link, Outgoing
+from whimbrel.broker.clients import Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
@@ -18,6 +18,7 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_private, is_shared
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.topics import matches

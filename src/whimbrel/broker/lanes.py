@@ -2,9 +2,10 @@
 
 Who wants a publication for its subject alone is remembered by subject. Whom content adds is another matter each time:
 at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
-Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only and its own
-receipt. And a session that ends with its connection is owed nothing after it: what is on its way to it is in its
-client's queue, and the receipt is written down when it comes.
+Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only, and its own
+receipt unless rule 16 of the hold says otherwise. And a session that ends with its connection is owed nothing after it:
+what is on its way to it is in its client's queue, and the receipt is written down when it comes.
+Rule: what may expire takes no lane: at QoS 0 each copy of it has a receipt.
 Rule: who is on a lane is a matter of subscriptions alone; whether a client is here, and whether its session outlives
 the connection, is looked at every time.
 """
@@ -46,13 +47,15 @@ class _Seat(NamedTuple):
 class Lane:
     """A subject that only private sessions want; *found* is who they are."""
 
-    __slots__ = ("_heads", "_identifiers", "_seats", "_subject", "found", "subject")
+    __slots__ = ("_heads", "_identifiers", "_seats", "_subject", "confirms", "found", "subject")
 
     def __init__(self, subject: str, found: Found, seats: list[_Seat]) -> None:
         self._subject, self.subject = subject, subject.encode()
         self.found, self._seats = found, seats
         self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
         self._heads: dict[tuple[int, int], bytes] = {}
+        self.confirms = any(seat.client.confirms for seat in seats)
+        """Whether the hold must be asked at QoS 0 too, because some copy has a receipt."""
 
     def __bool__(self) -> bool:
         return bool(self._seats)
@@ -117,7 +120,9 @@ class Lane:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
             if not effective:
-                if link is not None:
+                if client.confirms:  # the copy has a receipt
+                    held.append((terms.session, terms.identities))
+                elif link is not None:
                     sender.copy(link, message, terms.identifiers, now, retain=message.retain and terms.keeps_retain)
             elif client.expiry_us:
                 held.append((terms.session, terms.identities))
@@ -172,7 +177,7 @@ class Lanes:
         for handle in handles:
             session, identity = state.routes.whose(handle)
             client, subscription = state.clients.get(client_of(session) or ""), self._subscription(session, identity)
-            if client is None or subscription is None or subscription.identifier is not None:
+            if client is None or subscription is None or subscription.identifier is not None or client.confirms:
                 return None
             self._plain[handle] = client
             found.append(client)
@@ -187,12 +192,9 @@ class Lanes:
             client = state.clients.get(client_of(session) or "")
             if client is None:
                 return None
-            granted = 0
-            for identity in identities:
-                subscription = self._subscription(session, identity)
-                if subscription is None:
-                    return None
-                granted = max(granted, subscription.qos or 0)
+            if any(self._subscription(session, identity) is None for identity in identities):
+                return None
+            granted = state.granted(session, identities)
             seats.append(_Seat(client, granted, state.terms(session, identities, client.id)))
         return Lane(subject, found, seats)
 

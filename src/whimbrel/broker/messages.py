@@ -7,6 +7,7 @@ carries the identifier of the delivery before it, as the standard asks (4.4), an
 from __future__ import annotations
 
 from whimbrel.broker.routes import OPEN, Secured
+from whimbrel.log.records import BODY, time_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.notification import Notification
@@ -98,6 +99,12 @@ class Message:
             return attributes_of(self.payload)
         properties = decode_properties(self.properties, PacketType.PUBLISH)
         return attributes_of(self.payload, properties.user, content_type=properties.text(Property.CONTENT_TYPE))
+
+    @property
+    def published_at(self) -> int:
+        """When it was accepted, as its record says."""
+        _, number = BODY.unpack_from(self.body)
+        return time_from(number, self.body[BODY.size :])
 
     @property
     def size(self) -> int:

@@ -101,13 +101,13 @@ class Publishing:
         """
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
-        most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
+        most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos) if self._has_room(link) else 0
         others: Others | None = None
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if qos > most or retain or properties is not NO_PROPERTIES or waiting:
                 break
             lane = lanes.get(topic)
-            if lane is None or (qos and (handles or not lane or lane.is_owed)):
+            if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_owed)):
                 break
             if handles:
                 others = lanes.others(handles)
@@ -140,6 +140,11 @@ class Publishing:
             sender.touch(link)
             self._state.tick(now)
         return passed
+
+    def _has_room(self, link: Link) -> bool:
+        """Tell whether nothing that is held, and nothing that is unanswered, forbids one more QoS 1 publication."""
+        is_full = self._state.held_bytes > self._config.limits.held_bytes
+        return not is_full and link.machine.may_begin
 
     def _matched(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> Sequence[Sequence[int]]:
         """Return for each publication the handles of those who want it for its content as well."""
@@ -318,7 +323,7 @@ class Publishing:
             body=body,
             secured=secured,
         )
-        lane = self._lanes.of(topic, found) if self._visitors.is_open and secured is OPEN else None
+        lane = self._lane(message, found)
         is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
         if is_owed or journal.waiting:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
@@ -377,15 +382,18 @@ class Publishing:
     ) -> None:
         if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
             found = self._found(packet, message.secured)
-        is_open = self._visitors.is_open and message.secured is OPEN
-        lane = self._lanes.of(message.subject, found) if is_open else None
-        self._pass_on(message, found, lane, packet_id, answer, now)
+        self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
+
+    def _lane(self, message: Message, found: Found) -> Lane | None:
+        """Return the lane of a publication that may take one."""
+        is_plain = self._visitors.is_open and message.secured is OPEN and message.expires_at is None
+        return self._lanes.of(message.subject, found) if is_plain else None
 
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
-        is_wanted, expires_at, accepted_at = bool(found), message.expires_at, self._journal.last_at
-        if lane is not None and (expires_at is None or expires_at > accepted_at):
+        is_wanted, accepted_at = bool(found), self._journal.last_at
+        if lane is not None:
             found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
         self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
         if answer is not None:

@@ -57,7 +57,7 @@ class Routes:
         self._last = 0
         self._remembered: dict[str, Found] = {}
         self.epoch = 0
-        """Changes with every change of a subscription."""
+        """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -105,6 +105,10 @@ class Routes:
         else:
             del self._by_handle[self._handles.pop(number)]
             self._matcher.remove(str(number))
+        self._changed()
+
+    def forget(self) -> None:
+        """Let nobody rely on what was worked out from the routes so far."""
         self._changed()
 
     def _changed(self) -> None:

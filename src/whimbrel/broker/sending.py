@@ -23,6 +23,8 @@ class Sender:
         self.counters = counters
         self.dirty: list[Link] = []
         """Links with something to write, or to be closed."""
+        self.leaving: list[Link] = []
+        """Links that are to be closed, and whose clients are still thought to be here."""
 
     def send(self, link: Link, data: bytes) -> None:
         """Have *data* written."""
@@ -44,17 +46,19 @@ class Sender:
             data = encode(packet._replace(properties=NO_PROPERTIES), machine.version)
         self.send(link, data)
 
-    def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> None:
-        """Send a QoS 0 copy."""
+    def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> bool:
+        """Send a QoS 0 copy; tell whether the client takes packets of that length."""
         if link.is_plain:
             data: bytes | None = message.packet(link.machine.version, 0, now, retain=retain, identifiers=identifiers)
         else:
             data = self._fitted(link, message, 0, now, retain=retain, dup=False, identifiers=identifiers)
-        if data is not None:
-            self.counters.sent += 1
-            if link.client is not None:
-                link.client.sent += 1
-            self.send(link, data)
+        if data is None:
+            return False
+        self.counters.sent += 1
+        if link.client is not None:
+            link.client.sent += 1
+        self.send(link, data)
+        return True
 
     def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
         """Send a QoS 1 or 2 copy; tell whether the client takes packets of that length."""
@@ -119,4 +123,5 @@ class Sender:
         """Have a link closed once everything for it is written."""
         if link.closing is None:
             link.closing = reason
+            self.leaving.append(link)
             self.touch(link)

@@ -150,6 +150,8 @@ class Sessions:
             change=PresenceChange.LEFT if mode is None else PresenceChange.JOINED,
             session=session,
             receipt=mode,
+            # What one device takes is taken from the others: that it was sent is written down at every QoS.
+            confirms=None if mode is None else True,
         )
 
     # -- requests ----------------------------------------------------------------------------------------------------

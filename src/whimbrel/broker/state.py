@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import cbor2
 
-from whimbrel.broker.clients import RETAINED, Client, Outgoing, Terms
+from whimbrel.broker.clients import HELD, LIVE, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.messages import Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
@@ -23,10 +23,9 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.private import client_of, is_private
 from whimbrel.hold.rows import Key
-from whimbrel.hold.sessions import Hold
+from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.log.compact import receipt_prefix
 from whimbrel.log.records import BODY, body_of, row_from
-from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -40,7 +39,7 @@ from whimbrel.model.facts import (
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
-from whimbrel.model.subscription import InterestChange, SubscriptionIdentity
+from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 
 __all__ = ["BrokerState"]
 
@@ -71,8 +70,6 @@ class BrokerState:
         self.wills: set[str] = set()
         """Clients whose wills wait."""
         self.hold.changes()  # from now on it notes what changes
-        self.most_queued_bytes = INT64_MAX
-        """How much may wait for a client before what nobody promised it is dropped."""
         self.changing: dict[str, str] = {}
         """Named sessions whose making or new access waits for the disk, and the device that asked for it."""
         self.deleting: set[str] = set()
@@ -151,6 +148,7 @@ class BrokerState:
                 client = self.clients[fact.device] = Client(fact.device, fact.session)
             client.expiry_us = fact.session_expiry_us or 0
             client.disconnected_at = None
+            self._let_confirm(client, is_confirming=bool(fact.confirms))
         client = self.clients.get(fact.device)
         if client is not None:
             if change is PresenceChange.LEFT:
@@ -160,11 +158,19 @@ class BrokerState:
                 client.disconnected_at = fact.changed_at
                 if fact.session_expiry_us is not None:
                     client.expiry_us = fact.session_expiry_us
+            elif change is PresenceChange.RECEIPTS:
+                self._let_confirm(client, is_confirming=bool(fact.confirms))
             elif change is PresenceChange.RELEASED:
                 client.received.discard(fact.packet_id or 0)
             elif change is PresenceChange.COMPLETED:
                 client.releasing.discard(fact.packet_id or 0)
         return self.hold.apply(fact)
+
+    def _let_confirm(self, client: Client, *, is_confirming: bool) -> None:
+        """Let the QoS 0 hand-overs of a client's private session have receipts, or none."""
+        if client.confirms is not is_confirming:
+            client.confirms = is_confirming
+            self.routes.forget()  # who may be served without the hold was worked out for the other case
 
     def apply_interest(self, fact: InterestChanged) -> None:
         """Take in a change of a subscription."""
@@ -214,7 +220,7 @@ class BrokerState:
             out = None if fact.via == RETAINED else self._unqueued(client, seq)
             if (self._granted(fact) if out is None else out.qos) == _EXACTLY_ONCE:
                 self.releasing(client, packet_id_of(seq))
-        self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome)
+        self.perform(self.hold.apply(fact), fact.handed_at)
 
     def releasing(self, client: Client, identifier: int) -> None:
         """Note that a QoS 2 hand-over was received, and is to be released until it is completed."""
@@ -312,13 +318,9 @@ class BrokerState:
         message = current if current is not None and current.seq == command.seq else self.messages.get(command.seq)
         if message is None:
             return
-        if not command.qos and not command.is_held:
-            if not _comes_behind(client, command):
-                self._hand_over_live(client, message, command, now)
-                return
-            if client.queued_bytes > self.most_queued_bytes:  # nobody promised it, and nothing else bounds it
-                self.counters.dropped += 1
-                return
+        if command.is_own_receipt:
+            self._hand_over_live(client, message, command, now)
+            return
         terms = tuple(self.terms(session, identities, command.device) for session, identities in command.sessions)
         identifiers: tuple[int, ...] = ()
         keeps_retain = False
@@ -326,16 +328,25 @@ class BrokerState:
             identifiers += each.identifiers
             keeps_retain = keeps_retain or each.keeps_retain
         retain = message.retain and keeps_retain
-        client.put(Outgoing(message, command.qos, retain, command.is_again, identifiers, terms))
+        via = HELD if command.is_held else LIVE
+        out = Outgoing(message, command.qos, retain, command.is_again, identifiers, terms, via=via)
+        if not command.qos and _is_private_alone(command):
+            client.put_live(out)
+        else:
+            client.put(out)
         if not self.ready or self.ready[-1] is not client:
             self.ready.append(client)
 
     def _hand_over_live(self, client: Client, message: Message, command: HandOver, now: int) -> None:
-        """Send a QoS 0 copy, which needs no receipt, and so no terms."""
+        """Send a QoS 0 copy that is its own receipt, and so needs no terms.
+
+        The account has it as delivered: nothing but a connection that just broke may keep it from being written.
+        """
         link = client.link
-        if self.sender is None or link is None or (message.expires_at is not None and message.expires_at <= now):
+        if self.sender is None:
             return
-        if not self._may_receive(client, message):
+        if link is None or not self._may_receive(client, message):
+            self.counters.dropped += 1
             return
         found = [self._options(session, identities) for session, identities in command.sessions]
         identifiers = tuple(identifier for each, _ in found for identifier in each)
@@ -383,12 +394,17 @@ class BrokerState:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def is_owed(self, found: Found) -> bool:
-        """Tell whether any of these sessions outlives its connection."""
-        for session, _ in found:
+        """Tell whether any of these sessions could ask for a QoS 1 or 2 publication after a crash."""
+        for session, identities in found:
             client = self.clients.get(client_of(session) or "")
-            if client is None or client.is_persistent:
+            if client is None or (client.is_persistent and self.granted(session, identities)):
                 return True
         return False
+
+    def granted(self, session: str, identities: Iterable[Identity]) -> int:
+        """Return the highest QoS that some subscriptions of a private session were granted."""
+        found = (self.hold.subscription(session, identity) for identity in identities)
+        return max((_granted(subscription) for subscription in found), default=0)
 
     def due_wills(self, now: int) -> list[Client]:
         """Return the clients whose wills are to be sent."""
@@ -500,9 +516,13 @@ class BrokerState:
             self.held_bytes += message.size
 
 
-def _comes_behind(client: Client, command: HandOver) -> bool:
-    """Tell whether a live copy of QoS 0 waits behind what waits: in a named session everything comes in its order."""
-    return bool(client.queue) and any(not is_private(session) for session, _ in command.sessions)
+def _is_private_alone(command: HandOver) -> bool:
+    """Tell whether a copy counts for a private session only; in a named one everything comes in its order."""
+    return all(is_private(session) for session, _ in command.sessions)
+
+
+def _granted(subscription: Subscription | None) -> int:
+    return _EXACTLY_ONCE if subscription is None or subscription.qos is None else subscription.qos
 
 
 def _message(node: str, body: bytes) -> Message:

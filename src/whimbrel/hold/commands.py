@@ -23,7 +23,7 @@ class Store(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """Give a device its copy; the shell answers with a receipt for each of the sessions, unless *qos* is 0."""
+    """Give a device its copy; the shell answers with a receipt for each of the sessions, unless it is its own."""
 
     device: str
     seq: int
@@ -36,7 +36,9 @@ class HandOver(NamedTuple):
     is_copy: bool = True
     """False: the copy that is on its way already counts for these sessions too, send nothing."""
     qos: int = 2
-    """What it is to be sent with; 0: it is its own receipt. 2 where MQTT has no say in it, and without a copy."""
+    """What it is to be sent with; 2 where MQTT has no say in it, and without a copy."""
+    is_own_receipt: bool = False
+    """The hold has settled it already: it is of quality 0, and the device's hand-overs of that have no receipts."""
 
 
 class Tell(NamedTuple):
@@ -68,6 +70,8 @@ class Settle(NamedTuple):
     decided_at: int
     lapses_at: int | None
     """Until when it would have been held; None if it never was."""
+    via: str | None = None
+    """How a receipt says that it came, live or held; None where no receipt said that it was delivered."""
 
 
 class Forget(NamedTuple):

@@ -50,9 +50,11 @@ class Folding:
         """Take a publication in."""
         return self._answered(self.hold.published(seq, at, expires_at, matches, qos=qos, publisher=publisher))
 
-    def confirmed(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> Settled:
+    def confirmed(
+        self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
+    ) -> Settled:
         """Take a receipt in."""
-        return self._answered(self.hold.confirmed(at, session, device, seq, outcome))
+        return self._answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
 
     def tick(self, now: int) -> Settled:
         """Let time pass."""
@@ -63,11 +65,12 @@ class Folding:
         forgotten: list[int] = []
         for command in commands:
             if type(command) is HandOver:
-                if self._assume_receipts and command.qos:  # of quality 0, it was its own receipt
+                if self._assume_receipts and not command.is_own_receipt:
+                    via = "held" if command.is_held else "live"
                     for session, _ in command.sessions:
                         # Receipts settle and forget, and hand nothing over: they need no answer.
                         for answer in self.hold.confirmed(
-                            self.hold.now, session, command.device, command.seq, Outcome.DELIVERED
+                            self.hold.now, session, command.device, command.seq, Outcome.DELIVERED, via=via
                         ):
                             _note(answer, settled, forgotten)
             else:

@@ -14,7 +14,7 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import Matches, sorted_identities
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
-from whimbrel.hold.state import Copy, Member, Pending, Session, State
+from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Outcome
 
@@ -88,7 +88,7 @@ class Lane:
             copy.has_row = True
             copy.sessions.add(self.name)
             self.pending[seq] = self._as_pending(state, seq, terms, copy)
-            self.member.in_flight[seq] = terms.identities
+            self.member.in_flight[seq] = Flight(terms.identities, min(terms.qos, copy.qos))
         return list(landed)
 
     def _as_pending(self, state: State, seq: int, terms: Terms, copy: Copy) -> Pending:

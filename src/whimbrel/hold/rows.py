@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 
 import cbor2
 
-from whimbrel.hold.state import Copy, Member, Pending, Session, State
+from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.model.facts import Outcome
 from whimbrel.model.keys import KeyHashes
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import Subscription
+
+_UNKNOWN_QOS = 2
 
 __all__ = ["Key", "keys", "restored", "written"]
 
@@ -50,7 +52,9 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
     kind, whose, *rest = key
     if kind == "copy":
         copy = state.copies.get(whose)
-        return None if copy is None else [sorted(copy.received), sorted(copy.attempted), copy.qos]
+        if copy is None:
+            return None
+        return [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
     session = state.sessions.get(whose)
     if session is None:
         return None
@@ -61,19 +65,21 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
         return None if subscription is None else _subscription_row(subscription)
     if kind == "member":
         member = session.members.get(rest[0])
-        return None if member is None else [member.is_present, member.takes]
+        return None if member is None else [member.is_present, member.takes, member.confirms]
     pending = session.pending.get(rest[0])
     return None if pending is None else _pending_row(session, rest[0], pending)
 
 
 def _pending_row(session: Session, seq: int, pending: Pending) -> object:
     end = pending.end
+    flights = {device: session.members[device].in_flight[seq] for device in sorted(pending.in_flight)}
     return [
         [[*identity, lapse] for identity, lapse in pending.held.items()],
         pending.lapses_at,
         None if end is None else [end[0].value, [list(identity) for identity in end[1]], end[2]],
         sorted(pending.settled),
-        {device: [list(i) for i in session.members[device].in_flight[seq]] for device in sorted(pending.in_flight)},
+        {device: [list(identity) for identity in flights[device].identities] for device in flights},
+        {device: flight.qos for device, flight in flights.items()},
     ]
 
 
@@ -86,9 +92,12 @@ def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
         if key[0] == "session":
             _restore_session(state, str(key[1]), value, found)
         elif key[0] == "copy":
-            received, attempted, *qos = value  # views that are older than MQTT's rules have no qos
-            copy = state.copies[key[1]] = Copy(*qos)
-            copy.received, copy.attempted = set(received), set(attempted)
+            received, attempted, *later = value  # older views have no quality, or do not say when it expires
+            qos, expires_at = (*later, None, None)[:2]
+            copy = state.copies[key[1]] = Copy(_UNKNOWN_QOS if qos is None else qos, expires_at=expires_at)
+            # Views from before quality was kept have a list of devices: at least once is the most they may be owed.
+            copy.received = set(received)
+            copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
@@ -103,14 +112,15 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
         row = found[("subscription", name, subject_filter, own_name)]
         state.put(session, _subscription(name, row))
     for device in devices:
-        is_present, takes = found[("member", name, device)]
-        session.members[device] = Member(is_present=is_present, takes=takes)
+        is_present, takes, *confirms = found["member", name, device]
+        session.members[device] = Member(is_present=is_present, takes=takes, confirms=confirms[0] if confirms else None)
         if is_present:
             state.joined.setdefault(device, set()).add(name)
 
 
 def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
-    held, lapses_at, end, settled, in_flight = value
+    held, lapses_at, end, settled, in_flight, *qualities = value
+    qos = qualities[0] if qualities else {}
     session = state.sessions[name]
     pending = session.pending[seq] = Pending({(subject, own): lapse for subject, own, lapse in held}, lapses_at)
     state.copies[seq].sessions.add(name)
@@ -123,7 +133,8 @@ def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
     pending.settled = set(settled)
     for device, identities in in_flight.items():
         pending.in_flight.add(device)
-        session.members[device].in_flight[seq] = tuple((subject, own) for subject, own in identities)
+        flight = tuple((subject, own) for subject, own in identities)
+        session.members[device].in_flight[seq] = Flight(flight, qos.get(device, state.copies[seq].qos))
 
 
 def _subscription_row(subscription: Subscription) -> list[object]:

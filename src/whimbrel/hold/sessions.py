@@ -20,7 +20,7 @@ from whimbrel.hold.private import client_of, private_session
 from whimbrel.hold.quality import CONFIRMED, is_live_only, of_hand_over
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, keys, restored, written
-from whimbrel.hold.state import Copy, Member, Pending, Session, State
+from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import (
     Fact,
@@ -38,7 +38,10 @@ from whimbrel.model.facts import (
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 
-__all__ = ["Hold", "Matches"]
+__all__ = ["RETAINED", "Hold", "Matches"]
+
+RETAINED = "retained"
+"""How a receipt says that a notification came which was sent beside the hold."""
 
 _DELIVERED, _EXPIRED, _DISPLACED = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED
 _TAKEN, _DROPPED, _WITHHELD = Outcome.TAKEN_ELSEWHERE, Outcome.DROPPED, Outcome.WITHHELD
@@ -153,7 +156,10 @@ class Hold:
         if isinstance(fact, Receipt):
             if fact.notification.node != self.node:
                 return self.tick(fact.handed_at)
-            return self.confirmed(fact.handed_at, fact.session, fact.device, fact.notification.seq, fact.outcome)
+            if fact.via == RETAINED:  # it was sent beside the hold, which knows nothing of it
+                return self.tick(fact.handed_at)
+            seq, via = fact.notification.seq, fact.via
+            return self.confirmed(fact.handed_at, fact.session, fact.device, seq, fact.outcome, via=via)
         if isinstance(fact, PresenceChanged):
             return self._presence(fact)
         if isinstance(fact, InterestChanged):
@@ -199,7 +205,8 @@ class Hold:
         if state.privates and self._has_fast_lane and (expires_at is None or expires_at > now):
             if len(matches) > 1:
                 matches = sorted(matches, key=_BY_SESSION)
-            matches, aloft = self._fly(seq, qos, now - at, matches, flown, own)
+            is_expiring = expires_at is not None
+            matches, aloft = self._fly(seq, qos, now - at, matches, flown, own, is_expiring=is_expiring)
         if not matches:  # nothing but fast lanes: in the order of sessions, which is that of their devices
             if aloft:
                 copy = state.copies[seq] = Copy(qos, at, expires_at)
@@ -218,7 +225,9 @@ class Hold:
             out.remove(Forget(seq))  # it was forgotten with its last ending, and need not be stored for that
         return out
 
-    def confirmed(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> list[Command]:
+    def confirmed(
+        self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
+    ) -> list[Command]:
         """Take in that a device has a notification, or why it was not given it (rule 7)."""
         out: list[Command] = []
         state = self._state
@@ -234,8 +243,8 @@ class Hold:
         if lane is not None and seq in lane.flights and device == lane.device:
             if outcome is _DELIVERED:
                 terms, copy = lane.flights.pop(seq), state.copies[seq]
-                end = (session, device, seq, terms.identities, outcome, state.now, lapse_of(copy, terms.longest_us))
-                out.append(_NEW(Settle, end))
+                lapse = lapse_of(copy, terms.longest_us)
+                out.append(_NEW(Settle, (session, device, seq, terms.identities, outcome, state.now, lapse, via)))
                 copy.aloft -= 1
                 if copy.has_row:
                     self._touch(("copy", seq))
@@ -248,14 +257,22 @@ class Hold:
             self._land(lane)
         member = found.members.get(device)
         if member is not None and seq in member.in_flight:
-            self._confirm(found, device, member, seq, outcome, out)
+            self._confirm(found, device, member, seq, outcome, out, via=via)
         return out
 
     def _confirm(
-        self, session: Session, device: str, member: Member, seq: int, outcome: Outcome, out: list[Command]
+        self,
+        session: Session,
+        device: str,
+        member: Member,
+        seq: int,
+        outcome: Outcome,
+        out: list[Command],
+        *,
+        via: str | None = None,
     ) -> None:
         """Settle what a device has in flight (rule 7)."""
-        identities = member.in_flight.pop(seq)
+        identities = member.in_flight.pop(seq).identities
         pending = session.pending[seq]
         pending.in_flight.discard(device)
         if self._is_followed:
@@ -263,10 +280,11 @@ class Hold:
         if outcome is _DELIVERED:
             copy = self._state.copies[seq]
             copy.received.add(device)
-            copy.attempted.discard(device)
+            copy.attempted.pop(device, None)
             if self._is_followed:
                 self._touch(("copy", seq))
-        self._settle(session.name, device, seq, pending, identities, outcome, self._state.now, out)
+        via = via if outcome is _DELIVERED else None
+        self._settle(session.name, device, seq, pending, identities, outcome, self._state.now, out, via=via)
         if outcome is _DELIVERED and member.takes and pending.end is None:
             self._end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
         elif pending.end is not None:
@@ -277,7 +295,15 @@ class Hold:
     # -- the fast lane -----------------------------------------------------------------------------------------------
 
     def _fly(
-        self, seq: int, qos: int, late_us: int, matches: Matches, out: list[HandOver], own: dict[str, Settle]
+        self,
+        seq: int,
+        qos: int,
+        late_us: int,
+        matches: Matches,
+        out: list[HandOver],
+        own: dict[str, Settle],
+        *,
+        is_expiring: bool,
     ) -> tuple[Matches, int]:
         """Hand over through the fast lanes, those of quality 0 with their *own* receipts.
 
@@ -303,13 +329,13 @@ class Hold:
                     busy.add(lane)
                 flights[seq] = terms
                 aloft += 1
-            elif granted == 0:
-                end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None)
+            elif granted == 0 and not lane.member.confirms_qos_0(is_expiring=is_expiring):
+                end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None, None)
                 own[lane.device] = _NEW(Settle, end)
             else:
                 left.append(match)
                 continue
-            out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted)))
+            out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, granted == 0)))
         return left, aloft
 
     def _open(self, session: Session) -> Lane | None:
@@ -371,11 +397,11 @@ class Hold:
         for session, outcome, identities, moment in ended:
             self._end(session, seq, outcome, identities, moment, out)
         for command in handed:
-            if command.qos == 0:
+            if command.is_own_receipt:
                 self._receive_at_once(command, copy, own, out)
 
     def _receive_at_once(self, command: HandOver, copy: Copy, own: dict[str, Settle], out: list[Command]) -> None:
-        """Take a hand-over of quality 0 for its receipt (rule 16)."""
+        """Take a hand-over for its own receipt (rule 16)."""
         device = command.device
         settled = own.get(device)
         if settled is not None:
@@ -421,6 +447,7 @@ class Hold:
     def _hand_over_live(self, seq: int, matches: Matches, copy: Copy, flown: list[HandOver]) -> list[HandOver]:
         """Give every device that is present its one copy (rule 5); return all that are given one, by name."""
         counted: dict[str, list[tuple[str, tuple[Identity, ...]]]] = {}
+        confirming: set[str] = set()
         with_qos = 0
         for match in matches:
             name, identities = match
@@ -429,14 +456,18 @@ class Hold:
             pending = session.pending[seq]
             for device, member in session.members.items():
                 if member.is_present:
-                    member.in_flight[seq] = identities
                     pending.in_flight.add(device)
                     counted.setdefault(device, []).append(match)
+                    if member.confirms_qos_0(is_expiring=copy.expires_at is not None):
+                        confirming.add(device)
         handed: list[HandOver] = []
         for device in sorted(counted):
             sessions = tuple(counted[device])
             qos = self._quality(copy, sessions) if with_qos else CONFIRMED
-            handed.append(_NEW(HandOver, (device, seq, sessions, False, False, True, qos)))
+            for name, identities in sessions:
+                self._state.sessions[name].members[device].in_flight[seq] = Flight(identities, qos)
+            is_own = qos == 0 and device not in confirming
+            handed.append(_NEW(HandOver, (device, seq, sessions, False, False, True, qos, is_own)))
         return sorted(flown + handed, key=_BY_DEVICE) if flown else handed
 
     def _quality(self, copy: Copy, counted: Matches) -> int:
@@ -536,17 +567,23 @@ class Hold:
         outcome: Outcome,
         moment: int,
         out: list[Command],
+        *,
+        via: str | None = None,
     ) -> None:
         if device is not None:
             pending.settled.add(device)
-        out.append(_NEW(Settle, (session, device, seq, identities, outcome, moment, pending.lapses_at)))
+        out.append(_NEW(Settle, (session, device, seq, identities, outcome, moment, pending.lapses_at, via)))
 
     # -- devices -----------------------------------------------------------------------------------------------------
 
     def _presence(self, fact: PresenceChanged) -> list[Command]:
         if fact.change is PresenceChange.JOINED:
             assert fact.session is not None
-            return self.joined(fact.changed_at, fact.device, fact.session, takes=fact.receipt is Mode.TAKE)
+            takes = fact.receipt is Mode.TAKE
+            return self.joined(fact.changed_at, fact.device, fact.session, takes=takes, confirms=fact.confirms)
+        if fact.change is PresenceChange.RECEIPTS:
+            assert fact.session is not None
+            return self._change_receipts(fact.changed_at, fact.device, fact.session, confirms=bool(fact.confirms))
         if fact.change is PresenceChange.LEFT:
             assert fact.session is not None
             return self.left(fact.changed_at, fact.device, fact.session)
@@ -554,7 +591,7 @@ class Hold:
             return self.disconnected(fact.changed_at, fact.device, sent_seq=fact.sent_seq)
         return self.tick(fact.changed_at)
 
-    def joined(self, at: int, device: str, name: str, *, takes: bool) -> list[Command]:
+    def joined(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None = None) -> list[Command]:
         """Let a device be present in a session from now on; it gets what is held (rule 6)."""
         out: list[Command] = []
         self._advance(at, out)
@@ -567,14 +604,15 @@ class Hold:
             member = session.members[device] = Member(is_present=True, takes=takes)
             self._touch(("session", name))
         begun = set() if member.is_present else set(member.in_flight)
-        member.is_present, member.takes = True, takes
+        member.is_present, member.takes, member.confirms = True, takes, confirms
         self._state.joined.setdefault(device, set()).add(name)
         self._touch(("member", name, device))
         out.append(TellAll(device, name, tuple(session.subscriptions.values())))
         for seq, pending in list(session.pending.items()):
             if seq in begun:
-                counted = ((name, member.in_flight[seq]),)
-                out.append(HandOver(device, seq, counted, is_held=True, is_again=True, qos=_EXACTLY_ONCE))
+                flight = member.in_flight[seq]
+                counted = ((name, flight.identities),)
+                out.append(HandOver(device, seq, counted, is_held=True, is_again=True, qos=flight.qos))
             elif pending.end is None and device not in pending.settled and device not in pending.in_flight:
                 self._hand_over_held(session, device, member, seq, pending, out)
         return out
@@ -590,27 +628,42 @@ class Hold:
             if member.takes:
                 self._end(session, seq, _TAKEN, identities, self._state.now, out)
             return
-        is_on_its_way = self._is_on_its_way(device, seq, session.name)
-        member.in_flight[seq] = identities
         pending.in_flight.add(device)
         counted = ((session.name, identities),)
-        is_again = device in copy.attempted and not is_on_its_way
-        # A copy that is on its way was not its own receipt, or it would be settled: it will be confirmed.
-        qos = CONFIRMED if is_on_its_way or not session.with_qos else self._quality(copy, counted)
-        is_copy = not is_on_its_way
-        out.append(HandOver(device, seq, counted, is_held=True, is_again=is_again, is_copy=is_copy, qos=qos))
-        if qos == 0:
+        on_its_way = self._on_its_way(device, seq, session.name)
+        if on_its_way is not None:  # it was not its own receipt, or it would be settled: it will be confirmed
+            member.in_flight[seq] = Flight(identities, on_its_way.qos)
+            out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False))
+            return
+        attempted = copy.attempted.get(device)
+        qos = attempted or (self._quality(copy, counted) if session.with_qos else CONFIRMED)
+        is_own = qos == 0 and not member.confirms_qos_0(is_expiring=copy.expires_at is not None)
+        member.in_flight[seq] = Flight(identities, qos)
+        is_again = attempted is not None
+        out.append(HandOver(device, seq, counted, is_held=True, is_again=is_again, qos=qos, is_own_receipt=is_own))
+        if is_own:
             self._confirm(session, device, member, seq, _DELIVERED, out)
 
-    def _is_on_its_way(self, device: str, seq: int, joining: str) -> bool:
-        """Tell whether a device has a notification in flight through another session than the one it is joining."""
+    def _change_receipts(self, at: int, device: str, name: str, *, confirms: bool) -> list[Command]:
+        """Let hand-overs of quality 0 to a member have receipts from now on, or none (rule 16)."""
+        out: list[Command] = []
+        self._advance(at, out)
+        session = self._state.sessions.get(name)
+        member = None if session is None else session.members.get(device)
+        if member is not None:
+            member.confirms = confirms
+            self._touch(("member", name, device))
+        return out
+
+    def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
+        """Return what a device has in flight through another session than the one it is joining."""
         # Only its own sessions are looked at: a notification may be held in thousands.
         for name in (*self._state.joined.get(device, ()), private_session(device)):
             session = self._state.sessions.get(name) if name != joining else None
             pending = None if session is None else session.pending.get(seq)
-            if pending is not None and device in pending.in_flight:
-                return True
-        return False
+            if session is not None and pending is not None and device in pending.in_flight:
+                return session.members[device].in_flight[seq]
+        return None
 
     def left(self, at: int, device: str, name: str) -> list[Command]:
         """Let a device be no member of a session any more (rule 10)."""
@@ -637,7 +690,7 @@ class Hold:
             member = session.members[device]
             member.is_present = False
             self._touch(("member", name, device))
-            begun: dict[int, tuple[Identity, ...]] = {}
+            begun: dict[int, Flight] = {}
             self._note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)
             if session.is_private:
                 begun = self._begun(session, device, member)
@@ -646,21 +699,27 @@ class Hold:
 
     def _note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> None:
         """Note that a device may have what it has in flight up to *sent_seq*, and did not confirm it."""
-        for seq in member.in_flight:
+        for seq, flight in member.in_flight.items():
             if seq <= sent_seq:
-                self._state.copies[seq].attempted.add(device)
+                self._state.copies[seq].attempted[device] = flight.qos
                 self._touch(("copy", seq))
 
-    def _begun(self, session: Session, device: str, member: Member) -> dict[int, tuple[Identity, ...]]:
-        """Return what was sent and is to be brought to its end, whatever happens: MQTT's exactly once (rule 19)."""
+    def _begun(self, session: Session, device: str, member: Member) -> dict[int, Flight]:
+        """Return what was sent and is to be brought to its end, as MQTT has it (rule 19)."""
         copies = self._state.copies
         return {
-            seq: identities
-            for seq, identities in member.in_flight.items()
-            if copies[seq].qos == _EXACTLY_ONCE
-            and device in copies[seq].attempted
-            and self._quality(copies[seq], ((session.name, identities),)) == _EXACTLY_ONCE
+            seq: flight
+            for seq, flight in member.in_flight.items()
+            if device in copies[seq].attempted and self._must_finish(copies[seq], flight, session.pending[seq])
         }
+
+    @staticmethod
+    def _must_finish(copy: Copy, flight: Flight, pending: Pending) -> bool:
+        """Tell whether a delivery goes on, whatever ends its notification: exactly once, or unsubscribed from since."""
+        if flight.qos == _EXACTLY_ONCE:
+            return copy.qos == _EXACTLY_ONCE
+        is_unsubscribed = pending.end is not None and pending.end[0] is _DROPPED and pending.lapses_at is not None
+        return flight.qos > 0 and is_unsubscribed
 
     def _away(self, device: str, name: str) -> None:
         """Note that a device is not present in a session any more."""
@@ -677,7 +736,7 @@ class Hold:
         member: Member,
         out: list[Command],
         *,
-        begun: Mapping[int, tuple[Identity, ...]] = MappingProxyType({}),
+        begun: Mapping[int, Flight] = MappingProxyType({}),
     ) -> None:
         """Take back what a device had in flight, but what was *begun*; where the session has ended it, that is it."""
         in_flight, member.in_flight = member.in_flight, dict(begun)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_private, is_shared
@@ -13,18 +13,33 @@ from whimbrel.model.subscription import Subscription
 if TYPE_CHECKING:  # a lane is made of these classes
     from whimbrel.hold.lane import Lane
 
-__all__ = ["Copy", "Member", "Pending", "Session", "State"]
+__all__ = ["Copy", "Flight", "Member", "Pending", "Session", "State"]
+
+
+class Flight(NamedTuple):
+    """What a device was handed and has not confirmed."""
+
+    identities: tuple[Identity, ...]
+    """For which subscriptions."""
+    qos: int
+    """With which quality; it keeps that until it is finished, whatever becomes of the subscriptions."""
 
 
 class Member:
     """A device of a session."""
 
-    __slots__ = ("in_flight", "is_present", "takes")
+    __slots__ = ("confirms", "in_flight", "is_present", "takes")
 
-    def __init__(self, *, is_present: bool, takes: bool) -> None:
+    def __init__(self, *, is_present: bool, takes: bool, confirms: bool | None = None) -> None:
         self.is_present, self.takes = is_present, takes
-        self.in_flight: dict[int, tuple[Identity, ...]] = {}
-        """Handed over and not confirmed, and for which subscriptions."""
+        self.confirms = confirms
+        """Which hand-overs of quality 0 have receipts: all, or those that may expire; none if None (rule 16)."""
+        self.in_flight: dict[int, Flight] = {}
+        """By number."""
+
+    def confirms_qos_0(self, *, is_expiring: bool) -> bool:
+        """Tell whether a hand-over of quality 0 has a receipt."""
+        return bool(self.confirms) or (is_expiring and self.confirms is False)
 
 
 class Pending:
@@ -83,7 +98,7 @@ class Copy:
     def __init__(self, qos: int = 2, published_at: int = 0, expires_at: int | None = None) -> None:
         self.qos = qos
         self.published_at, self.expires_at = published_at, expires_at
-        """Only for those in the fast lane: the others know their lapses."""
+        """When it was published is only for those in the fast lane: the others know their lapses."""
         self.aloft = 0
         """How many have it in flight in a fast lane."""
         self.has_row = False
@@ -91,8 +106,8 @@ class Copy:
         self.sessions: set[str] = set()
         self.received: set[str] = set()
         """Devices that have it: never again to these."""
-        self.attempted: set[str] = set()
-        """Devices that it was taken back from without a receipt, though it may have been sent to them."""
+        self.attempted: dict[str, int] = {}
+        """Devices that it may have been sent to and was taken back from without a receipt, and with which quality."""
 
 
 class State:

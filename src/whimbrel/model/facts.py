@@ -126,7 +126,8 @@ class PresenceChanged:
     sent_seq: int | None = None
     """The last notification sent to a device that disconnected; ``None``: nobody knows, so any may have been."""
     confirms: bool | None = None
-    """Whether hand-overs of quality 0 have receipts in the session from here on; ``None`` as false."""
+    """Which hand-overs of quality 0 have receipts in the session from here on: all of them, or, if false, those of
+    notifications that may expire; ``None``: none, as in logs from before (rule 16 of the hold)."""
     owner: str | None = None
     """The verified user who joined a private session; ``None`` if nobody was verified."""
 

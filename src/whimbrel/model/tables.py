@@ -189,7 +189,7 @@ _LOG = (
             _maybe(
                 "confirms",
                 pa.bool_(),
-                "Whether hand-overs of quality 0 have receipts in the session from here on; null as false.",
+                "Which hand-overs of quality 0 have receipts from here on: all, or false: what may expire; null: none.",
             ),
             _maybe("owner", pa.string(), "The verified user whose private session it is; null if nobody was verified."),
         ],
@@ -287,7 +287,7 @@ _OUTPUT = (
     ),
     _table(
         "deliveries",
-        "One row per notification, session and device: what became of it.",
+        "One row per notification, session and device: what became of it; and one per retained copy with a receipt.",
         [
             *_NOTIFICATION,
             _column("published_at", TIME_TYPE, "When the notification was accepted."),
@@ -300,6 +300,11 @@ _OUTPUT = (
             _BODY_HASH,
             _column("decided_at", TIME_TYPE, "When the outcome was known."),
             _maybe("lapses_at", TIME_TYPE, "From when on it is not held any more; null if it was never held."),
+            _maybe(
+                "via",
+                pa.string(),
+                "How its receipt says that it came: live, held or retained; null if none did, as at quality 0.",
+            ),
         ],
         is_log=False,
     ),
@@ -348,10 +353,18 @@ _OUTPUT = (
         [
             *_WINDOW,
             _SUBJECT,
-            _column("delivered", pa.int64(), "Hand-overs that were delivered."),
-            _maybe("p50_us", pa.int64(), "Half arrived within this time, rounded up by at most 2 %; null if none did."),
-            _maybe("p90_us", pa.int64(), "Nine of ten did, rounded up likewise; null if none was delivered."),
-            _maybe("p99_us", pa.int64(), "99 of 100 did, rounded up likewise; null if none was delivered."),
+            _column(
+                "delivered",
+                pa.int64(),
+                "Hand-overs that were delivered, with a receipt or without; no retained copies.",
+            ),
+            _maybe(
+                "p50_us",
+                pa.int64(),
+                "Half of those with a receipt arrived in this time, rounded up by at most 2 %; null if none.",
+            ),
+            _maybe("p90_us", pa.int64(), "Nine of ten did, rounded up likewise; null if none has a receipt."),
+            _maybe("p99_us", pa.int64(), "99 of 100 did, rounded up likewise; null if none has a receipt."),
             _column("expired_unseen", pa.int64(), "Hand-overs that never were: expired before a device took them."),
             _column("deadlines_missed", pa.int64(), "Hand-overs, or expiries unseen, at the deadline or later."),
         ],

@@ -142,6 +142,11 @@ class ServerConnection:
 
     # -- flow control ------------------------------------------------------------------------------------------------
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether the client may have one more QoS 1 or 2 publication without an answer."""
+        return self.version != V5 or self.unanswered < self._limits.receive_maximum
+
     def publication_begins(self) -> bool:
         """Count a QoS 1 or 2 publication of the client; tell whether it may have that many (4.9)."""
         self.unanswered += 1

@@ -100,8 +100,7 @@ def _rules(table: str) -> Iterator[_Rule]:
             yield _Rule(F.col(column.name).isNull(), functools.partial(F.lit, reason))
     yield _unless(F.col("seq") >= 0, "seq", "a number from 0 on")
     yield _node("node")
-    first, last = (F.timestamp_micros(F.lit(moment)) for moment in (FIRST_TIME, LAST_TIME))
-    yield _unless(F.col(TIMES[table]).between(first, last), TIMES[table], "a time in the years 1 to 9999")
+    yield _dated(TIMES[table])
     yield from _OWN_RULES[table]()
 
 
@@ -113,6 +112,11 @@ def _unless(is_fine: Column, name: str, allowed: str) -> _Rule:
         return F.concat(F.lit(f"{name}: found "), found, F.lit(f", allowed is {allowed}"))
 
     return _Rule(~F.coalesce(is_fine, F.lit(True)), reason)
+
+
+def _dated(name: str) -> _Rule:
+    first, last = (F.timestamp_micros(F.lit(moment)) for moment in (FIRST_TIME, LAST_TIME))
+    return _unless(F.col(name).between(first, last), name, "a time in the years 1 to 9999")
 
 
 def _one_of(name: str, words: Sequence[str]) -> _Rule:
@@ -269,6 +273,7 @@ def _receipts() -> Iterator[_Rule]:
     for each in ("battery", "network_connection"):
         yield _unless(F.col(each).between(0, 1), each, "0 to 1")
     yield _display()
+    yield _dated("published_at")
     yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
 
 
@@ -276,15 +281,19 @@ def _wills() -> Iterator[_Rule]:
     yield _one_of("change", [each.value for each in WillChange])
     yield _name("device")
     # Nothing else is said of a will that was withdrawn, so nothing else of it is read.
-    of_left = F.col("change") == WillChange.LEFT.value
-    is_named = F.coalesce((F.col("subject") != "") & (F.octet_length("subject") <= MAX_SUBJECT_BYTES), F.lit(False))
-    yield _unless(~of_left | is_named, "subject", f"1 to {MAX_SUBJECT_BYTES} bytes where a will is left")
-    yield _unless(~of_left | F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
+    is_left = F.coalesce(F.col("change") == WillChange.LEFT.value, F.lit(False))
+    for rule in _of_a_will():
+        yield _Rule(is_left & rule.is_broken, rule.reason)
+
+
+def _of_a_will() -> Iterator[_Rule]:
+    yield _unless(F.col("subject").isNotNull(), "subject", "one where a will is left")
+    yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
+    yield _unless(F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
     for each in ("body", "properties"):
-        is_short = F.octet_length(each) <= MAX_BODY_BYTES
-        yield _unless(~of_left | is_short, each, f"at most {MAX_BODY_BYTES} bytes")
+        yield _unless(F.octet_length(each) <= MAX_BODY_BYTES, each, f"at most {MAX_BODY_BYTES} bytes")
     for each in ("delay_us", "expiry_us"):
-        yield _unless(~of_left | (F.col(each) >= 0), each, "a number from 0 on")
+        yield _unless(F.col(each) >= 0, each, "a number from 0 on")
     yield _keys()
 
 

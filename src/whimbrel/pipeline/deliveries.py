@@ -40,7 +40,12 @@ a publication travels once to every group that wants it."""
 Counting: TypeAlias = Callable[[Any], Iterable[Any]]
 """From a batch of publications, batches of events."""
 
-MOVES = [PresenceChange.JOINED.value, PresenceChange.LEFT.value, PresenceChange.DISCONNECTED.value]
+MOVES = [
+    PresenceChange.JOINED.value,
+    PresenceChange.LEFT.value,
+    PresenceChange.DISCONNECTED.value,
+    PresenceChange.RECEIPTS.value,
+]
 """What devices do that changes who is owed what."""
 
 
@@ -175,10 +180,15 @@ class _Told(NamedTuple):
 _TOLD = {
     "interests": _Told(INTEREST, "changed_at", "session change subject_filter name ttl_us max_held qos no_local"),
     "presence": _Told(
-        PRESENCE, "changed_at", "session device change", {"receipt": "name", "sent_seq": "notification_seq"}
+        PRESENCE, "changed_at", "session device change confirms", {"receipt": "name", "sent_seq": "notification_seq"}
     ),
     "sessions": _Told(SESSION, "changed_at", "session change"),
-    "receipts": _Told(RECEIPT, "handed_at", "session device notification_seq", {"outcome": "change"}),
+    "receipts": _Told(
+        RECEIPT,
+        "handed_at",
+        "session device notification_seq via published_at subject body_hash",
+        {"outcome": "change", "subscriptions": "subscriptions"},
+    ),
 }
 EVENT_TABLES = tuple(_TOLD)
 """The tables whose rows are events, beside publications."""

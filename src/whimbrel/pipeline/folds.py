@@ -16,7 +16,7 @@ from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import Retention
-from whimbrel.hold.sessions import Hold
+from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
@@ -28,7 +28,7 @@ from whimbrel.model.facts import (
     SessionChanged,
 )
 from whimbrel.model.subscription import InterestChange, Subscription
-from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
 
 __all__ = [
     "EVENT",
@@ -70,6 +70,10 @@ EVENT = pa.schema(
         pa.field("notification_seq", pa.int64()),
         pa.field("qos", pa.int8()),
         pa.field("no_local", pa.bool_()),
+        pa.field("confirms", pa.bool_()),
+        pa.field("via", pa.string()),
+        pa.field("published_at", TIME_TYPE),
+        pa.field("subscriptions", SUBSCRIPTIONS_TYPE),
     ]
 )
 """Everything that the fold needs, with the group it belongs to."""
@@ -96,6 +100,11 @@ class Event(NamedTuple):
     notification_seq: Any
     qos: Any
     no_local: Any
+    confirms: Any
+    via: Any
+    published_at: Any
+    """Of a retained notification, and for which subscriptions it was sent."""
+    subscriptions: Any
 
 
 class Known(NamedTuple):
@@ -120,6 +129,7 @@ def _fact(node: str, event: Event) -> Fact:
             change=change,
             receipt=mode,
             sent_seq=event.notification_seq,
+            confirms=event.confirms,
         )
     if event.kind == INTEREST:
         subscription = Subscription(
@@ -167,8 +177,12 @@ class Fold:
             qos = CONFIRMED if event.qos is None else event.qos
             settled = folding.published(event.seq, event.at, event.expires_at, wanted, qos=qos, publisher=event.device)
         elif event.kind == RECEIPT:
-            outcome = Outcome(event.change)
-            settled = folding.confirmed(event.at, event.session, event.device, event.notification_seq, outcome)
+            if event.via == RETAINED:
+                self._add_retained(event, out)
+                settled = folding.tick(event.at)
+            else:
+                outcome, seq = Outcome(event.change), event.notification_seq
+                settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
         else:
             if (
                 event.kind == INTEREST and event.change != InterestChange.REMOVED.value
@@ -178,6 +192,15 @@ class Fold:
         self._write(settled, out)
         if event.kind == PUBLISHED and not folding.hold.is_stored(event.seq):
             self.known.pop(event.seq, None)
+
+    def _add_retained(self, event: Event, out: Rows) -> None:
+        """Add a row for a retained notification: the hold knows nothing of it, and the receipt says all there is."""
+        if event.published_at is None:  # a log from before receipts said so
+            return
+        identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
+        ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.change), event.at)
+        known = Known(event.body_hash, event.published_at, event.subject, None)
+        out.add(self.node, Settle(*ends, None, RETAINED), known)
 
     def close(self, end: int, out: Rows) -> None:
         """Let time pass to the end of the log: what has lapsed by then has its outcome."""
@@ -208,13 +231,13 @@ class Rows:
 
     def add(self, node: str, settled: Settle, known: Known) -> None:
         """Add what was settled of the notification *known*."""
-        session, device, seq, subscriptions, outcome, decided_at, lapses_at = settled
+        session, device, seq, subscriptions, outcome, decided_at, lapses_at, via = settled
         for identity in subscriptions:
             self._identities.append(self._known.setdefault(identity, len(self._known)))
         self._offsets.append(len(self._identities))
         body_hash = known.body_hash if outcome is Outcome.DELIVERED else None
         what = known[1:]
-        self._rows.append((node, seq, *what, session, device, outcome.value, body_hash, decided_at, lapses_at))
+        self._rows.append((node, seq, *what, session, device, outcome.value, body_hash, decided_at, lapses_at, via))
 
     def batch(self) -> Any:
         """Return what there is as an Arrow batch, and begin anew."""
@@ -235,7 +258,7 @@ class Rows:
 
 
 _SETTLED = "notification_node notification_seq published_at subject deadline_at".split()
-_SETTLED += "session device outcome body_hash decided_at lapses_at".split()
+_SETTLED += "session device outcome body_hash decided_at lapses_at via".split()
 
 
 def fold(
@@ -276,7 +299,7 @@ def _plain(column: Any) -> list[Any]:
         return [None] * count
     if pa.types.is_timestamp(column.type):
         column = column.cast(TIME_TYPE).cast(pa.int64())
-    if pa.types.is_list(column.type):
+    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
         values, offsets = column.values.to_numpy().tolist(), column.offsets.to_numpy().tolist()
         return [values[begin:end] for begin, end in pairwise(offsets)]
     if column.null_count == 0 and pa.types.is_integer(column.type):

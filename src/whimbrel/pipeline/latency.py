@@ -4,7 +4,9 @@ Rule: however the rows are cut, the result is the same: times are counted in fix
 up. Bucket 0 is no time at all, and less, as clocks may have it. Each other bucket reaches 2 % further than the one
 before it, and a percentile is told as the longest time of the bucket it falls into: never too short, and at most 2 %
 too long.
-Rule: percentiles are of the nearest rank: the least time within which at least so many of a hundred arrived.
+Rule: percentiles are of the nearest rank: the least time within which at least so many of a hundred arrived. They are
+of those with a receipt: what is its own receipt (quality 0) was delivered at a time that nobody wrote down.
+Rule: a retained copy tells how old the notification was when somebody subscribed, not how long it took: left out.
 Rule: a deadline is kept by what was decided before it (alive iff ``now < deadline_at``). What expired unseen, at its
 deadline or later, missed it too.
 """
@@ -23,15 +25,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.facts import Outcome
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.schemas import SCHEMAS
 
-__all__ = ["EXPIRED", "MISSED", "TALLY", "latency", "measured", "tallied"]
+__all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "latency", "measured", "tallied"]
 
-EXPIRED, MISSED = -1, -2
-"""What is counted beside buckets: what expired unseen, and what missed its deadline."""
+EXPIRED, MISSED, UNTIMED = -1, -2, -3
+"""What is counted beside buckets: expired unseen, deadlines missed, delivered without a receipt."""
 
 TALLY = pa.schema(
     [
@@ -41,9 +44,9 @@ TALLY = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
-"""How often each bucket, or ``EXPIRED`` or ``MISSED``, was seen of a window and subject."""
+"""How often each bucket, or ``EXPIRED``, ``MISSED`` or ``UNTIMED``, was seen of a window and subject."""
 
-_DELIVERY = ("subject", "published_at", "deadline_at", "outcome", "decided_at")
+_DELIVERY = ("subject", "published_at", "deadline_at", "outcome", "decided_at", "via")
 _KEY = ["window_start", "subject", "what"]
 _PERCENTS = {"p50_us": 50, "p90_us": 90, "p99_us": 99}
 
@@ -92,8 +95,10 @@ def _measured(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
 
 
 def tallied(deliveries: Any, *, window_us: int) -> Any:
-    """Return the tally of *deliveries*, an Arrow table or batch; what has no subject is left out."""
-    rows = deliveries.filter(pc.is_valid(deliveries.column("subject")))
+    """Return the tally of *deliveries*, an Arrow table or batch, without retained copies and what has no subject."""
+    via = deliveries.column("via")
+    is_retained = pc.fill_null(pc.equal(via, RETAINED), False)
+    rows = deliveries.filter(pc.and_(pc.is_valid(deliveries.column("subject")), pc.invert(is_retained)))
     published, decided, deadline = (
         _micros(rows.column(name)) for name in ("published_at", "decided_at", "deadline_at")
     )
@@ -102,8 +107,9 @@ def tallied(deliveries: Any, *, window_us: int) -> Any:
         pc.equal(outcomes, outcome.value).to_numpy(zero_copy_only=False)
         for outcome in (Outcome.DELIVERED, Outcome.EXPIRED)
     )
-    bucket = np.searchsorted(_LONGEST, np.maximum(decided - published, 0))
-    is_missed = (is_delivered | is_expired) & (decided >= deadline)
+    has_receipt = pc.is_valid(rows.column("via")).to_numpy(zero_copy_only=False)
+    bucket = np.where(has_receipt, np.searchsorted(_LONGEST, np.maximum(decided - published, 0)), UNTIMED)
+    is_missed = ((is_delivered & has_receipt) | is_expired) & (decided >= deadline)
     counted = [
         (np.flatnonzero(is_delivered), bucket[is_delivered]),
         (np.flatnonzero(is_expired), np.full(np.count_nonzero(is_expired), EXPIRED)),
@@ -128,7 +134,7 @@ def measured(tally: Any, *, window_us: int) -> Any:
     what, count = rows.column("what").to_numpy(), rows.column("count").to_numpy()
     starts = _starts(rows)
     seen = np.where(what >= 0, count, 0)
-    delivered, running = np.add.reduceat(seen, starts), np.cumsum(seen)
+    timed, running = np.add.reduceat(seen, starts), np.cumsum(seen)
     before = running[starts] - seen[starts]
     subjects = rows.select(["window_start", "subject"]).take(pa.array(starts))
     begun = _micros(subjects.column("window_start"))
@@ -136,14 +142,14 @@ def measured(tally: Any, *, window_us: int) -> Any:
         "window_start": pa.array(begun),
         "window_end": pa.array(begun + window_us),
         "subject": subjects.column("subject"),
-        "delivered": pa.array(delivered),
+        "delivered": pa.array(timed + np.add.reduceat(np.where(what == UNTIMED, count, 0), starts)),
         "expired_unseen": pa.array(np.add.reduceat(np.where(what == EXPIRED, count, 0), starts)),
         "deadlines_missed": pa.array(np.add.reduceat(np.where(what == MISSED, count, 0), starts)),
     }
     for name, percent in _PERCENTS.items():
-        rank = -(-delivered * percent // 100)
+        rank = -(-timed * percent // 100)
         place = np.searchsorted(running, before + rank)  # the first row with as many up to it
-        columns[name] = pa.array(_LONGEST[what[place].clip(0)], mask=delivered == 0)
+        columns[name] = pa.array(_LONGEST[what[place].clip(0)], mask=timed == 0)
     return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 

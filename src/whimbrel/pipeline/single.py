@@ -14,8 +14,9 @@ from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.match.matcher import Interest, Matcher
-from whimbrel.model.facts import Fact, InterestChanged, Outcome, SessionChange, SessionChanged
+from whimbrel.model.facts import Fact, InterestChanged, Outcome, Receipt, SessionChange, SessionChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange
 
@@ -49,6 +50,7 @@ class Delivery:
     body_hash: bytes | None
     decided_at: int = field(compare=True)
     lapses_at: int | None = field(compare=True)
+    via: str | None = None
 
 
 class _Node:
@@ -97,6 +99,8 @@ class SingleProcess:
             for session, identity in [key for key in node.interests if key[0] == fact.session]:
                 node.matcher.remove(_id(session, identity))
                 del node.interests[(session, identity)]
+        elif isinstance(fact, Receipt) and fact.via == RETAINED and fact.published_at is not None:
+            self.deliveries.append(_retained(fact))
         self._note(node, node.folding.apply(fact, wanted)[0])
 
     @staticmethod
@@ -128,7 +132,7 @@ class SingleProcess:
         yield from ((session, tuple(identities)) for session, identities in found.items())
 
     def _note(self, node: _Node, settled: list[Settle]) -> None:
-        for session, device, seq, subscriptions, outcome, decided_at, lapses_at in settled:
+        for session, device, seq, subscriptions, outcome, decided_at, lapses_at, via in settled:
             what = node.published[seq]
             body_hash = hashlib.sha256(what.body).digest() if outcome is Outcome.DELIVERED else None
             self.deliveries.append(
@@ -145,8 +149,29 @@ class SingleProcess:
                     body_hash,
                     decided_at,
                     lapses_at,
+                    via,
                 )
             )
+
+
+def _retained(fact: Receipt) -> Delivery:
+    """Return the row of a retained notification, which its receipt says all of."""
+    assert fact.published_at is not None
+    return Delivery(
+        fact.node,
+        fact.notification.seq,
+        fact.published_at,
+        fact.subject,
+        None,
+        fact.session,
+        fact.device,
+        frozenset((each.subject_filter, each.name) for each in fact.subscriptions),
+        fact.outcome,
+        fact.body_hash if fact.outcome is Outcome.DELIVERED else None,
+        fact.handed_at,
+        None,
+        RETAINED,
+    )
 
 
 def _id(session: str, identity: Identity) -> str:
