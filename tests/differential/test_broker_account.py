@@ -1,0 +1,64 @@
+"""The account against the wire: what the log says was delivered, somebody heard."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from broker_rig import NODE, Rig
+from broker_traffic import Traffic
+from session_traffic import SessionTraffic
+
+from whimbrel.hold.private import is_private
+from whimbrel.log.reader import read
+from whimbrel.model.facts import Outcome
+from whimbrel.mqtt.packets import Publish
+from whimbrel.pipeline.single import Delivery, SingleProcess
+
+SEEDS, STEPS = [range(start, start + 20) for start in (0, 20, 40)], 200
+
+
+def _account(rig: Rig) -> list[Delivery]:
+    """Return what one process makes of the log."""
+    rig.close()
+    return SingleProcess(assume_receipts=False).run(read(rig.folder, NODE)).deliveries
+
+
+def _check(traffic: Traffic) -> list[Delivery]:
+    """Let things happen, nothing of which waits for the disk for long; return the account of them."""
+    for _ in range(STEPS):
+        traffic.step()
+        traffic.settle()
+    heard = {
+        (voice.name, hashlib.sha256(packet.payload).digest())
+        for voice in traffic.voices
+        for packet in voice.heard
+        if isinstance(packet, Publish)
+    }
+    account = _account(traffic.rig)
+    for row in account:
+        if row.outcome is Outcome.DELIVERED:
+            assert (row.device, row.body_hash) in heard, row
+    return account
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_delivered_is_only_what_a_client_was_sent(seeds: range, tmp_path: Path) -> None:
+    """At no QoS: whatever a packet limit, an expiry or a closing connection kept back was not delivered."""
+    rows = [row for seed in seeds for row in _check(Traffic(Rig(tmp_path / str(seed)), seed))]
+    assert {row.via for row in rows if row.outcome is Outcome.DELIVERED} == {None, "live", "held", "retained"}
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_what_one_device_took_it_was_sent(seeds: range, tmp_path: Path) -> None:
+    """In a named session *taken elsewhere* clears a copy for good, so somebody must have it."""
+    taken = 0
+    for seed in seeds:
+        account = _check(SessionTraffic(Rig(tmp_path / str(seed)), seed))
+        of_named = [row for row in account if not is_private(row.session)]
+        had = {(row.session, row.seq) for row in of_named if row.outcome is Outcome.DELIVERED}
+        gone = {(row.session, row.seq) for row in of_named if row.outcome is Outcome.TAKEN_ELSEWHERE}
+        assert gone <= had
+        taken += len(gone)
+    assert taken > 20
