@@ -81,11 +81,14 @@ def test_a_batch_appears_whole_and_once(tmp_path: Path) -> None:
 
 
 def test_a_batch_without_rows_changes_nothing(tmp_path: Path) -> None:
-    """A stream that has nothing to say makes no files."""
+    """A stream that has nothing to say makes no files, but the one that shows readers the columns of an empty table."""
     output = Output(tmp_path, "matches")
-    output.add(1, matched(1, 0))
-    output.replace(2, {})
+    output.replace(1, {})
     assert (output.last_batch(), output.version(), list(tmp_path.iterdir())) == (-1, None, [])
+    output.add(2, matched(2, 0))
+    output.add(3, matched(3, 0))
+    assert (output.last_batch(), len(output.files())) == (2, 1)
+    assert pq.read_table(tmp_path / "matches").schema.names == TABLES["matches"].schema.names
 
 
 def test_who_comes_back_finds_the_table_as_it_was(tmp_path: Path) -> None:
@@ -541,7 +544,7 @@ def test_rows_are_those_of_a_list(tmp_path_factory: pytest.TempPathFactory, step
             rows = matched(batch, 2 if name == "add" else 0)
             output.add(batch, rows)
             model += rows_of(rows)
-            last = batch if name == "add" else last
+            last = batch if name == "add" or last < 0 else last
         elif name == "again":
             output.add(last, matched(99))
         elif name == "compact":

@@ -118,8 +118,8 @@ class Output:
         return sorted(file for file in found if file is not None)
 
     def add(self, batch: int, rows: Any) -> None:  # a pyarrow.Table
-        """Add the rows of a batch; none, and the table stays as it is."""
-        if rows.num_rows and not self.has(batch):
+        """Add the rows of a batch; none, and the table stays as it is, or appears empty with its columns."""
+        if (rows.num_rows or not self.link.exists()) and not self.has(batch):
             self._appear(batch, {("rows", batch): rows}, self.files())
 
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
