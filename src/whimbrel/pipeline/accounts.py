@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from whimbrel.hold.private import is_shared
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.facts import Outcome, PresenceChange, SessionChange
 
 __all__ = [
@@ -183,10 +184,11 @@ class Entries:
         self._add_held(held, members)
 
     def _add_rows(self, deliveries: ArrowTable) -> None:
-        """Take in what has ended."""
-        columns = ("notification_node", "notification_seq", "session", "device", "outcome")
-        for node, seq, session, device, outcome in _rows(deliveries, *columns):
-            self._add((node, seq, session), device, outcome)
+        """Take in what has ended; retained copies are nothing that matched when it was published."""
+        columns = ("notification_node", "notification_seq", "session", "device", "outcome", "via")
+        for node, seq, session, device, outcome, via in _rows(deliveries, *columns):
+            if via != RETAINED:
+                self._add((node, seq, session), device, outcome)
         for (node, seq, session), found in self.devices.items():
             if None in found and len(found) > 1:
                 named = ", ".join(sorted(device for device in found if device is not None))
