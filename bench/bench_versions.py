@@ -1,0 +1,148 @@
+"""What a change costs the broker: its core time per message, this checkout beside another revision, in one run.
+
+    BEFORE=v0.3 python bench/run.py versions      # any revision that git knows; HEAD if none is named
+
+Both are run from their own sources with the same Python and the same load, one after the other in every repetition, so
+that a busy moment of the machine hits both. Core time is the broker's own, all its threads.
+Rule: the median of all repetitions counts, and it is told as after divided by before: above one, the change costs.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import Check, Grid, Report
+from whimbrel.broker.load import Generator, Load, Served, serve
+
+__all__ = ["run"]
+
+_ROOT = Path(__file__).parents[1]
+_BEFORE, _AFTER = "before", "after"
+_RULES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scenario:
+    """Who publishes to whom, and how often in one repetition."""
+
+    name: str
+    count: int
+    qos: int = 0
+    publishers: int = 1
+    subscribers: int = 1
+
+    def load(self, port: int, part: float) -> Load:
+        """Return what is sent to the broker on *port*."""
+        count = max(self.publishers, int(self.count * part))
+        return Load(port=port, count=count, qos=self.qos, publishers=self.publishers, subscribers=self.subscribers)
+
+
+_SCENARIOS = (
+    _Scenario(name="1 → 1, QoS 0", count=100_000),
+    _Scenario(name="1 → 1, QoS 1", count=40_000, qos=1),
+    _Scenario(name="100 → 1, QoS 0", count=40_000, publishers=100),
+    _Scenario(name="1 → 100, QoS 0", count=5_000, subscribers=100),
+    _Scenario(name="1 → 100, QoS 1", count=1_000, qos=1, subscribers=100),
+)
+
+
+def run(*, quick: bool) -> Report:
+    """Measure both; *quick* holds this checkout against itself, and only proves that nothing is lost."""
+    repetitions, part = (1, 0.01) if quick else (9, 1.0)
+    report = Report("versions", packages=("whimbrel", "uvloop"))
+    revision = os.environ.get("BEFORE", "HEAD")
+    with ExitStack() as stack, Generator() as generator:
+        before = _ROOT if quick else stack.enter_context(_checkout(revision))
+        took: dict[tuple[str, str], list[float]] = {}
+        lost = 0
+        for repetition in range(repetitions):
+            # Who comes first takes turns too.
+            sides = [(_BEFORE, before, ""), (_AFTER, _ROOT, ""), (_WITH_RULES, _ROOT, _rules())]
+            for side, root, rights in sides if repetition % 2 == 0 else reversed(sides):
+                with _served(root, rights) as served:
+                    for scenario in _SCENARIOS:
+                        found = generator.throughput(scenario.load(served.port, part), pid=served.pid)
+                        lost += found.lost
+                        took.setdefault((scenario.name, side), []).append(found.cpu_us or 0.0)
+    report.checks.append(Check("everything that was sent arrived", lost == 0))
+    report.grids.append(_grid(took))
+    report.notes += [
+        f"Before is {revision}; after is this checkout. Microseconds of the broker's core time for each delivery.",
+        f"Median of {repetitions} interleaved repetitions, each with brokers of its own; in brackets the extremes.",
+        f"With rules: after, with a rights file of {_RULES} rules, of which the last allows what is published.",
+    ]
+    return report
+
+
+_WITH_RULES = "with rules"
+
+
+def _grid(took: dict[tuple[str, str], list[float]]) -> Grid:
+    rows = []
+    for scenario in _SCENARIOS:
+        medians = {side: statistics.median(took[scenario.name, side]) for side in (_BEFORE, _AFTER, _WITH_RULES)}
+        told = [
+            f"{medians[side]:.2f} ({min(took[scenario.name, side]):.2f}–{max(took[scenario.name, side]):.2f})"
+            for side in (_BEFORE, _AFTER, _WITH_RULES)
+        ]
+        ratios = [medians[side] / medians[_BEFORE] if medians[_BEFORE] else 0.0 for side in (_AFTER, _WITH_RULES)]
+        rows.append((scenario.name, *told, *(f"{ratio:.3f}" for ratio in ratios)))
+    columns = ("", "before", "after", "with rules", "after / before", "with rules / before")
+    return Grid("Core time per delivery, µs", columns, tuple(rows))
+
+
+@contextmanager
+def _checkout(revision: str) -> Iterator[Path]:
+    """Yield a checkout of *revision* that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="whimbrel-before-") as folder:
+        path = Path(folder) / "tree"
+        _git("worktree", "add", "--detach", str(path), revision)
+        try:
+            yield path
+        finally:
+            _git("worktree", "remove", "--force", str(path))
+
+
+def _git(*words: str) -> None:
+    subprocess.run(["git", *words], cwd=_ROOT, check=True, capture_output=True)  # noqa: S603, S607 # fixed words
+
+
+@contextmanager
+def _served(root: Path, rights: str) -> Iterator[Served]:
+    """Run a broker from the sources in *root*."""
+    was = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(root / "src")
+    try:
+        with tempfile.TemporaryDirectory(prefix="whimbrel-versions-") as folder:
+            config = Path(folder) / "broker.toml"
+            config.write_text(_settings(Path(folder), rights), encoding="utf-8")
+            with serve(Path(folder), "--config", str(config)) as served:
+                yield served
+    finally:
+        if was is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = was
+
+
+def _settings(folder: Path, rights: str) -> str:
+    if not rights:
+        return ""
+    (folder / "rights.toml").write_text(rights, encoding="utf-8")
+    return f'[access]\nrights = "{folder / "rights.toml"}"\n'
+
+
+def _rules() -> str:
+    """Return a rights file that is about everybody else, and allows at its end."""
+    others = "".join(
+        f'[[rule]]\nuser = "user{number}"\ntopics = ["home/{number}/#"]\nallow = ["publish", "subscribe"]\n\n'
+        for number in range(_RULES - 1)
+    )
+    return f'default = "deny"\n\n{others}[[rule]]\ntopics = ["#"]\nallow = ["publish", "subscribe"]\n'
