@@ -88,7 +88,7 @@ def outcomes(out: Path) -> Counter[tuple[Any, ...]]:
 
 def test_a_log_that_began_before_the_newest_columns_is_read_as_ever(spark: SparkSession, tmp_path: Path) -> None:
     """Older parts, newer ones and the tail of the segments: as batch and as stream what the facts themselves give."""
-    facts = random_log(Random(5), NODE, facts=FACTS, has_receipts=True)
+    facts = random_log(Random(7), NODE, facts=FACTS, has_receipts=True)
     facts[:HALF] = map(without_the_newest, facts[:HALF])
     log = tmp_path / "log"
     write(log, facts[:HALF])

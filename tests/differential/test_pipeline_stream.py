@@ -215,7 +215,7 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
     monkeypatch.setattr(slices, "SMALL_BYTES", NODES * 3_000)
     for owner, name in ((Output, "_appear"), (Output, "_lead_to"), (Standing, "commit"), (Windows, "commit")):
         monkeypatch.setattr(owner, name, _killing(getattr(owner, name), random))
-    kills = 0
+    kills = batches = 0
     middles = {node: facts[len(facts) // 2].seq for node, facts in case.facts.items()}
     ends = {node: facts[-1].seq for node, facts in case.facts.items()}
     for last in (middles, ends):
@@ -223,8 +223,8 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
             stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
             try:
                 stream.take(last)
-                assert stream.last is not None
-                batches = stream.last.batch + 1
+                if stream.last is not None:  # else all was there already: it was killed after its last step
+                    batches = stream.last.batch + 1
                 break
             except _KilledError:
                 kills += 1

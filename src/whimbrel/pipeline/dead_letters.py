@@ -39,7 +39,7 @@ from whimbrel.model.subscription import (
 )
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
 
-__all__ = ["Judge", "split"]
+__all__ = ["Judge", "is_dated", "split"]
 
 _CONTENT_CHARACTERS = 4_096
 _SCHEMES = [scheme.value for scheme in Scheme]
@@ -114,9 +114,14 @@ def _unless(is_fine: Column, name: str, allowed: str) -> _Rule:
     return _Rule(~F.coalesce(is_fine, F.lit(True)), reason)
 
 
-def _dated(name: str) -> _Rule:
+def is_dated(name: str) -> Column:
+    """Return whether a column has a time that every calendar knows; null if it has none."""
     first, last = (F.timestamp_micros(F.lit(moment)) for moment in (FIRST_TIME, LAST_TIME))
-    return _unless(F.col(name).between(first, last), name, "a time in the years 1 to 9999")
+    return F.col(name).between(first, last)
+
+
+def _dated(name: str) -> _Rule:
+    return _unless(is_dated(name), name, "a time in the years 1 to 9999")
 
 
 def _one_of(name: str, words: Sequence[str]) -> _Rule:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.dead_letters import split
+from whimbrel.pipeline.dead_letters import is_dated, split
 from whimbrel.pipeline.deliveries import LogTables, deliveries
 from whimbrel.pipeline.latency import latency
 from whimbrel.pipeline.link_quality import link_quality
@@ -114,9 +114,12 @@ class _Log:
 
     @property
     def numbers(self) -> DataFrame:
-        """Numbers and times of all publications: to say which are good, Spark must look at their attributes."""
+        """Numbers and times of all publications: to say which are good, Spark must look at their attributes.
+
+        A time that no calendar has is left out: it would end everything that is held.
+        """
         everything = read_table(self.spark, self._path, "publications", at=self._at)
-        return everything.select("node", "seq", "published_at").dropna()
+        return everything.select("node", "seq", "published_at").dropna().where(is_dated("published_at"))
 
 
 def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
