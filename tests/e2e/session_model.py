@@ -196,6 +196,8 @@ class Due:
     """For which it still counts; one that the device has left does not."""
     is_hasty: bool = False
     """QoS 0, and for the private session alone."""
+    has_receipt: bool = True
+    """False: it is its own."""
     is_loose: bool = False
     """The device has left all sessions that it was for: it is not sent, unless it was before."""
     loose_since: int = 0
@@ -503,6 +505,7 @@ class Judge:
                 expires_at=notification.expires_at,
                 sessions={session for session, _ in command.sessions},
                 is_hasty=command.qos == 0 and all(session.startswith(_PRIVATE) for session, _ in command.sessions),
+                has_receipt=not command.is_own_receipt,
             )
         )
 
@@ -527,12 +530,20 @@ class Judge:
                 due.is_expired = due.is_expired or fact.outcome is Outcome.EXPIRED
         if fact.outcome is Outcome.DELIVERED:
             self.confirmed.add((fact.device, number))
-            if connection.view is not None and number not in connection.view.acknowledged:
-                self._accuse(fact.device, f"the log has a receipt for {number}, which it did not acknowledge")
+            self._judge_delivered(fact, number, connection)
         elif fact.outcome is not Outcome.EXPIRED:
             self._accuse(fact.device, f"{number} was {fact.outcome.value}, for no reason")
         elif notification.expires_at is None or notification.expires_at > fact.handed_at:
             self._accuse(fact.device, f"{number} is said to have expired, and has not")
+
+    def _judge_delivered(self, fact: Receipt, number: int, connection: Connection) -> None:
+        """Ask whether a client acknowledged what it is said to have; whether QoS 0 was sent, ``_walk`` asks."""
+        view = connection.view
+        if view is None or number in view.acknowledged:
+            return
+        is_unasked = any(due.seq == fact.notification.seq and not due.qos for due in connection.due)
+        if not is_unasked:
+            self._accuse(fact.device, f"the log has a receipt for {number}, which it did not acknowledge")
 
     def _tell(self, command: Tell | TellAll, fact: Fact) -> None:
         """Note what the hold says that a device is told."""
@@ -715,11 +726,14 @@ class Judge:
     def _compare_flights(self, view: View, connection: Connection) -> None:
         """Whatever the device has acknowledged is settled, and nothing else."""
         acknowledged = view.acknowledged.copy()
+        heard = {each.number for each in view.heard}
         wanted: set[int] = set()
         for due in connection.due:
             if due.qos and acknowledged[due.number] > 0:
                 acknowledged[due.number] -= 1
-            elif due.qos and due.sessions and not due.is_expired:
+            elif not due.qos and (due.number in heard or not due.has_receipt):
+                continue  # it was sent, and that is all
+            elif due.sessions and not due.is_expired:
                 wanted.add(due.number)
         flights = {self._notifications[seq] for _, device, seq in self.hold.flights if device == view.device}
         found = {number_of(each.body) for each in flights}
