@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from whimbrel.errors import FilterError, InvalidValueError
+from whimbrel.language.filters import parse_without_shapes
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model.attributes import checked
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme, fingerprint
@@ -119,6 +120,32 @@ def test_a_filter_that_fits_alone_fits_with_a_subject() -> None:
     matcher = Matcher.load([("x", Interest(filter_text=text, subject_filter="s/+"))])
     assert _ids(matcher, _notification("s/1", a=1)) == {"x"}
     assert _ids(matcher, _notification("t/1", a=1)) == set()
+
+
+NO_FILTERS = {
+    "a parenthesis closed and another opened": "a == 1) || (b == 2",
+    "only closed": "a == 1)",
+    "only opened": "(a == 1",
+    "an operand short": "a == 1 &&",
+    "a string that eats the parenthesis": "a == 'x",
+    "a name that escapes the parenthesis": "a == b\\",
+    "nothing": "",
+    "constant alone": "1 == 1",
+    "a value": "a",
+}
+
+
+@pytest.mark.parametrize("subject", [None, "s/1", "s/+", "a/b/c/d/e/f/g/h/i/+"])
+@pytest.mark.parametrize("text", NO_FILTERS.values(), ids=NO_FILTERS)
+def test_what_is_no_filter_alone_is_none_with_a_subject(subject: str | None, text: str) -> None:
+    """A text must not reach out of its place into the subject's, which others may not be allowed to read."""
+    with pytest.raises(FilterError) as alone:
+        parse_without_shapes(text)
+    interest = Interest(filter_text=text, subject_filter=subject)
+    for how in (lambda: Matcher.load([("x", interest)]), lambda: Matcher().add("x", interest)):
+        with pytest.raises(FilterError) as caught:
+            how()
+        assert caught.value.args == alone.value.args  # the text as it was given, and the place in it
 
 
 def test_keys_have_the_last_word() -> None:

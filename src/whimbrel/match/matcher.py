@@ -21,12 +21,13 @@ import numpy as np
 
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import parse
+from whimbrel.language.filters import parse, recognise
 from whimbrel.language.needs import names
+from whimbrel.language.printer import print_filter
 from whimbrel.match.content import Beside, ContentIndex, Pack, Run
 from whimbrel.match.keys import KeyTable, may_deliver
 from whimbrel.match.segments import pack_parts
-from whimbrel.match.subjects import is_exact, subject_attributes, subject_text
+from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
 from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
@@ -192,13 +193,13 @@ class Matcher:
 
     def _with_levels(self, handle: int, subject: str, text: str) -> str:
         """Return subject and content as one filter; where that is not exact, the subject is looked at again."""
-        joined = f"{subject_text(subject)} && ({text})"
+        joined = print_filter(with_subject(subject, parse(text)))
         if not is_exact(subject):
             self._looked_at_again[handle] = subject
         try:
-            parse(joined)
-        except FilterError:
-            parse(text)  # not the two together (too long, too deep): then it is the filter that is wrong
+            if recognise(joined) is None:  # a shape that is known is neither too long nor too deep
+                parse(joined)
+        except FilterError:  # each is a filter, but the two together are too long or too deep
             self._looked_at_again[handle] = subject
             return text
         self._with_subject.add(handle)
