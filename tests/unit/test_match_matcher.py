@@ -166,6 +166,14 @@ def test_keys_have_the_last_word() -> None:
     assert _ids(matcher, _notification(None, a=1)) == {"keyed", "plain"}
 
 
+@pytest.mark.parametrize("other", [{"subjects": ["s"]}, {"keys": []}, {"deliver_insecure": [True] * 3}])
+def test_what_belongs_to_a_batch_is_as_long_as_it(other: dict[str, Any]) -> None:
+    """Rows are numbers of a batch; one too few would give them to another notification."""
+    matcher = Matcher.load([("x", Interest(filter_text="a == 1", subject_filter="s/+"))])
+    with pytest.raises(InvalidValueError, match="one for each notification"):
+        matcher.match_batch(other.pop("subjects", None), [{"a": 1}, {"a": 2}], **other)
+
+
 def test_a_handle_in_use_has_an_id() -> None:
     """Answers in flight must not name a stranger."""
     matcher = Matcher()
