@@ -65,6 +65,8 @@ ATTRIBUTES: tuple[object, ...] = (
     [("a", _entry(type=3, real=1.0)), ("b", _entry(type=4))],
     [("a", _entry())],
     [("a", None)],
+    [("a", _entry(type=1, int=1)), ("b", _entry(type=1, int=1)), ("a", _entry(type=1, int=1))],
+    [("a", _entry(type=1, int=1)), ("a", _entry(type=1, int=2))],
 )
 DIGESTS = (bytes(20), bytes(32), bytes(19), b"", None)
 KEYS: tuple[object, ...] = (

@@ -123,22 +123,6 @@ def test_removal_during_a_repacking_is_not_lost() -> None:
     assert sorted(index.match({"a": 1})) == [1, 4]
 
 
-def test_a_damaged_batch_cannot_hurt() -> None:
-    """Parquet may come from anywhere: a name many times, a type that is none, a value that is null."""
-    index = ContentIndex.load([(1, "a == 1"), (2, "require(a)"), (3, "b == 'x'")])
-    one = {"type": 1, "int": 1, "real": None, "text": None, "opaque": None}
-    rows = [
-        [("a", one)] * 1_000,
-        [("a", {**one, "type": 99}), ("b", {**one, "type": 0})],
-        [("a", None), ("b", {**one, "type": 4, "text": None})],
-        [("b", {**one, "type": 4, "text": "x"})],
-    ]
-    found, handles = index.match_arrow(pa.array(rows, ATTRIBUTES_TYPE))
-    pairs = set(zip(found.tolist(), handles.tolist(), strict=True))
-    assert {pair for pair in pairs if pair[0] in {0, 3}} == {(0, 1), (0, 2), (3, 3)}
-    assert 1 not in found.tolist()
-
-
 @pytest.mark.parametrize("cut", [0, 10, 40, -1])
 def test_a_damaged_file_is_refused(tmp_path: Path, cut: int) -> None:
     """Half an index must not answer."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from whimbrel.errors import FilterError, InvalidValueError
+from whimbrel.language.filters import parse_without_shapes
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model.attributes import checked
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme, fingerprint
@@ -121,6 +122,32 @@ def test_a_filter_that_fits_alone_fits_with_a_subject() -> None:
     assert _ids(matcher, _notification("t/1", a=1)) == set()
 
 
+NO_FILTERS = {
+    "a parenthesis closed and another opened": "a == 1) || (b == 2",
+    "only closed": "a == 1)",
+    "only opened": "(a == 1",
+    "an operand short": "a == 1 &&",
+    "a string that eats the parenthesis": "a == 'x",
+    "a name that escapes the parenthesis": "a == b\\",
+    "nothing": "",
+    "constant alone": "1 == 1",
+    "a value": "a",
+}
+
+
+@pytest.mark.parametrize("subject", [None, "s/1", "s/+", "a/b/c/d/e/f/g/h/i/+"])
+@pytest.mark.parametrize("text", NO_FILTERS.values(), ids=NO_FILTERS)
+def test_what_is_no_filter_alone_is_none_with_a_subject(subject: str | None, text: str) -> None:
+    """A text must not reach out of its place into the subject's, which others may not be allowed to read."""
+    with pytest.raises(FilterError) as alone:
+        parse_without_shapes(text)
+    interest = Interest(filter_text=text, subject_filter=subject)
+    for how in (lambda: Matcher.load([("x", interest)]), lambda: Matcher().add("x", interest)):
+        with pytest.raises(FilterError) as caught:
+            how()
+        assert caught.value.args == alone.value.args  # the text as it was given, and the place in it
+
+
 def test_keys_have_the_last_word() -> None:
     """A notification for holders of a key reaches only them, unless both sides allow otherwise."""
     private = fingerprint(b"secret")
@@ -137,6 +164,14 @@ def test_keys_have_the_last_word() -> None:
     )
     assert _ids(matcher, secret) == {"keyed"}
     assert _ids(matcher, _notification(None, a=1)) == {"keyed", "plain"}
+
+
+@pytest.mark.parametrize("other", [{"subjects": ["s"]}, {"keys": []}, {"deliver_insecure": [True] * 3}])
+def test_what_belongs_to_a_batch_is_as_long_as_it(other: dict[str, Any]) -> None:
+    """Rows are numbers of a batch; one too few would give them to another notification."""
+    matcher = Matcher.load([("x", Interest(filter_text="a == 1", subject_filter="s/+"))])
+    with pytest.raises(InvalidValueError, match="one for each notification"):
+        matcher.match_batch(other.pop("subjects", None), [{"a": 1}, {"a": 2}], **other)
 
 
 def test_a_handle_in_use_has_an_id() -> None:

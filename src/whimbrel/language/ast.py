@@ -7,6 +7,7 @@ Rule: ``&&``, ``||`` and ``^^`` hold any number of operands (two or more); arith
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -36,6 +37,7 @@ __all__ = [
     "Value",
     "Xor",
     "children",
+    "walk",
 ]
 
 
@@ -255,3 +257,12 @@ def children(node: Node) -> tuple[Node, ...]:
             return (name,)
         case _:
             return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield *node* and every term below it."""
+    pending = [node]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending.extend(children(found))

@@ -21,8 +21,12 @@ _shapes = ShapeCache()
 
 def parse(text: str) -> Predicate:
     """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
-    tree = _shapes.build(text)
-    return parse_without_shapes(text) if tree is None else tree
+    known = _shapes.build(text)
+    if known is not None:
+        return known
+    parser, tree = _parsed(text)
+    _shapes.learn(parser, tree)
+    return tree
 
 
 def recognise(text: str) -> tuple[Template, list[str]] | None:
@@ -34,7 +38,11 @@ def recognise(text: str) -> tuple[Template, list[str]] | None:
 
 
 def parse_without_shapes(text: str) -> Predicate:
-    """Do what ``parse`` does the plain way: parse, check; then let the shape be learnt."""
+    """Do what ``parse`` does the plain way: neither ask the cache of shapes nor add to it."""
+    return _parsed(text)[1]
+
+
+def _parsed(text: str) -> tuple[Parser, Predicate]:
     parser = Parser(text)
     try:
         tree = parser.parse()
@@ -43,8 +51,7 @@ def parse_without_shapes(text: str) -> Predicate:
         raise parser.error(ErrorCode.NESTING, "nested too deeply for the stack it was read on", 0) from None
     except StaticError as error:
         raise parser.error(error.code, error.reason, *parser.spans[id(error.node)]) from None
-    _shapes.learn(parser, tree)
-    return tree
+    return parser, tree
 
 
 class Filter:

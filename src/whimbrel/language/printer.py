@@ -48,6 +48,7 @@ _BINARY: Mapping[BinaryOp, int] = {
 _LOGICAL: Mapping[type, tuple[str, int]] = {And: (" && ", _AND), Or: (" || ", _OR), Xor: (" ^^ ", _XOR)}
 _NAME_START = re.compile(r"[A-Za-z_]")
 _NAME_REST = re.compile(r"[A-Za-z0-9_\-.:/$#@]")
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-.:/$#@]*")
 
 
 def print_filter(node: Node) -> str:
@@ -64,6 +65,16 @@ def _print(node: Node, power: int) -> str:
 def _term(node: Node) -> tuple[str, int]:
     """Return the text of *node* without parentheses, and how tightly it binds."""
     match node:
+        # the most common first: a million filters are printed when they are loaded
+        case Name(name):
+            return print_name(name), _TERM
+        case Literal(value):
+            if isinstance(value, str):
+                return print_string(value), _TERM
+            number = _print_number(value)
+            return number, _UNARY if number.startswith("-") else _TERM
+        case Compare(op, left, right):
+            return f"{_print(left, _SUM)} {op} {_print(right, _SUM)}", _COMPARE
         case And(operands) | Or(operands) | Xor(operands):
             joint, own = _LOGICAL[type(node)]
             return joint.join(_print(operand, own + 1) for operand in operands), own
@@ -71,8 +82,6 @@ def _term(node: Node) -> tuple[str, int]:
             return f"!{_print(operand, _NOT)}", _NOT
         case Not(operand):
             return f"!({_print(operand, 0)})", _NOT
-        case Compare(op, left, right):
-            return f"{_print(left, _SUM)} {op} {_print(right, _SUM)}", _COMPARE
         case Binary(op, left, right):
             own = _BINARY[op]
             return f"{_print(left, own)} {op} {_print(right, own + 1)}", own
@@ -82,13 +91,6 @@ def _term(node: Node) -> tuple[str, int]:
             return f"-({_print_number(value)})", _UNARY  # -5 would read back as the literal
         case Unary(op, operand):
             return f"{op}{_print(operand, _UNARY)}", _UNARY
-        case Literal(value):
-            if isinstance(value, str):
-                return print_string(value), _TERM
-            number = _print_number(value)
-            return number, _UNARY if number.startswith("-") else _TERM
-        case Name(name):
-            return print_name(name), _TERM
         case _:
             return _call(node), _TERM
 
@@ -131,5 +133,7 @@ def print_name(name: str) -> str:
     """Return *name* as the language spells it, escaped where it must be."""
     if name in {"true", "false"}:
         return "\\" + name
+    if _PLAIN_NAME.fullmatch(name):
+        return name
     first = name[0] if _NAME_START.match(name) else "\\" + name[0]
     return first + "".join(c if _NAME_REST.match(c) else "\\" + c for c in name[1:])

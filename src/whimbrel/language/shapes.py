@@ -6,13 +6,16 @@ builder is made, and every later text of that shape is only cut into tokens and 
 
 Rule: a shape is kept only if nothing in it depends on the constants: no constant subterm (folding could make the
 filter trivial) and no pattern to compile. Ranges of literals are checked each time.
+Rule: two texts of one shape differ only in names and constants. A function's name is part of the shape, wherever it
+stands: it may also name an attribute.
 Rule: whatever the fast way cannot do, it declines; the parser then decides and words the error. Both give the same
 tree (a property test). All caches are bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 from whimbrel.language.ast import (
@@ -35,6 +38,7 @@ from whimbrel.language.ast import (
     Value,
     Xor,
     children,
+    walk,
 )
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import Parser
@@ -82,7 +86,7 @@ class Template:
     def __init__(self, parser: Parser, tree: Predicate) -> None:
         self.tree = tree
         self._kinds = parser.kinds
-        self._spans = {id(node): parser.spans[id(node)] for node in _walk(tree)}
+        self._spans = {id(node): parser.spans[id(node)] for node in walk(tree)}
         self.build = _Translator(self).predicate(tree)
         """Tokens to the tree of another text of this shape."""
 
@@ -105,12 +109,6 @@ class Template:
         return tuple(at for at in range(start, end) if self._kinds[at] == Kind.STRING)
 
 
-def _walk(node: Node) -> Iterator[Node]:
-    yield node
-    for child in children(node):
-        yield from _walk(child)
-
-
 class ShapeCache:
     """Templates by shape."""
 
@@ -127,7 +125,7 @@ class ShapeCache:
         template, tokens = known
         try:
             return template.build(tokens)
-        except TokenError:
+        except (TokenError, RecursionError):  # the caller may stand deep in a stack
             return None
 
     def recognise(self, text: str) -> tuple[Template, list[str]] | None:
@@ -143,6 +141,10 @@ class ShapeCache:
 
     def learn(self, parser: Parser, tree: Predicate) -> None:
         """Remember the shape of the text that *parser* turned into *tree*, if it comes again and can be kept."""
+        with suppress(RecursionError):  # as above; then it is learnt another time
+            self._learn(parser, tree)
+
+    def _learn(self, parser: Parser, tree: Predicate) -> None:
         if len(parser.text) > _MAX_TEXT or len(self._templates) >= _MAX_SHAPES:
             return
         shape = tuple(map(_kinds.__getitem__, parser.tokens))

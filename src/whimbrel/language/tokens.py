@@ -38,13 +38,16 @@ OPERATORS = frozenset("( ) , || ^^ && ! == != < <= > >= + - * / % << >> >>> | ^ 
 
 
 class Kind:
-    """What a token is; an operator or a function's name is its own kind."""
+    """What a token is; an operator is its own kind, and a function's name is in a shape.
 
-    NAME = "name"
-    STRING = "string"
-    INTEGER = "integer"
-    LONG = "long"
-    REAL = "real"
+    Each has a space in it, as no operator and no name has: an attribute may be called ``string`` or ``integer``.
+    """
+
+    NAME = "a name"
+    STRING = "a string"
+    INTEGER = "an integer"
+    LONG = "a long integer"
+    REAL = "a real"
     LITERALS = frozenset((STRING, INTEGER, LONG, REAL))
 
 

@@ -108,8 +108,8 @@ def _attributes_values(column: Arrow) -> list[Attributes | None]:
         offsets = chunk.offsets.to_pylist()
         begin, length = offsets[0], offsets[-1] - offsets[0]
         names = chunk.keys.slice(begin, length).to_pylist()
-        items = chunk.items.slice(begin, length)
-        kinds, *fields = (items.field(index).to_pylist() for index in range(5))
+        items = chunk.items.slice(begin, length).flatten()  # an entry that is null has no fields, whatever lies there
+        kinds, *fields = (field.to_pylist() for field in items)
         for is_valid, first, last in zip(chunk.is_valid().to_pylist(), offsets, offsets[1:], strict=False):
             entries = range(first - begin, last - begin)
             values = {names[at]: _scalar(names[at], kinds[at], [field[at] for field in fields]) for at in entries}

@@ -26,7 +26,7 @@ from typing import Any, Self
 from numba import config, njit
 from numba.core import caching
 
-__all__ = ["DONE", "Compiled", "kernels_folder", "njit", "safe_folder"]
+__all__ = ["DONE", "Compiled", "kernels_folder", "njit", "read_only", "safe_folder"]
 
 DONE = "all-compiled"
 """The file that says that all kernels are there."""
@@ -101,6 +101,13 @@ def _is_our_own(folder: Path) -> bool:
     """Tell whether nobody else could have put something there."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def read_only(array: Any) -> Any:
+    """Return *array* as one that cannot be written: numba compiles a kernel again for every mixture of the two."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _install() -> None:

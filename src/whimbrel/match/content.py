@@ -253,8 +253,14 @@ class ContentIndex:
         return self._match_many(lambda encoder: encoder.rows(rows), rows, beside)
 
     def match_arrow(self, column: Any, *, beside: Beside | None = None) -> tuple[Any, Any]:
-        """Match the rows of an Arrow array of the log's attributes column; return row numbers and handles."""
-        return self._match_many(lambda encoder: encoder.arrow(column), _ArrowRows(column), beside)
+        """Match the rows of an Arrow array of the log's attributes column; return row numbers and handles.
+
+        A column or a row that is no attributes raises ``InvalidValueError``, and nothing is matched.
+        """
+        from whimbrel.match.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+
+        rows = AttributeColumn(column)
+        return self._match_many(lambda encoder: encoder.arrow(rows), rows, beside)
 
     def _match_many(
         self, encode: Callable[[Encoder], Events], rows: Sequence[Attributes], beside: Beside | None
@@ -345,18 +351,3 @@ class _Joined(Sequence[Attributes]):
     def __getitem__(self, row: Any) -> Any:
         number = int(self._beside.chosen[row])
         return self._rows[row] if number < 0 else {**self._rows[row], **self._beside.known[number]}
-
-
-class _ArrowRows(Sequence[Attributes]):
-    """Rows of an Arrow attributes column as Python attributes, made when somebody asks."""
-
-    def __init__(self, column: Any) -> None:
-        self._column = column
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, row: Any) -> Any:
-        from whimbrel.model.tables import attributes_from_column_value  # pyarrow is here already
-
-        return attributes_from_column_value(self._column[row].as_py())

@@ -96,7 +96,7 @@ def _anchors(text: str, tree: Predicate) -> list[object]:
 def _anchor_places(template: Template) -> list[tuple[int, int, str, bool]]:
     """Return where a shape's anchors stand among its tokens: the name, and the constant (or -1) with kind and sign."""
     found = []
-    for name, constant in map(_anchor_leaf, clauses(normal_form(template.tree))):
+    for name, constant in map(_anchor_leaf, clauses(normal_form(template.tree), is_shape=True)):
         at = template.place(name)
         if constant is None:
             found.append((at, -1, "", False))

@@ -7,7 +7,7 @@ per distinct string of a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from whimbrel.language.patterns import Searcher, searcher
 from whimbrel.match.bodies import Bodies, Names, read_objects
 from whimbrel.match.kernels import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
+
+if TYPE_CHECKING:
+    from whimbrel.match.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
 
 __all__ = ["Encoder", "joined"]
 
@@ -105,45 +108,39 @@ class Encoder:
             starts.append(len(items.column))
         return items.events(starts, self.decided)
 
-    def arrow(self, attributes: Any) -> Events:
-        """Encode an Arrow array of the log's attributes column."""
-        starts = np.asarray(attributes.offsets).astype(np.int64)
-        first, last = int(starts[0]), int(starts[-1])
-        keys = attributes.keys.slice(first, last - first).dictionary_encode()
-        kinds, integers, reals, texts, opaques = attributes.items.slice(first, last - first).flatten()
-        starts = starts - first
-        plain = np.array([self._base(name) for name in keys.dictionary.to_pylist()] or [-1], np.int32)
-        names = keys.indices.to_numpy(zero_copy_only=False)
-        text_start, text_end, data = _strings(texts)
+    def arrow(self, attributes: AttributeColumn) -> Events:
+        """Encode an Arrow column of attributes."""
+        plain = np.array([self._base(name) for name in attributes.distinct] or [-1], np.int32)
+        names = attributes.names
         base = {
             "column": plain[names] if names.size else np.zeros(0, np.int32),
-            "kind": _values(kinds, np.int8).astype(np.uint8),
-            "integer": _values(integers, np.int64),
-            "real": _values(reals, np.float64),
-            "text_start": text_start,
-            "text_end": text_end,
+            "kind": attributes.kinds,
+            "integer": attributes.integers,
+            "real": attributes.reals,
+            "text_start": attributes.text_starts,
+            "text_end": attributes.text_ends,
         }
+        starts, data = attributes.starts, attributes.text_bytes
         if self._is_simple:
             return Events(row_start=starts, text=data, given_start=_NONE_GIVEN, given=_NO_PATTERNS, **base)
-        return self._with_derived(starts, base, data, keys, names, texts, opaques)
+        return self._with_derived(base, attributes)
 
     def _base(self, name: str) -> int:
         return next((column for column, derivation in self.columns.get(name, []) if not derivation), -1)
 
-    def _with_derived(
-        self, starts: Any, base: dict[str, Any], data: Any, keys: Any, names: Any, texts: Any, opaques: Any
-    ) -> Events:
+    def _with_derived(self, base: dict[str, Any], attributes: AttributeColumn) -> Events:
         """Add the items of derived columns behind the plain ones, then bring all into the order of their rows."""
+        starts, data, names = attributes.starts, attributes.text_bytes, attributes.names
         extra = _Items()
         rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))
         extra_rows: list[int] = []
-        for code, name in enumerate(keys.dictionary.to_pylist()):
+        for code, name in enumerate(attributes.distinct):
             derived = [(column, d) for column, d in self.columns.get(name, []) if d]
             if not derived:
                 continue
             at = np.flatnonzero((names == code) & (base["kind"] >= _STRING))
             memo: dict[str | bytes, list[Scalar | None]] = {}
-            strings, blobs = texts.take(at).to_pylist(), opaques.take(at).to_pylist()
+            strings, blobs = attributes.texts.take(at).to_pylist(), attributes.opaques.take(at).to_pylist()
             for row, kind, string, blob in zip(rows[at], base["kind"][at], strings, blobs, strict=True):
                 value = string if kind == _STRING else blob
                 if value not in memo:
@@ -304,30 +301,3 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[Any, Any]:
     starts = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(each) for each in lists], out=starts[1:])
     return starts, np.array([number for each in lists for number in each], np.int32)
-
-
-def _values(column: Any, dtype: Any) -> Any:
-    """Return the values of a primitive Arrow array as they lie in memory; those under a null are never looked at."""
-    data = column.buffers()[1]
-    if data is None or len(column) == 0:
-        return np.zeros(len(column), dtype)
-    return np.frombuffer(data, dtype, count=len(column), offset=column.offset * np.dtype(dtype).itemsize)
-
-
-def _strings(column: Any) -> tuple[Any, Any, Any]:
-    """Return where each string begins and ends, and the buffer they lie in."""
-    _, offsets, data = column.buffers()
-    if len(column) == 0 or offsets is None:
-        none = np.zeros(len(column), np.int64)
-        return none, none, np.zeros(1, np.uint8)
-    wide = column.type in _large_types()
-    places = np.frombuffer(offsets, np.int64 if wide else np.int32)[column.offset : column.offset + len(column) + 1]
-    buffer = np.zeros(1, np.uint8) if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
-    places = places.astype(np.int64)
-    return places[:-1], places[1:], buffer
-
-
-def _large_types() -> tuple[Any, ...]:
-    import pyarrow as pa  # only whoever has an Arrow array comes here
-
-    return pa.large_string(), pa.large_binary()

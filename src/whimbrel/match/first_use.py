@@ -5,8 +5,10 @@ Rule: whoever serves others has it done before it begins; who comes later finds 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from whimbrel.match.bodies import Bodies
 from whimbrel.match.compiled import DONE, kernels_folder
@@ -30,10 +32,18 @@ def make_ready(say: Callable[[str], object]) -> None:
 
 def compile_all() -> None:
     """Use every kind of kernel once."""
+    import pyarrow as pa  # only whoever compiles pays for it
+
+    from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
+
     matcher = Matcher.load([("first", Interest(filter_text="a == 'x' && begins-with(b, 'y')"))])
     matcher.match_parts(None, {"a": "x"})
     matcher.content.match_rows([{"a": "x"}])
     matcher.content.match_rows(Bodies([b'{"a": "x"}']))
+    with tempfile.TemporaryDirectory(prefix="whimbrel-first-use-") as scratch:
+        matcher.save(Path(scratch) / "matcher")
+        Matcher.map(Path(scratch) / "matcher")
+    matcher.content.match_arrow(pa.array([attributes_to_column_value({"a": "x"})], ATTRIBUTES_TYPE))
     folder = kernels_folder()
     if folder is not None:
         with suppress(OSError):  # the next one does it again, from what is there

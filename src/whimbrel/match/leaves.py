@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import product
+from itertools import islice, product
 from typing import TypeAlias
 
 from whimbrel.language.ast import (
@@ -132,8 +132,11 @@ _NEVER: Formula = ("or", ())
 _ALWAYS: Formula = ("and", ())
 
 
-def clauses(normal: Predicate) -> list[Clause]:
-    """Return the clauses of a filter in *normal* form."""
+def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
+    """Return the clauses of a filter in *normal* form.
+
+    If it *is_shape*, the clauses are those of every filter of its shape: names that are equal in it may differ there.
+    """
     try:
         found = _split(_formula(normal))
         if sum(_size(part) for clause in found for part in (*clause.direct, *clause.rest)) <= MAX_LEAVES:
@@ -141,7 +144,7 @@ def clauses(normal: Predicate) -> list[Clause]:
     except _TooLargeError:
         pass
     # Too large to spread out: one clause per attribute of a cover, the rest decided by the closures.
-    return [Clause((Leaf(op=Op.MAYBE, name=name),), ()) for name in _cover(normal)]
+    return [Clause((Leaf(op=Op.MAYBE, name=name),), ()) for name in _cover(normal, is_shape=is_shape).values()]
 
 
 # -- the formula -----------------------------------------------------------------------------------------------------
@@ -325,15 +328,16 @@ def _size(formula: Formula) -> int:
     return 1 if isinstance(formula, Leaf) else sum(map(_size, formula[1]))
 
 
-def _cover(node: Predicate) -> set[Name]:
-    """Return names of which at least one is present whenever *node* is true."""
+def _cover(node: Predicate, *, is_shape: bool) -> dict[object, Name]:
+    """Return names of which at least one is present whenever *node* is true: each once, or once a place in a shape."""
+    found: Iterable[Name]
     match node:
         case Or(operands):
-            return set().union(*map(_cover, operands))
+            found = [name for operand in operands for name in _cover(operand, is_shape=is_shape).values()]
         case And(operands):
-            return min(map(_cover, operands), key=len)
+            return min((_cover(operand, is_shape=is_shape) for operand in operands), key=len)
         case Xor((first, *_)):
-            return set(_names(first))  # it must be defined, so one of its leaves must be
+            found = _names(first)  # it must be defined, so one of its leaves must be
         case _:
-            name = next(_names(node), None)
-            return set() if name is None else {name}
+            found = islice(_names(node), 1)
+    return {id(name) if is_shape else name: name for name in found}

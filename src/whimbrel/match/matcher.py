@@ -21,15 +21,18 @@ import numpy as np
 
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import parse
+from whimbrel.language.filters import parse, recognise
 from whimbrel.language.needs import names
+from whimbrel.language.printer import print_filter
 from whimbrel.match.content import Beside, ContentIndex, Pack, Run
 from whimbrel.match.keys import KeyTable, may_deliver
+from whimbrel.match.packed import DAMAGE, CorruptIndexError
 from whimbrel.match.segments import pack_parts
-from whimbrel.match.subjects import is_exact, subject_attributes, subject_text
+from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
 from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
+from whimbrel.model.bounds import whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
 
@@ -76,6 +79,8 @@ def _named(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
 def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
     """Return what ``_named`` took."""
     texts = Texts.of(arrays[f"{name}.bytes"], arrays[f"{name}.start"])
+    if len(texts) != arrays[f"{name}.handles"].size:
+        raise InvalidValueError(name, f"{len(texts)} texts", f"{arrays[f'{name}.handles'].size}, one each")
     return ((handle, texts[at]) for at, handle in enumerate(arrays[f"{name}.handles"].tolist()))
 
 
@@ -192,13 +197,13 @@ class Matcher:
 
     def _with_levels(self, handle: int, subject: str, text: str) -> str:
         """Return subject and content as one filter; where that is not exact, the subject is looked at again."""
-        joined = f"{subject_text(subject)} && ({text})"
+        joined = print_filter(with_subject(subject, parse(text)))
         if not is_exact(subject):
             self._looked_at_again[handle] = subject
         try:
-            parse(joined)
-        except FilterError:
-            parse(text)  # not the two together (too long, too deep): then it is the filter that is wrong
+            if recognise(joined) is None:  # a shape that is known is neither too long nor too deep
+                parse(joined)
+        except FilterError:  # each is a filter, but the two together are too long or too deep
             self._looked_at_again[handle] = subject
             return text
         self._with_subject.add(handle)
@@ -256,6 +261,9 @@ class Matcher:
         *attributes* is an Arrow array of the log's attributes column, or a sequence of Python attributes; *subjects* is
         as long, or None if there are none.
         """
+        for name, given in (("subjects", subjects), ("keys", keys), ("deliver_insecure", deliver_insecure)):
+            if given is not None and len(given) != len(attributes):
+                raise InvalidValueError(name, f"{len(given)} of them", f"{len(attributes)}, one for each notification")
         rows, handles = self._match_content(subjects, attributes)
         sources = 1
         if subjects is not None and self._subjects:
@@ -271,9 +279,9 @@ class Matcher:
             handles = np.concatenate([handles, np.tile(everyone, every_row.size)])
             sources += 1
         if self._interests or deliver_insecure is not None:
-            given = [NO_KEYS] * len(attributes) if keys is None else keys
+            all_keys = [NO_KEYS] * len(attributes) if keys is None else keys
             flags = np.ones(len(attributes), np.bool_) if deliver_insecure is None else deliver_insecure
-            stays = self._keys.may_deliver(rows, handles, notification_keys=given, deliver_insecure=flags)
+            stays = self._keys.may_deliver(rows, handles, notification_keys=all_keys, deliver_insecure=flags)
             rows, handles = rows[stays], handles[stays]
         if sources == 1:  # as the content index gave them
             return rows, handles
@@ -331,20 +339,31 @@ class Matcher:
     def map(cls, path: Path) -> tuple[Matcher, dict[str, Any]]:
         """Map what ``save`` wrote: a matcher that only matches, and the extra arrays; workers share one copy."""
         content, extra = ContentIndex.map_with(path)
-        own = {name: extra.pop(f"matcher.{name}") for name in _SAVED}
         matcher = cls()
         matcher._content = content
-        matcher._everything = dict.fromkeys(own["everything"].tolist())
-        matcher._with_subject = set(own["with_subject"].tolist())
-        matcher._looked_at_again = dict(_pairs("looked_at_again", own))
-        matcher._subjects = dict(_pairs("subjects", own))
-        for handle, subject in matcher._subjects.items():
-            matcher._topics.add(subject, handle)
-        for handle, texts, accepts in json.loads(own["keys"].tobytes()):
-            matcher._interests[handle] = (KeyHashes.parse(texts), accepts)
-            matcher._keys.put(handle, KeyHashes.parse(texts), accept_insecure=accepts)
-        matcher._ids = Texts.of(own["ids.bytes"], own["ids.start"])
+        try:
+            matcher._take({name: extra.pop(f"matcher.{name}") for name in _SAVED})
+        except DAMAGE as error:
+            raise CorruptIndexError(str(path), f"not a matcher ({error})") from error
         return matcher, extra
+
+    def _take(self, own: Mapping[str, Any]) -> None:
+        """Take over what ``save`` wrote beside the content."""
+        self._ids = Texts.of(own["ids.bytes"], own["ids.start"])
+        for name in ("everything", "with_subject", "subjects.handles", "looked_at_again.handles"):
+            handles = own[name]
+            if handles.dtype != np.int64 or (handles.size and not 0 <= handles.min() <= handles.max() < len(self._ids)):
+                raise InvalidValueError(name, "others", f"handles from 0 to {len(self._ids) - 1}")
+        self._everything = dict.fromkeys(own["everything"].tolist())
+        self._with_subject = set(own["with_subject"].tolist())
+        self._looked_at_again = dict(_pairs("looked_at_again", own))
+        self._subjects = dict(_pairs("subjects", own))
+        for handle, subject in self._subjects.items():
+            self._topics.add(subject, handle)
+        for handle, texts, accepts in json.loads(own["keys"].tobytes()):
+            whole("handle", handle, 0, len(self._ids) - 1)
+            self._interests[handle] = (KeyHashes.parse(texts), bool(accepts))
+            self._keys.put(handle, KeyHashes.parse(texts), accept_insecure=bool(accepts))
 
     # -- whose -------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.errors import InvalidInputError
+from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.match.events import Encoder
+from whimbrel.match.integrity import fault
 from whimbrel.match.kernels import (
     Events,
     Matches,
@@ -27,11 +29,17 @@ from whimbrel.match.kernels import (
 from whimbrel.match.packing import pack
 from whimbrel.match.plans import Dictionary, Harvest, harvest
 from whimbrel.model.attributes import Attributes, Int64
+from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.bounds import whole as whole_number
 
-__all__ = ["CorruptIndexError", "PackedIndex", "Workspace"]
+__all__ = ["DAMAGE", "CorruptIndexError", "PackedIndex", "Workspace"]
 
 _MAGIC = b"whimbrel packed index 2\n"
 _ALIGNMENT = 64
+_DTYPES = tuple(map(np.dtype, (np.uint8, np.int32, np.int64, np.float64)))
+_DERIVATIONS = frozenset(("size", *(function.value for function in TextFunction)))
+DAMAGE = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, InvalidValueError)
+"""What reading a file raises that is no packed index, or has other numbers than it should."""
 
 
 class CorruptIndexError(InvalidInputError):
@@ -159,7 +167,7 @@ class PackedIndex:
     def _from_bytes(cls, path: Path, whole: Any) -> tuple[PackedIndex, dict[str, Any]]:
         try:
             return cls._from_whole(path, whole)
-        except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+        except DAMAGE as error:
             raise CorruptIndexError(str(path), f"not a packed index ({error})") from error
 
     @classmethod
@@ -176,18 +184,45 @@ class PackedIndex:
         begin += -begin % _ALIGNMENT
         if whole.size != begin + header["bytes"]:
             raise CorruptIndexError(str(path), f"{whole.size} bytes, expected {begin + header['bytes']}")
-        if zlib.crc32(whole[begin:]) != header["crc32"]:  # the kernel trusts every number in it
+        if zlib.crc32(whole[begin:]) != header["crc32"]:
             raise CorruptIndexError(str(path), "its checksum is wrong")
-        arrays: dict[str, Any] = {}
-        for name, place in header["arrays"].items():
-            dtype = np.dtype(place["dtype"])
-            start = begin + place["at"]
-            arrays[name] = whole[start : start + place["size"] * dtype.itemsize].view(np.ndarray).view(dtype)
+        arrays = {name: _array(name, whole[begin:], place) for name, place in header["arrays"].items()}
         extra = {name.removeprefix("extra."): arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
         packed = PackedArrays(**arrays)
-        columns = {(name, tuple(derivation)): i for i, (name, derivation) in enumerate(header["columns"])}
-        patterns = {(int(c), str(f), str(p)): i for i, (c, f, p) in enumerate(header["patterns"])}
-        return cls(packed, columns, patterns, int(header["handles"])), extra
+        columns = {_column(*given): number for number, given in enumerate(header["columns"])}
+        patterns = {_pattern(len(columns), *given): number for number, given in enumerate(header["patterns"])}
+        handles = whole_number("handles", header["handles"], 0, INT32_MAX)
+        if len(columns) < len(header["columns"]) or len(patterns) < len(header["patterns"]):
+            raise CorruptIndexError(str(path), "a column or a pattern is there twice")
+        found = fault(packed, columns=len(columns), patterns=len(patterns), handles=handles)
+        if found is not None:  # the kernel trusts every number in it
+            raise CorruptIndexError(str(path), found)
+        return cls(packed, columns, patterns, handles), extra
+
+
+def _array(name: str, data: Any, place: dict[str, Any]) -> Any:
+    """Return the array that lies at *place* of the file's *data*; its kind and its bounds are looked at."""
+    dtype = np.dtype(place["dtype"])
+    if dtype not in _DTYPES:
+        raise InvalidValueError(f"type of {name}", place["dtype"], ", ".join(each.str for each in _DTYPES))
+    at = whole_number(f"place of {name}", place["at"], 0, data.size)
+    size = whole_number(f"size of {name}", place["size"], 0, (data.size - at) // dtype.itemsize)
+    if at % _ALIGNMENT:
+        raise InvalidValueError(f"place of {name}", at, f"a multiple of {_ALIGNMENT}")
+    return data[at : at + size * dtype.itemsize].view(np.ndarray).view(dtype)
+
+
+def _column(name: str, derivation: list[str]) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(name, str) or not _DERIVATIONS.issuperset(derivation):
+        raise InvalidValueError("column", [name, derivation], "a name and functions")
+    return name, tuple(derivation)
+
+
+def _pattern(columns: int, column: int, function: str, pattern: str) -> tuple[int, str, str]:
+    whole_number("column of a pattern", column, 0, columns - 1)
+    if not isinstance(pattern, str):
+        raise InvalidValueError("pattern", pattern, "a string")
+    return column, PatternFunction(function).value, pattern
 
 
 class Workspace:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from whimbrel.language.ast import Node, Pattern, Predicate, children
+from whimbrel.language.ast import Literal, Pattern, Predicate, walk
 from whimbrel.language.filters import parse, recognise
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
-from whimbrel.language.tokens import TokenError, kind_of, literal, name
+from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, name
 from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
 from whimbrel.match.leaves import Clause, Formula, Leaf, Op, clauses
 
@@ -141,9 +141,17 @@ class _Plan:
     def __init__(self, normal: Predicate, template: Template | None) -> None:
         self._template = template
         self._pattern_places = {} if template is None else _pattern_places(template)
-        found = clauses(normal)
+        found = clauses(normal, is_shape=template is not None)
         self._clauses = [self._compiled(clause) for clause in found]
         self._multi = MULTI if len(found) > 1 else 0
+        self._unread = () if template is None else self._constants_not_read(template)
+        """Token, kind and sign of each constant that no step reads; its range is checked all the same."""
+
+    def _constants_not_read(self, template: Template) -> tuple[tuple[int, str, bool], ...]:
+        read = {step.constant_token for steps, _, _ in self._clauses for step in steps}
+        literals = [node for node in walk(template.tree) if isinstance(node, Literal)]
+        places = ((template.place(node), template.is_negative(node)) for node in literals)
+        return tuple((place, template.kind(place), negative) for place, negative in places if place not in read)
 
     def _compiled(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
         """Return the steps of a clause, how many of them are direct, and its flags."""
@@ -177,7 +185,9 @@ class _Plan:
         )
 
     def emit(self, into: Harvest, handle: int, tokens: Sequence[str]) -> None:
-        """Write the clauses of one filter."""
+        """Write the clauses of one filter; raise ``TokenError`` for a constant out of range."""
+        for place, kind, is_negative in self._unread:
+            literal(tokens[place], kind, negative=is_negative)
         words = into.words
         for steps, direct, flags in self._clauses:
             clause = len(into.clause_start)
@@ -217,14 +227,8 @@ def _leaf_count(formula: Formula) -> int:
 
 def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
     """Return where the patterns of each call stand, by the call's subject (the rewrites keep it as it is)."""
-    found: dict[int, tuple[int, ...]] = {}
-    pending: list[Node] = [template.tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Pattern):
-            found[id(node.subject)] = template.pattern_places(node)
-        pending.extend(children(node))
-    return found
+    patterns = (node for node in walk(template.tree) if isinstance(node, Pattern))
+    return {id(node.subject): template.pattern_places(node) for node in patterns}
 
 
 def _column(into: Harvest, step: _Step, tokens: Sequence[str]) -> int:
@@ -287,7 +291,7 @@ def _text(step: _Step, tokens: Sequence[str]) -> str:
     if step.constant_token < 0:
         text: object = step.fixed_constant
     else:
-        text = literal(tokens[step.constant_token], "string").value
+        text = literal(tokens[step.constant_token], Kind.STRING).value
     assert isinstance(text, str)
     return text
 

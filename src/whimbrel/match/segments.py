@@ -17,7 +17,7 @@ import numpy as np
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse
 from whimbrel.match.memory import give_back
-from whimbrel.match.packed import PackedIndex, Workspace
+from whimbrel.match.packed import DAMAGE, CorruptIndexError, PackedIndex, Workspace
 from whimbrel.match.plans import Harvest, harvest
 from whimbrel.match.texts import Texts
 from whimbrel.model.attributes import Attributes
@@ -107,17 +107,27 @@ class Segment:
     def map(cls, path: Path) -> tuple[Segment, dict[str, Any]]:
         """Map what ``save`` wrote, and the extra arrays; who dies from here on is this process's affair."""
         packed, extra = PackedIndex.map(path)
-        return cls._of(packed, extra), extra
+        return cls._of(path, packed, extra), extra
 
     @classmethod
     def read(cls, path: Path) -> Segment:
         """Read what ``save`` wrote."""
-        return cls._of(*PackedIndex.read(path))
+        return cls._of(path, *PackedIndex.read(path))
 
     @classmethod
-    def _of(cls, packed: PackedIndex, extra: dict[str, Any]) -> Segment:
-        packed.dead[:] = extra["dead"]
-        segment = cls(packed, extra["handles"], Texts.of(extra["text_bytes"], extra["text_start"]))
+    def _of(cls, path: Path, packed: PackedIndex, extra: dict[str, Any]) -> Segment:
+        try:
+            handles, dead, texts = extra["handles"], extra["dead"], Texts.of(extra["text_bytes"], extra["text_start"])
+        except DAMAGE as error:
+            raise CorruptIndexError(str(path), f"not a segment ({error})") from error
+        if handles.size != packed.handles or dead.size != packed.handles + 1 or len(texts) != packed.handles:
+            counts = f"{handles.size} handles, {dead.size - 1} marks and {len(texts)} texts"
+            raise CorruptIndexError(str(path), f"{counts} for {packed.handles} filters")
+        if handles.dtype != np.int64 or (handles.size and handles[0] < 0) or (np.diff(handles) <= 0).any():
+            raise CorruptIndexError(str(path), "its handles do not ascend")
+        packed.dead[:-1] = dead[:-1] != 0
+        packed.dead[-1] = packed.dead[:-1].any()
+        segment = cls(packed, handles, texts)
         segment.buried = int(packed.dead[:-1].sum())
         return segment
 

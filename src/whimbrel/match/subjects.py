@@ -22,10 +22,9 @@ from whimbrel.language.ast import (
     PatternFunction,
     Predicate,
 )
-from whimbrel.language.printer import print_filter
 from whimbrel.model.attributes import Attributes, FrozenAttributes, Scalar
 
-__all__ = ["is_exact", "subject_attributes", "subject_text"]
+__all__ = ["is_exact", "subject_attributes", "subject_filter", "with_subject"]
 
 _MAX_LEVELS = 8
 """Levels that are indexed; a longer topic filter with wildcards is looked at again by ``topics.matches``."""
@@ -38,11 +37,20 @@ def _level(number: int) -> Name:
     return Name(f"\0level.{number}")
 
 
-def subject_text(topic_filter: str) -> str:
-    """Return *topic_filter* as a filter over ``subject_attributes``; exact if ``is_exact`` says so."""
+def with_subject(topic_filter: str, content: Predicate) -> Predicate:
+    """Return the filter that is true where *content* is and *topic_filter* admits the subject.
+
+    Trees are combined, never texts: a text could close a parenthesis that it did not open.
+    """
+    return And((*subject_filter(topic_filter), content))
+
+
+@lru_cache(maxsize=4_096)
+def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
+    """Return *topic_filter* as conditions on ``subject_attributes``; exact if ``is_exact`` says so."""
     levels = topic_filter.split("/")
     if not _has_wildcard(levels):
-        return print_filter(Compare(CompareOp.EQ, _WHOLE, Literal(topic_filter)))
+        return (Compare(CompareOp.EQ, _WHOLE, Literal(topic_filter)),)
     is_open = levels[-1] == "#"
     named = levels[:-1] if is_open else levels
     parts: list[Predicate] = [
@@ -55,11 +63,11 @@ def subject_text(topic_filter: str) -> str:
     parts.append(Compare(count, _COUNT, Literal(max(1, len(named)))))
     if levels[0] in {"+", "#"}:
         parts.append(Not(Pattern(PatternFunction.BEGINS_WITH, _level(0), ("$",))))
-    return print_filter(And(tuple(parts)) if len(parts) > 1 else parts[0])
+    return tuple(parts)
 
 
 def is_exact(topic_filter: str) -> bool:
-    """Tell whether ``subject_text`` says all that *topic_filter* does."""
+    """Tell whether ``subject_filter`` says all that *topic_filter* does."""
     levels = topic_filter.split("/")
     return len(levels) <= _MAX_LEVELS or not _has_wildcard(levels)
 

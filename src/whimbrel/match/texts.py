@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from whimbrel.errors import InvalidValueError
+
 __all__ = ["Texts"]
 
 
@@ -20,7 +22,14 @@ class Texts:
 
     @classmethod
     def of(cls, data: Any, starts: Any) -> Texts:
-        """Return the texts that lie in two arrays, e.g. in a mapped file; they cannot grow."""
+        """Return the texts that lie in two arrays, e.g. in a mapped file; they cannot grow.
+
+        Starts that do not lead into *data* one after the other are refused.
+        """
+        if data.dtype != np.uint8 or starts.dtype != np.int64 or not starts.size:
+            raise InvalidValueError("texts", f"{data.dtype} and {starts.size} of {starts.dtype}", "bytes and starts")
+        if starts[0] < 0 or starts[-1] > data.size or (starts[1:] < starts[:-1]).any():
+            raise InvalidValueError("starts of texts", "others", f"ascending numbers from 0 to {data.size}")
         texts = cls()
         texts._bytes, texts._starts = data, starts
         return texts
@@ -42,7 +51,11 @@ class Texts:
         return len(self._starts) - 1
 
     def __getitem__(self, position: int) -> str:
-        return bytes(self._bytes[self._starts[position] : self._starts[position + 1]]).decode()
+        data = bytes(self._bytes[self._starts[position] : self._starts[position + 1]])
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise InvalidValueError("text", data[:40], "UTF-8") from None
 
     def arrays(self) -> dict[str, Any]:
         """Return the two arrays, for ``of``."""

@@ -445,8 +445,10 @@ def _entry(kind: AttributeType, value: Scalar) -> dict[str, object]:
     return entry | {"type": int(kind), _FIELDS[kind]: plain}
 
 
-def _scalar(name: str, entry: Mapping[str, Any]) -> Scalar:
+def _scalar(name: str, entry: Mapping[str, Any] | None) -> Scalar:
     """Return the value of *entry*; the log may have been written by others, so it is looked at."""
+    if entry is None:
+        raise InvalidValueError(f"attribute {name}", entry, "a type and a value")
     kind = entry["type"]
     if kind not in _FIELDS:
         raise InvalidValueError(f"type of attribute {name}", kind, "1 to 5")

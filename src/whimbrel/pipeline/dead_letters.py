@@ -3,9 +3,9 @@
 Rule: what one ``Column`` can say is said by Spark itself; only filter texts go to Python, batch by batch.
 Rule: a row has one reason, the first that was found; the good rows are exactly those without one.
 Rule: a row is a dead letter exactly where ``model.rows.fact_of`` refuses it, and also where a subscription's filter is
-none, which that leaves to ``language`` and ``match``; a test holds the two together. Only three things are left to
-Python alone, because Parquet does not bring them or nobody could tell them apart: texts that are no Unicode, names of
-attributes beyond two gigabytes, and one name twice among the attributes of a row.
+none, which that leaves to ``language`` and ``match``; a test holds the two together. Only two things are left to
+Python alone, because Parquet does not bring them: texts that are no Unicode, and names of attributes beyond two
+gigabytes.
 
 Good rows, nearly all of them, pass a filter of bare conditions; reasons are put together only for the others. Judged
 by one expression that makes the reasons too, publications took nearly twice as long.
@@ -176,7 +176,9 @@ def _publications() -> Iterator[_Rule]:
     yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
     yield _unless(F.col("packet_id").isNull() | (F.col("qos") == MAX_QOS), "packet_id", "none unless qos is 2")
     yield _unless(F.col("will_seq") >= 0, "will_seq", "a number from 0 on")
-    is_no_name = F.exists(F.map_keys("attributes"), lambda each: (each == "") | F.startswith(each, F.lit("\0")))
+    names = F.map_keys("attributes")
+    yield _unless(F.size(F.array_distinct(names)) == F.size(names), "attributes", "each name once")
+    is_no_name = F.exists(names, lambda each: (each == "") | F.startswith(each, F.lit("\0")))
     yield _unless(~is_no_name, "attributes", "names of at least one character, the first not U+0000")
     is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
     yield _Rule(F.coalesce(is_bad, F.lit(False)), _bad_attribute)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.private import asked_for
 from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.packed import CorruptIndexError
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
@@ -277,6 +278,8 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
             return each
     matcher, extra = Matcher.map(Path(path))
     table, groups = _from_bytes(extra["versions"]), extra["groups"]
+    if not table.num_rows == groups.size == len(matcher):
+        raise CorruptIndexError(path, f"{table.num_rows} versions, {groups.size} groups, {len(matcher)} subscriptions")
     below, is_seen = None, None
     if "below" in extra:
         below = _mapped(extra["below"].tobytes().decode(), known)

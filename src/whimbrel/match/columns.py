@@ -1,0 +1,259 @@
+# mypy: disable-error-code="call-arg, no-any-return"
+# (inside a kernel a number is numba's, whatever mypy takes it for)
+"""Arrow columns of attributes, checked: the kernels read their buffers, so every buffer must be what they take it for.
+
+Rule: the type of a column is looked at once per type. Layouts that say the same (views, large and dictionary-encoded
+strings, integers of another width, fields in another order) are cast; every other type is refused.
+Rule: a row that ``model.tables.attributes_from_column_value`` refuses is refused here, in its words, without limits as
+ever when a log is read; a row that is null has no attributes, whatever its offsets span.
+Rule: only the rows of a slice are looked at, and all of them before any is matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.match.compiled import njit, read_only
+from whimbrel.model.attributes import INT32_MAX, INT32_MIN, NO_ATTRIBUTES, Attributes, AttributeType
+from whimbrel.model.rows import UNBOUNDED
+from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_from_column_value
+
+__all__ = ["AttributeColumn"]
+
+_, _INT64, _REAL, _STRING, _OPAQUE = map(int, AttributeType)
+_ALL_VALID = np.zeros(0, np.uint8)
+_NO_BYTES = np.zeros(1, np.uint8)
+_LAST_ASCII = 0x7F
+
+
+class AttributeColumn(Sequence[Attributes]):
+    """The rows of an Arrow array of the log's attributes column, in flat arrays; as Python attributes when asked."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column = _one_array(column)
+        layout = _layout(column.type)
+        try:
+            column.validate()
+            starts = np.asarray(column.offsets).astype(np.int64)
+            _check_offsets(starts, len(column.keys))
+            first, count = int(starts[0]), int(starts[-1] - starts[0])
+            fields = column.items.slice(first, count).flatten()
+            keys = _cast(column.keys.slice(first, count), layout[0][1])
+            kinds, integers, reals, texts, opaques = (_cast(fields[at], target) for at, target in layout[1:])
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidValueError("attributes column", str(error), "a valid Arrow array") from error
+        if keys.null_count:
+            raise InvalidValueError("attribute name", None, "a string")
+        self.starts: Any = starts - first
+        """Where the items of each row begin; one more than there are rows."""
+        encoded = keys.dictionary_encode()
+        self.distinct: list[str] = encoded.dictionary.to_pylist()
+        """The names there are,"""
+        self.names: Any = encoded.indices.to_numpy(zero_copy_only=False)
+        """and which of them each item has."""
+        self.kinds: Any = _values(kinds, np.int8).astype(np.uint8)
+        """Types by item; 0 for what a row that is null seems to have."""
+        self.integers: Any = _values(integers, np.int64)
+        self.reals: Any = _values(reals, np.float64)
+        self.texts, self.opaques = texts, opaques
+        """Arrow arrays by item."""
+        self.text_starts, self.text_ends, self.text_bytes = _places(texts)
+        """Where each string begins and ends, and the bytes they lie in."""
+        self._check_rows((kinds, integers, reals, texts, opaques))
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, row: Any) -> Any:
+        value = self._column[row].as_py()
+        return NO_ATTRIBUTES if value is None else attributes_from_column_value(value, limits=UNBOUNDED)
+
+    def _check_rows(self, fields: Sequence[Any]) -> None:
+        are_names = np.array([name != "" and name[0] != "\0" for name in self.distinct], np.bool_)
+        read = map(read_only, (self.starts, self.names, are_names, self.integers))
+        validity = [part for field in (self._column, *fields) for part in _validity(field)]
+        row = _first_bad_row(self.kinds, *read, *validity)
+        if row >= 0:
+            raise self._refusal(int(row))
+
+    def _refusal(self, row: int) -> InvalidValueError:
+        """Return the error of the first row that is no attributes, as the reader of rows words it."""
+        try:
+            found: object = self[row]
+        except InvalidValueError as error:
+            return InvalidValueError(f"row {row}, {error.what}", error.found, error.allowed)
+        raise AssertionError(f"the reader of rows takes {found!r}")  # then the two differ, which a test denies
+
+
+# -- types -----------------------------------------------------------------------------------------------------------
+
+
+def _one_array(column: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.Array):
+        return column
+    raise InvalidValueError("attributes column", type(column).__name__, "an Arrow array")
+
+
+@lru_cache(maxsize=64)
+def _layout(kind: Any) -> tuple[tuple[int, Any], ...]:
+    """Return where the key and each of the five fields stand in a column of this type, and what each is cast to."""
+    allowed = str(ATTRIBUTES_TYPE)
+    if not pa.types.is_map(kind) or not pa.types.is_struct(kind.item_type):
+        raise InvalidValueError("type of the attributes column", str(kind), allowed)
+    entry = kind.item_type
+    given = [entry.field(at) for at in range(entry.num_fields)]
+    wanted = [field.name for field in ATTRIBUTES_TYPE.item_type]
+    targets = [_target("key", kind.key_type)]
+    if sorted(field.name for field in given) != sorted(wanted):
+        raise InvalidValueError("fields of an attribute", ", ".join(field.name for field in given), ", ".join(wanted))
+    places = [entry.get_field_index(name) for name in wanted]
+    targets += [_target(name, given[at].type) for name, at in zip(wanted, places, strict=True)]
+    return tuple(zip([-1, *places], targets, strict=True))
+
+
+def _target(name: str, kind: Any) -> Any:
+    """Return what a field is cast to, None if it is right as it is; or refuse its type."""
+    wanted = pa.string() if name == "key" else ATTRIBUTES_TYPE.item_type.field(name).type
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text, is_bytes = wanted == pa.string(), wanted == pa.binary()
+    if (is_text and _is_text(plain)) or (is_bytes and _is_bytes(plain)):
+        large = pa.large_string() if is_text else pa.large_binary()
+        return None if kind in {wanted, large} else large
+    is_number = pa.types.is_integer if pa.types.is_integer(wanted) else pa.types.is_floating
+    if plain is kind and (pa.types.is_null(kind) or (not is_text and not is_bytes and is_number(kind))):
+        return None if kind == wanted else wanted
+    raise InvalidValueError(f"type of the field {name}", str(kind), str(wanted))
+
+
+def _is_text(kind: Any) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_bytes(kind: Any) -> bool:
+    is_variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return is_variable or pa.types.is_fixed_size_binary(kind)
+
+
+def _cast(field: Any, target: Any) -> Any:
+    if target is None:
+        _validate(field)
+        return field
+    field.validate(full=True)
+    if pa.types.is_dictionary(field.type):
+        field = field.dictionary_decode()
+    return field.cast(target)
+
+
+def _validate(field: Any) -> None:
+    """Do what ``validate(full=True)`` does for a primitive array or one of strings; where all is ASCII, much faster."""
+    field.validate()
+    if field.type.num_buffers < 3 or field.buffers()[1] is None or not len(field):
+        return
+    places, data = _offsets(field)
+    _check_offsets(places, data.size)
+    has_text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+    if has_text and data[places[0] : places[-1]].max(initial=0) > _LAST_ASCII:
+        field.validate(full=True)
+
+
+def _check_offsets(places: Any, most: int) -> None:
+    if places[0] < 0 or places[-1] > most or (places[1:] < places[:-1]).any():
+        raise pa.ArrowInvalid("its offsets do not fit what they lead into")
+
+
+# -- buffers ---------------------------------------------------------------------------------------------------------
+
+
+def _values(column: Any, dtype: Any) -> Any:
+    """Return the values of a primitive Arrow array as they lie in memory; those under a null are never looked at."""
+    data = column.buffers()[1]
+    if data is None or len(column) == 0:
+        return np.zeros(len(column), dtype)
+    return np.frombuffer(data, dtype, count=len(column), offset=column.offset * np.dtype(dtype).itemsize)
+
+
+def _places(column: Any) -> tuple[Any, Any, Any]:
+    """Return where each string begins and ends, and the buffer they lie in."""
+    if len(column) == 0 or column.null_count == len(column) or column.buffers()[1] is None:
+        none = np.zeros(len(column), np.int64)
+        return none, none, _NO_BYTES
+    offsets, data = _offsets(column)
+    offsets = offsets.astype(np.int64)
+    return offsets[:-1], offsets[1:], data
+
+
+def _offsets(column: Any) -> tuple[Any, Any]:
+    """Return the offsets of strings as they lie in memory, and the buffer that they lead into."""
+    _, offsets, data = column.buffers()
+    is_wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    places = np.frombuffer(offsets, np.int64 if is_wide else np.int32)[column.offset : column.offset + len(column) + 1]
+    return places, _NO_BYTES if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
+
+
+def _validity(column: Any) -> tuple[Any, int]:
+    """Return the bitmap that says which values there are (empty: all of them), and where it begins."""
+    bitmap = column.buffers()[0]
+    return read_only(_ALL_VALID if bitmap is None else np.frombuffer(bitmap, np.uint8)), column.offset
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _is_valid(bitmap: Any, offset: int, at: int) -> bool:
+    place = offset + at
+    return bitmap.size == 0 or (bitmap[place >> 3] >> (place & 7)) & 1 == 1
+
+
+@njit(cache=True, nogil=True)
+def _first_bad_row(
+    kinds: Any,
+    starts: Any,
+    names: Any,
+    are_names: Any,
+    integers: Any,
+    row_valid: Any,
+    row_offset: int,
+    kind_valid: Any,
+    kind_offset: int,
+    integer_valid: Any,
+    integer_offset: int,
+    real_valid: Any,
+    real_offset: int,
+    text_valid: Any,
+    text_offset: int,
+    opaque_valid: Any,
+    opaque_offset: int,
+) -> int:
+    """Return the first row that is no attributes, or -1; take the items of null rows away."""
+    seen = np.full(are_names.size, -1, np.int64)  # by name: the last row that has it
+    for row in range(starts.size - 1):
+        first, last = starts[row], starts[row + 1]
+        if not _is_valid(row_valid, row_offset, row):
+            kinds[first:last] = 0
+            continue
+        for item in range(first, last):
+            name, kind = names[item], kinds[item]
+            if not are_names[name] or seen[name] == row or not _is_valid(kind_valid, kind_offset, item):
+                return row
+            seen[name] = row
+            if kind == _STRING:
+                is_there = _is_valid(text_valid, text_offset, item)
+            elif kind == _REAL:
+                is_there = _is_valid(real_valid, real_offset, item)
+            elif kind == _OPAQUE:
+                is_there = _is_valid(opaque_valid, opaque_offset, item)
+            else:
+                is_there = 1 <= kind <= _INT64 and _is_valid(integer_valid, integer_offset, item)
+                is_there = is_there and (kind == _INT64 or INT32_MIN <= integers[item] <= INT32_MAX)
+            if not is_there:
+                return row
+    return -1
