@@ -86,7 +86,6 @@ class Link:
         "shell",
         "user",
         "verified_user",
-        "waiting",
     )
 
     def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
@@ -106,9 +105,7 @@ class Link:
         self.keep_alive_us = 0
         self.opened_at = self.last_at = 0
         self.parked: object | None = None
-        """A CONNECT that is being answered."""
-        self.waiting = bytearray()
-        """What came meanwhile."""
+        """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
         self.joining: tuple[Joining, ...] = ()
         """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
         self.rights: dict[str, frozenset[Right]] = {}
@@ -120,10 +117,6 @@ class Link:
     def home(self) -> str | None:
         """The named session that SUBSCRIBE is for; None if it is for the private one."""
         return self.joining[0].session if self.joining else None
-
-    def is_parked(self) -> bool:
-        """Tell whether its CONNECT is being answered."""
-        return self.parked is not None
 
 
 class Client:

@@ -34,7 +34,6 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of
 from whimbrel.log.writer import LogWriter
-from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
@@ -56,6 +55,8 @@ from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 __all__ = ["Broker", "Verify"]
 
 _SECOND_US = 1_000_000
+_MOST_READ_BYTES = 1 << 20
+"""What a socket may give at once, beside what was kept already."""
 _PINGRESP = b"\xd0\x00"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
@@ -122,6 +123,8 @@ class Broker:
             topic_alias_maximum=config.limits.topic_alias_maximum,
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
+        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
+        """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
         self._connecting.take_over()
@@ -161,12 +164,9 @@ class Broker:
         """Take in what a client sent."""
         if link.closing is not None:
             return
-        if link.is_parked():
-            self._keep_for_later(link, data)
-            return
         link.last_at = now
         machine = link.machine
-        packets = machine.receive(data)
+        packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
         at, count = 0, len(packets)
         while at < count and link.closing is None:
             packet = packets[at]
@@ -185,9 +185,8 @@ class Broker:
             else:
                 self._handle(link, packet, now)
                 at += 1
-                if link.is_parked() and at < count:
-                    self._keep_for_later(link, b"".join(encode(each, machine.version) for each in packets[at:]))
-                    return
+        if link.parked is not None and machine.held_bytes > self._most_held:
+            self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
         if machine.failure is not None and link.closing is None:
             self._broken(link, machine.failure)
         if self.state.ready:
@@ -289,17 +288,10 @@ class Broker:
 
     # -- packets -----------------------------------------------------------------------------------------------------
 
-    def _keep_for_later(self, link: Link, data: bytes) -> None:
-        """Keep what comes while CONNECT is being answered."""
-        link.waiting += data
-        if len(link.waiting) > self.config.limits.packet_bytes:
-            self._sender.fail(link, ReasonCode.PACKET_TOO_LARGE, "too much before the answer to CONNECT")
-
     def _opened(self, link: Link) -> None:
         """Go on with what came while CONNECT was being answered."""
-        waiting, link.waiting = link.waiting, bytearray()
-        if waiting:
-            self.receive(link, bytes(waiting), link.last_at)
+        link.machine.go_on()
+        self.receive(link, b"", link.last_at)
 
     def _broken(self, link: Link, failure: ProtocolError) -> None:
         self.counters.protocol_errors += 1

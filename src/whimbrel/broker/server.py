@@ -265,6 +265,8 @@ class Server:
         self._unwritten_bytes = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
+        self._ahead: set[_Stream] = set()
+        """Clients that sent much behind a CONNECT, and are not read from before it is answered."""
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
@@ -395,6 +397,23 @@ class Server:
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
+        if link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes:
+            self._read_later(cast("_Stream", link.shell))
+
+    def _read_later(self, stream: _Stream) -> None:
+        """Read no more from a client until its CONNECT is answered."""
+        if stream.transport is not None and not stream.transport.is_closing():
+            stream.transport.pause_reading()
+            self._ahead.add(stream)
+
+    def _read_again(self) -> None:
+        """Read on from clients whose CONNECT is answered."""
+        for stream in list(self._ahead):
+            link, transport = stream.link, stream.transport
+            if link is None or link.parked is None or link.closing is not None:
+                self._ahead.discard(stream)
+                if transport is not None and not transport.is_closing():
+                    transport.resume_reading()
 
     def _hold_back(self, stream: _Stream) -> None:
         """Read no more from a client until the disk has what there is: nobody fills the memory faster than that."""
@@ -416,6 +435,8 @@ class Server:
         broker = self.broker
         if broker.questions:
             self._ask()
+        if self._ahead:
+            self._read_again()
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
         while dirty:
