@@ -117,6 +117,8 @@ class Peer:
         assert self._decoder.failure is None, self._decoder.failure
         if link.closing is not None:
             self.drop()
+        elif link.room < self._rig.broker.config.limits.send_buffer_bytes // 2:
+            self._rig.broker.drained(link, 0, self._rig.now)
 
 
 class Rig:

@@ -5,17 +5,20 @@ Rule: a test waits on sockets only; where the passing of time is what is tested,
 
 from __future__ import annotations
 
+import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.broker_process import BrokerProcess, Settings
 from tests.e2e.raw_client import Clients, Kind, P, packet, publish_packet
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Yield a broker for all tests that leave it as it was."""
-    with BrokerProcess(tmp_path_factory.mktemp("wire")) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("wire"), "--http-port", "0") as process:
         yield process
     assert "Traceback" not in (told := "".join(process.lines)), told[-2_000:]
 
@@ -70,3 +73,114 @@ def test_a_megabyte_behind_a_connect_arrives(clients: Clients) -> None:
     assert client.receive(Kind.CONNACK).code == 0
     numbers = [int(listener.message().payload[:6]) for _ in range(count)]
     assert numbers == list(range(count))
+
+
+# -- a large backlog ---------------------------------------------------------------------------------------------------
+
+BACKLOG, BODY_BYTES = 10_000, 2_000
+
+
+def _backlog(clients: Clients, count: int, body_bytes: int) -> None:
+    """Let a subscriber of 3.1.1 subscribe and go, and much be published for it."""
+    clients.version, topic = 4, clients.topic("much")
+    subscriber = clients.connect("subscriber", clean=False)
+    subscriber.subscribe((topic, 1))
+    subscriber.disconnect()
+    publisher = clients.connect("publisher")
+    for first in range(0, count, 500):
+        numbers = range(first, first + 500)
+        publisher.send(
+            b"".join(
+                publish_packet(topic, b"%06d" % number + bytes(body_bytes), qos=1, packet_id=number + 1, version=4)
+                for number in numbers
+            )
+        )
+        for _ in numbers:
+            publisher.receive(Kind.PUBACK)
+    publisher.disconnect()
+
+
+def test_a_returning_subscriber_gets_all_of_a_large_backlog(broker: BrokerProcess, clients: Clients) -> None:
+    """20 MB wait for a client of 3.1.1, which sets no receive maximum: it must not be cut off for reading them."""
+    _backlog(clients, BACKLOG, BODY_BYTES)
+    subscriber = clients.connect("subscriber", clean=False)
+    assert subscriber.connack.session_present
+    numbers = [int(subscriber.message().payload[:6]) for _ in range(BACKLOG)]
+    assert numbers == list(range(BACKLOG))
+    subscriber.disconnect()
+    assert "slow reader" not in "".join(broker.lines)
+
+
+MOST_QUESTIONS = 10_000_000
+LAGGING: Settings = {"limits": {"send_buffer_bytes": 1 << 16, "slow_reader_s": 1.5}}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Yield a broker that has little patience with slow readers."""
+    with BrokerProcess(tmp_path_factory.mktemp("strict"), "--http-port", "0", settings=LAGGING) as process:
+        yield process
+    assert "Traceback" not in (told := "".join(process.lines)), told[-2_000:]
+
+
+def _metric(broker: BrokerProcess, name: str) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.ports['http']}/metrics", timeout=10) as answer:
+        (line,) = (line for line in answer.read().decode().splitlines() if line.startswith(f"{name} "))
+    return int(float(line.split()[1]))
+
+
+def test_a_slow_reader_that_reads_is_not_cut_off(strict: BrokerProcess) -> None:
+    """It takes three times as long as a client may take nothing, and the bound is a fraction of what waits for it."""
+    before, count = _metric(strict, "whimbrel_slow_readers_total"), 5_000
+    with Clients(strict.port, "steady") as clients:
+        _backlog(clients, count, BODY_BYTES)
+        subscriber, waiting = clients.open(receive_bytes=65_536), threading.Event()
+        subscriber.connect("steady-subscriber", clean=False)
+        numbers: list[int] = []
+        for _ in range(10):
+            numbers += [int(subscriber.message().payload[:6]) for _ in range(count // 10)]
+            waiting.wait(0.5)
+    assert numbers == list(range(count))
+    assert _metric(strict, "whimbrel_slow_readers_total") == before
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(strict: BrokerProcess) -> None:
+    """What waits for it is held on; it must not take memory for ever."""
+    with Clients(strict.port, "stuck") as clients:
+        _backlog(clients, 10_000, BODY_BYTES)
+        assert clients.connect("subscriber", clean=False).is_reset()
+        subscriber = clients.connect("subscriber", clean=False)
+        numbers = {int(subscriber.message().payload[:6]) for _ in range(10_000)}
+    assert numbers == set(range(10_000))
+
+
+def test_who_does_not_read_answers_is_not_read_from(strict: BrokerProcess) -> None:
+    """Answers cannot wait and are not dropped; so a client that takes none of them is asked for no more questions."""
+    with Clients(strict.port, "deaf") as clients:
+        idle, deaf = clients.connect("idle"), clients.open(receive_bytes=4_096)
+        deaf.connect("deaf")
+        deaf._socket.settimeout(1)
+        sent = 0
+        with suppress(OSError):  # a full socket, or the end of the broker's patience
+            while sent < MOST_QUESTIONS:
+                deaf.send(packet(Kind.PINGREQ) * 10_000)
+                sent += 10_000
+        assert sent < MOST_QUESTIONS
+        idle.ping()
+
+
+def test_qos_0_that_nobody_reads_is_dropped_and_counted(broker: BrokerProcess, clients: Clients) -> None:
+    """What was not written is not sent: the two counts together are what was published."""
+    count = 600
+    reader, publisher = clients.connect("reader"), clients.connect("publisher")
+    reader.subscribe((clients.topic("much"), 0))
+    before = _metric(broker, "whimbrel_dropped_total")
+    for number in range(count):
+        publisher.send(publish_packet(clients.topic("much"), b"%06d" % number + bytes(60_000)))
+        if not number % 20:
+            publisher.ping()
+    publisher.ping()
+    received = reader.messages_so_far()
+    dropped = _metric(broker, "whimbrel_dropped_total") - before
+    assert dropped > 0
+    assert len(received) + dropped == count

@@ -230,7 +230,13 @@ class LimitSettings(_Section):
         1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
     )
     send_buffer_bytes: int = _whole(
-        8_388_608, 65_536, INT32_MAX, "How many bytes may wait to be sent to one client; what exceeds it is held back."
+        8_388_608,
+        65_536,
+        INT32_MAX,
+        "How many bytes may wait to be sent to one client; more waits its turn, or is dropped if it is of QoS 0.",
+    )
+    slow_reader_s: float = _real(
+        60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )
     retained_messages: int = _whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
     client_id_bytes: int = _whole(256, 23, _UINT16_MAX, "The longest client identifier; MQTT asks for 23 at least.")

@@ -104,6 +104,7 @@ class Broker:
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
+        self._publishing.note_full = self._note_full
         self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
         self._connecting = Connecting(
             config,
@@ -157,6 +158,7 @@ class Broker:
         """Return the link for a connection that was opened."""
         link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
         link.opened_at = link.last_at = now
+        link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)
         return link
 
@@ -191,6 +193,8 @@ class Broker:
             self._broken(link, machine.failure)
         if self.state.ready:
             self._delivering.pump_ready(self._journal.last_at)
+        if self._sender.full:
+            self._note_full(now)
         if self._sender.leaving:
             self._let_go(now)
 
@@ -216,13 +220,39 @@ class Broker:
     def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
         """Take in that a client reads too slowly, or reads again."""
         link.is_choked = is_choked
-        if link.client is None or link.client.link is not link:
-            return
-        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
-            self._connecting.change_receipts(link.client, now, is_confirming=is_choked)
-        if not is_choked:
-            self._delivering.pump(link.client, self._journal.now(now))
+        if is_choked:
+            link.room = 0
+            self._lag(link, now, is_lagging=True)
+            self._let_go(now)
+        else:
+            self.drained(link, self.config.limits.send_buffer_bytes // 2, now)
+
+    def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
+        """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
+        if link.closing is None and not link.is_choked:
+            link.room = max(1, self.config.limits.send_buffer_bytes - unsent_bytes)
+            client = link.client
+            if client is not None and client.link is link:
+                self._delivering.pump(client, self._journal.now(now))
+                if not client.live:  # else what comes would overtake what waits
+                    self._lag(link, now, is_lagging=False)
         self._let_go(now)
+
+    def _lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
+        """Let QoS 0 for a client wait for room, up to a bound, and have receipts; or be written at once again."""
+        if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
+            return
+        link.is_lagging = is_lagging
+        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
+            self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
+
+    def _note_full(self, now: int) -> None:
+        """Let QoS 0 wait for those whose buffers were filled in this turn."""
+        full = self._sender.full
+        while full:
+            link = full.pop()
+            if link.room <= 0 and link.closing is None:
+                self._lag(link, now, is_lagging=True)
 
     def answered(self, question: Question, answer: object, now: int) -> None:
         """Take in the answer to a question."""
@@ -235,6 +265,7 @@ class Broker:
         self.refuse(is_refusing=False)
         self._journal.durable(seq)
         self._delivering.pump_ready(self._journal.last_at)
+        self._note_full(self._journal.last_at)
         self._let_go(self._journal.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
@@ -278,7 +309,7 @@ class Broker:
                 link = None if client is None else client.link
                 if client is not None and link is not None and self._visitors.may_receive(link, client.id, topic):
                     identifiers = state.terms(session, identities, client.id).identifiers
-                    self._sender.copy(link, message, identifiers, now, retain=False)
+                    self._sender.news(link, message, identifiers, now)
 
     def drain(self) -> None:
         """Send everybody away: the broker stops."""

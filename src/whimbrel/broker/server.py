@@ -10,9 +10,12 @@ Rule: what one turn of the loop has for a client is written at once, at its end.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import random
 import signal
 import ssl
+import sys
+import termios
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,12 +61,16 @@ _NO_VIEW = "the view cannot be written; a restart will replay the log from it"
 _MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
-_HIGH_WATER = 1 << 20
 
 
 def microseconds() -> int:
     """Return the time, as everything inside counts it."""
     return time.time_ns() // 1_000
+
+
+def monotonic_us() -> int:
+    """Return the time by which durations are judged: it never steps."""
+    return time.monotonic_ns() // 1_000
 
 
 def _until_closed(turn: Callable[[Server], None]) -> Callable[[Server], None]:
@@ -85,11 +92,18 @@ class _Stream(asyncio.Protocol):
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
+        self.written_bytes = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes the client's machine has taken of what was written."""
+        assert self.transport is not None
+        return self.written_bytes - self.transport.get_write_buffer_size() - unsent_bytes(self.transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self.transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
         self.begin()
 
     def begin(self) -> None:
@@ -106,6 +120,7 @@ class _Stream(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Write what the core has for the client."""
         assert self.transport is not None
+        self.written_bytes += len(data)
         self.transport.write(data)
 
     def close(self) -> None:
@@ -124,8 +139,10 @@ class _Stream(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self.link is not None:
             self.server.broker.choked(self.link, microseconds(), is_choked=True)
+            self.server.lagging[self] = self.taken_bytes, monotonic_us()
 
     def resume_writing(self) -> None:
+        self.server.lagging.pop(self, None)
         if self.link is not None:
             self.server.broker.choked(self.link, microseconds(), is_choked=False)
             self.server.flush_soon()
@@ -140,6 +157,7 @@ class _Stream(asyncio.Protocol):
             self.server.flush_soon()
             self.link = None  # else the two would hold each other until the garbage collector comes by
         self.server.streams.discard(self)
+        self.server.lagging.pop(self, None)
 
 
 class _WebStream(_Stream):
@@ -179,19 +197,19 @@ class _WebStream(_Stream):
             self.server.received(self.link, chunk)
         answer = self._framing.to_send()
         if answer:
-            self.transport.write(answer)
+            super().write(answer)
         if self._framing.closed:
             self.transport.close()
 
     def write(self, data: bytes) -> None:
         assert self.transport is not None
         assert self._framing is not None
-        self.transport.write(self._framing.wrap(data))
+        super().write(self._framing.wrap(data))
 
     def close(self) -> None:
         assert self.transport is not None
         if self._framing is not None:
-            self.transport.write(self._framing.close())
+            super().write(self._framing.close())
         super().close()
 
 
@@ -266,7 +284,11 @@ class Server:
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
-        """Clients that sent much behind a CONNECT, and are not read from before it is answered."""
+        """Clients that are not read from for now: before their CONNECT is answered, or because they do not read."""
+        self._most_answers = config.limits.send_buffer_bytes
+        """How many bytes of answers may wait for a client beside the rest; they are neither dropped nor put off."""
+        self.lagging: dict[_Stream, tuple[int, int]] = {}
+        """Clients for whom nothing more can be written: how many bytes each had taken, and since when no more."""
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
@@ -397,20 +419,22 @@ class Server:
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
-        if link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes:
+        if link.room < -self._most_answers:  # what it asks is answered with more than may wait for it
+            self._read_later(cast("_Stream", link.shell))
+        elif link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes:
             self._read_later(cast("_Stream", link.shell))
 
     def _read_later(self, stream: _Stream) -> None:
-        """Read no more from a client until its CONNECT is answered."""
+        """Read no more from a client until its CONNECT is answered, or it reads its answers."""
         if stream.transport is not None and not stream.transport.is_closing():
             stream.transport.pause_reading()
             self._ahead.add(stream)
 
     def _read_again(self) -> None:
-        """Read on from clients whose CONNECT is answered."""
+        """Read on from clients that there is no reason to wait for any more."""
         for stream in list(self._ahead):
             link, transport = stream.link, stream.transport
-            if link is None or link.parked is None or link.closing is not None:
+            if link is None or link.closing is not None or (link.parked is None and not link.is_choked):
                 self._ahead.discard(stream)
                 if transport is not None and not transport.is_closing():
                     transport.resume_reading()
@@ -439,6 +463,7 @@ class Server:
             self._read_again()
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
+        half = most // 2
         while dirty:
             link = dirty.pop()
             link.is_dirty = False
@@ -453,11 +478,11 @@ class Server:
                 link.out.clear()
                 broker.counters.bytes_sent += len(data)
                 stream.write(data)
-                if link.is_choked and link.closing is None and transport.get_write_buffer_size() > most:
-                    broker.counters.slow_readers += 1
-                    _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
-                    link.closing = "it reads too slowly"
-                    transport.abort()
+                if link.room < half:
+                    if not link.is_choked:
+                        broker.drained(link, transport.get_write_buffer_size(), microseconds())
+                    elif transport.get_write_buffer_size() > most + self._most_answers:
+                        self._read_later(stream)
             if link.closing is not None and not stream.is_leaving:
                 stream.is_leaving = True
                 stream.close()
@@ -470,12 +495,27 @@ class Server:
         if self.failure is not None:
             return
         self.broker.tick(microseconds())
+        if self.lagging:
+            self._end_slow_readers(monotonic_us())
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
             self._settle()
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
+
+    def _end_slow_readers(self, now_us: int) -> None:
+        """Cut off clients that took nothing for too long of what waits for them."""
+        patience_us = int(self.config.limits.slow_reader_s * 1_000_000)
+        for stream, (taken_bytes, since_us) in list(self.lagging.items()):
+            link, transport, taken_now = stream.link, stream.transport, stream.taken_bytes
+            if taken_now > taken_bytes:
+                self.lagging[stream] = taken_now, now_us
+            elif now_us - since_us > patience_us and link is not None and transport is not None:
+                self.broker.counters.slow_readers += 1
+                _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
+                link.closing = link.closing or f"it took nothing for {self.config.limits.slow_reader_s:g} s"
+                transport.abort()
 
     @_until_closed
     def _tell_system(self) -> None:
@@ -654,6 +694,19 @@ class ListenError(WhimbrelError):
 
     def __str__(self) -> str:
         return f"cannot listen on {self.host}:{self.port} ({self.kind}): {self.reason}"
+
+
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """Return how many bytes of a connection its other end has not confirmed yet; 0 where the kernel does not say.
+
+    A kernel's own buffer has megabytes, and asks for more only when a third of it is free: without this a client that
+    reads slowly, and steadily, would seem to take nothing for minutes.
+    """
+    peer = transport.get_extra_info("socket")
+    try:
+        return int.from_bytes(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError, AttributeError):
+        return 0
 
 
 def certified_user(certificate: object) -> str | None:
