@@ -5,6 +5,8 @@ Rule: a test waits on sockets only; where the passing of time is what is tested,
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 from tests.e2e.broker_process import BrokerProcess, Settings
-from tests.e2e.raw_client import Clients, Kind, P, packet, publish_packet
+from tests.e2e.raw_client import Clients, Kind, P, Will, packet, publish_packet
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,7 @@ def test_a_megabyte_behind_a_connect_arrives(clients: Clients) -> None:
 
 # -- a large backlog ---------------------------------------------------------------------------------------------------
 
+KEEP_ALIVE_TIMEOUT = 0x8D
 BACKLOG, BODY_BYTES = 10_000, 2_000
 
 
@@ -184,3 +187,39 @@ def test_qos_0_that_nobody_reads_is_dropped_and_counted(broker: BrokerProcess, c
     dropped = _metric(broker, "whimbrel_dropped_total") - before
     assert dropped > 0
     assert len(received) + dropped == count
+
+
+# -- pauses ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_of_the_broker_costs_no_living_client_its_connection(broker: BrokerProcess, clients: Clients) -> None:
+    """The clients spoke all the while: what waits in the sockets is read before anybody is called silent."""
+    waiting, topic = threading.Event(), clients.topic("lost")
+    watcher = clients.connect("watcher")
+    watcher.subscribe((topic, 1))
+    living = [
+        clients.connect(f"living-{number}", keep_alive_s=1, will=Will(topic=topic, qos=1)) for number in range(20)
+    ]
+    for round_ in range(16):
+        if round_ == 3:
+            os.kill(broker.pid, signal.SIGSTOP)
+        if round_ == 13:
+            os.kill(broker.pid, signal.SIGCONT)
+        for client in living:
+            client.send(packet(Kind.PINGREQ))
+        waiting.wait(0.5)
+    for client in living:
+        for _ in range(16):
+            client.receive(Kind.PINGRESP)
+        assert client.waiting == []
+    assert watcher.messages_so_far() == []
+
+
+def test_who_says_nothing_is_still_sent_away_after_a_pause(broker: BrokerProcess, clients: Clients) -> None:
+    """A pause takes nothing away from the rule, but its own time."""
+    silent = clients.connect("silent", keep_alive_s=1)
+    os.kill(broker.pid, signal.SIGSTOP)
+    threading.Event().wait(2)
+    os.kill(broker.pid, signal.SIGCONT)
+    assert silent.is_closed()
+    assert [each.code for each in silent.waiting] == [KEEP_ALIVE_TIMEOUT]

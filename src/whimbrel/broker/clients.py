@@ -72,10 +72,13 @@ class Link:
         "client",
         "closing",
         "confirms",
+        "heard_at",
         "is_choked",
         "is_dirty",
+        "is_heard",
         "is_lagging",
         "is_plain",
+        "is_unread",
         "joining",
         "keep_alive_us",
         "keyring",
@@ -110,7 +113,14 @@ class Link:
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
         self.keep_alive_us = 0
-        self.opened_at = self.last_at = 0
+        self.last_at = 0
+        self.is_heard = True
+        """Something came since it was last asked how long nothing came."""
+        self.is_unread = False
+        """The broker does not read from it for now: what it says is not heard."""
+        self.opened_at: int | None = None
+        self.heard_at = 0
+        """When it was first seen, and last heard, by the clock of ``Broker.end_silent``."""
         self.parked: object | None = None
         """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
         self.joining: tuple[Joining, ...] = ()

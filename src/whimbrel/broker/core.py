@@ -157,7 +157,7 @@ class Broker:
     def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
         """Return the link for a connection that was opened."""
         link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
-        link.opened_at = link.last_at = now
+        link.last_at = now
         link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)
         return link
@@ -166,7 +166,7 @@ class Broker:
         """Take in what a client sent."""
         if link.closing is not None:
             return
-        link.last_at = now
+        link.last_at, link.is_heard = now, True
         machine = link.machine
         packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
         at, count = 0, len(packets)
@@ -273,19 +273,32 @@ class Broker:
         self._publishing.is_refusing = self._interests.is_refusing = is_refusing
 
     def tick(self, now: int) -> None:
-        """Let time pass: what is held, wills, sessions and keep alives end."""
+        """Let time pass: what is held, wills and sessions end."""
         stamp = self._journal.now(now)
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._journal.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
         self._delivering.pump_ready(stamp)
+        self._let_go(now)
+
+    def end_silent(self, now: int, listened_us: int) -> None:
+        """Send away clients that say nothing, or no CONNECT, for too long.
+
+        *listened_us* is how long the broker has listened, by a clock that never steps and that stands still while the
+        broker does; the shell reads what waits in its sockets before it asks.
+        """
+        self.questions.listened_us = listened_us
         connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
         for link in list(self.links):
             if link.closing is not None:
                 continue
-            silent_us = now - link.last_at
+            if link.opened_at is None:
+                link.opened_at = listened_us
+            if link.is_heard or link.is_unread:
+                link.is_heard, link.heard_at = False, listened_us
+            silent_us = listened_us - link.heard_at
             if link.machine.phase is not Phase.OPEN:
-                if now - link.opened_at > connect_us and link.parked is None:
+                if listened_us - link.opened_at > connect_us and link.parked is None and not link.is_unread:
                     self._sender.close(link, "no CONNECT in time")
             elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
                 reason = "nothing was heard for one and a half keep alives"
@@ -383,8 +396,7 @@ class Broker:
             ask = partial(self._verify, connect.username, connect.password)
             self.questions.put(link.address, ask, partial(self._verified, link, connect), partial(self._wait, link))
 
-    def _wait(self, link: Link, now: int) -> None:
-        del now
+    def _wait(self, link: Link) -> None:
         if link.closing is None:
             self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
 
@@ -394,7 +406,7 @@ class Broker:
         if is_welcome:
             self._welcome(link, connect, connect.username, now)
         else:
-            self.questions.was_wrong(link.address, now)
+            self.questions.was_wrong(link.address)
             self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
 
     def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
@@ -415,8 +427,7 @@ class Broker:
             refuse = partial(self._turn_away, link)
             self._sessions.door.rights_in(link, wanted, now, partial(self._admitted, link, connect, user), refuse)
 
-    def _turn_away(self, link: Link, code: ReasonCode, reason: str, now: int) -> None:
-        del now
+    def _turn_away(self, link: Link, code: ReasonCode, reason: str) -> None:
         if link.closing is None:
             self._connecting.refuse(link, code, reason)
 

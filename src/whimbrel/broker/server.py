@@ -52,6 +52,10 @@ __all__ = ["Server"]
 
 _log = structlog.get_logger("whimbrel")
 _TICK_S = 0.25
+_MOST_TICK_US = 500_000
+"""How much of the time between two ticks counts; ticks come later where the process was stopped."""
+_READ_S = 0.01
+"""How long after a tick silence is judged: timers and sockets take turns, so everything readable is read between."""
 _SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
@@ -136,10 +140,24 @@ class _Stream(asyncio.Protocol):
         else:
             self.transport.close()
 
+    def pause_reading(self) -> None:
+        """Read nothing more for now; what the client says meanwhile is not heard, and its silence is not judged."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            if self.link is not None:
+                self.link.is_unread = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self.link is not None:
+            self.link.is_unread, self.link.is_heard = False, True
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         if self.link is not None:
             self.server.broker.choked(self.link, microseconds(), is_choked=True)
-            self.server.lagging[self] = self.taken_bytes, monotonic_us()
+            self.server.lagging[self] = self.taken_bytes, self.server.listened_us
 
     def resume_writing(self) -> None:
         self.server.lagging.pop(self, None)
@@ -277,7 +295,9 @@ class Server:
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
-        self.started_at = microseconds()
+        self.started_us = self._ticked_us = monotonic_us()
+        self.listened_us = 0
+        """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
         self._ticks = 0
         self._unwritten_bytes = 0
@@ -419,30 +439,29 @@ class Server:
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
-        if link.room < -self._most_answers:  # what it asks is answered with more than may wait for it
-            self._read_later(cast("_Stream", link.shell))
-        elif link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes:
+        if link.room < -self._most_answers or (
+            link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes
+        ):  # it asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
 
     def _read_later(self, stream: _Stream) -> None:
         """Read no more from a client until its CONNECT is answered, or it reads its answers."""
         if stream.transport is not None and not stream.transport.is_closing():
-            stream.transport.pause_reading()
+            stream.pause_reading()
             self._ahead.add(stream)
 
     def _read_again(self) -> None:
         """Read on from clients that there is no reason to wait for any more."""
         for stream in list(self._ahead):
-            link, transport = stream.link, stream.transport
+            link = stream.link
             if link is None or link.closing is not None or (link.parked is None and not link.is_choked):
                 self._ahead.discard(stream)
-                if transport is not None and not transport.is_closing():
-                    transport.resume_reading()
+                stream.resume_reading()
 
     def _hold_back(self, stream: _Stream) -> None:
         """Read no more from a client until the disk has what there is: nobody fills the memory faster than that."""
         if self.failure is None and stream.transport is not None and not stream.transport.is_closing():
-            stream.transport.pause_reading()
+            stream.pause_reading()
             self._held_back.add(stream)
             if not self._is_syncing:
                 self._sync(wait=False)
@@ -494,9 +513,12 @@ class Server:
         assert self._loop is not None
         if self.failure is not None:
             return
+        # The time that this process was stopped, or too busy to read, is nobody's silence.
+        now_us = monotonic_us()
+        self.listened_us += min(now_us - self._ticked_us, _MOST_TICK_US)
+        self._ticked_us = now_us
         self.broker.tick(microseconds())
-        if self.lagging:
-            self._end_slow_readers(monotonic_us())
+        self._loop.call_later(_READ_S, self._end_silent)
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
@@ -504,8 +526,18 @@ class Server:
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
 
-    def _end_slow_readers(self, now_us: int) -> None:
+    @_until_closed
+    def _end_silent(self) -> None:
+        """Send away clients that say nothing; what waited in the sockets when time was counted is read by now."""
+        if self.failure is None:
+            self.broker.end_silent(microseconds(), self.listened_us)
+            if self.lagging:
+                self._end_slow_readers()
+            self.flush_soon()
+
+    def _end_slow_readers(self) -> None:
         """Cut off clients that took nothing for too long of what waits for them."""
+        now_us = self.listened_us
         patience_us = int(self.config.limits.slow_reader_s * 1_000_000)
         for stream, (taken_bytes, since_us) in list(self.lagging.items()):
             link, transport, taken_now = stream.link, stream.transport, stream.taken_bytes
@@ -521,7 +553,7 @@ class Server:
     def _tell_system(self) -> None:
         """Publish what the broker knows of itself."""
         assert self._loop is not None
-        values = system_values(self.broker, microseconds() - self.started_at)
+        values = system_values(self.broker, monotonic_us() - self.started_us)
         values |= self._announcements.changes(self.broker.learned, connected(self.broker))
         self.broker.tell_system(values, microseconds())
         self.flush_soon()
@@ -579,8 +611,7 @@ class Server:
         self._unwritten_bytes = 0
         held_back, self._held_back = self._held_back, set()
         for stream in held_back:
-            if stream.transport is not None and not stream.transport.is_closing():
-                stream.transport.resume_reading()
+            stream.resume_reading()
         if wait:
             self.broker.synced(seq)
         else:
@@ -652,7 +683,7 @@ class Server:
     def _ask(self) -> None:
         """Ask questions of the core as long as there is a thread for them."""
         assert self._loop is not None
-        while self._asking < _ASKERS and (question := self.broker.questions.next(microseconds())) is not None:
+        while self._asking < _ASKERS and (question := self.broker.questions.next(self.listened_us)) is not None:
             self._asking += 1
             future = self._loop.run_in_executor(self._askers, question.ask)
             future.add_done_callback(partial(self._answered, question))
@@ -671,7 +702,7 @@ class Server:
             is_well = self.failure is None and not self.broker.is_refusing
             return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
-            text = prometheus(self.broker, microseconds() - self.started_at, microseconds())
+            text = prometheus(self.broker, monotonic_us() - self.started_us, microseconds())
             return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return response(404, b"there are /metrics and /healthz\n")
 
