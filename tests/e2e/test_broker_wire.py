@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.e2e.broker_process import BrokerProcess, Settings
@@ -223,3 +225,70 @@ def test_who_says_nothing_is_still_sent_away_after_a_pause(broker: BrokerProcess
     os.kill(broker.pid, signal.SIGCONT)
     assert silent.is_closed()
     assert [each.code for each in silent.waiting] == [KEEP_ALIVE_TIMEOUT]
+
+
+# -- log lines ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_control_characters_of_a_client_reach_no_log_line(tmp_path: Path, form: str) -> None:
+    """A client identifier with line ends and escapes must not write lines of its own, nor move an operator's cursor."""
+    name = "evil\x1b[2J\x9b31m\r\n2026-01-01 [info] all is well\x07\u202e\u2028\x7f"
+    settings: Settings = {**LAGGING, "observe": {"log_format": form}}
+    with BrokerProcess(tmp_path, settings=settings) as broker, Clients(broker.port, "evil") as clients:
+        stuck, publisher = clients.open(receive_bytes=4_096), clients.connect("publisher")
+        stuck.connect(name)
+        assert stuck.connack.code == 0
+        stuck.subscribe(("much", 0))
+        for _ in range(200):
+            publisher.send(publish_packet("much", bytes(60_000)))
+        publisher.ping()
+        assert stuck.is_reset()
+        publisher.ping()
+    (line,) = (line for line in broker.lines if "slow reader" in line)
+    assert "evil" in line
+    assert "all is well" in line
+    assert all(line.rstrip("\n").isprintable() for line in broker.lines), broker.lines
+
+
+# -- doors -------------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_on_loopback_unless_told(tmp_path: Path) -> None:
+    """A broker that lets other machines in does not show everybody what it does."""
+    with BrokerProcess(tmp_path / "default", "--host", "0.0.0.0", "--http-port", "0") as broker:  # noqa: S104 # the point
+        socket.create_connection(("127.0.0.2", broker.port), timeout=10).close()
+        assert _metric(broker, "whimbrel_clients_connected") == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", broker.ports["http"]), timeout=10)
+    with BrokerProcess(tmp_path / "told", "--http-host", "127.0.0.2", "--http-port", "0") as broker:
+        socket.create_connection(("127.0.0.2", broker.ports["http"]), timeout=10).close()
+
+
+def _upgrade(port: int, host: str, origin: str | None) -> bytes:
+    """Ask for a WebSocket and return the first line of the answer."""
+    lines = [
+        "GET /mqtt HTTP/1.1", f"Host: {host}", "Upgrade: websocket", "Connection: Upgrade",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: mqtt",
+    ]  # fmt: skip
+    if origin is not None:
+        lines.append(f"Origin: {origin}")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+        stream.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        return stream.recv(4_096).split(b"\r\n")[0]
+
+
+def test_a_web_page_connects_from_its_own_host_or_as_told(tmp_path: Path) -> None:
+    """Any page in a browser can open a WebSocket to loopback; without Origin it is a program, which has no browser."""
+    with BrokerProcess(tmp_path / "default", "--ws-port", "0") as broker:
+        port, host = broker.ports["ws"], f"localhost:{broker.ports['ws']}"
+        assert b" 101 " in _upgrade(port, host, None)
+        assert b" 101 " in _upgrade(port, host, "http://localhost:8080")
+        assert b" 403 " in _upgrade(port, host, "https://example.org")
+        assert b" 403 " in _upgrade(port, host, "null")
+    settings: Settings = {"listen": {"ws_origins": "https://example.org null"}}
+    with BrokerProcess(tmp_path / "told", "--ws-port", "0", settings=settings) as broker:
+        port, host = broker.ports["ws"], f"localhost:{broker.ports['ws']}"
+        assert b" 101 " in _upgrade(port, host, None)
+        assert b" 101 " in _upgrade(port, host, "https://example.org")
+        assert b" 403 " in _upgrade(port, host, "http://localhost:8080")

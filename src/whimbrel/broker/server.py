@@ -65,6 +65,7 @@ _NO_VIEW = "the view cannot be written; a restart will replay the log from it"
 _MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
+_MOST_TURN = 256 << 10
 
 
 def microseconds() -> int:
@@ -202,7 +203,7 @@ class _WebStream(_Stream):
                 request = self._request.receive(data)
                 if request is None:
                     return
-                self.transport.write(accept(request))
+                self.transport.write(accept(request, origins=self.server.config.listen.ws_origins))
             except BadRequestError as error:
                 self.transport.write(error.response())
                 self.transport.close()
@@ -304,7 +305,9 @@ class Server:
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
-        """Clients that are not read from for now: before their CONNECT is answered, or because they do not read."""
+        """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
+        self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, config.limits.send_buffer_bytes // 4)
+        """What came since everything was last written: not so much that it fills a client's buffer by itself."""
         self._most_answers = config.limits.send_buffer_bytes
         """How many bytes of answers may wait for a client beside the rest; they are neither dropped nor put off."""
         self.lagging: dict[_Stream, tuple[int, int]] = {}
@@ -328,7 +331,7 @@ class Server:
         await self._listen("mqtts", listen.tls_port, lambda: self._stream(_Stream), secured)
         await self._listen("ws", listen.ws_port, lambda: self._stream(_WebStream), None)
         await self._listen("wss", listen.wss_port, lambda: self._stream(_WebStream), secured)
-        await self._listen("http", listen.http_port, lambda: _Observed(self), None)
+        await self._listen("http", listen.http_port, lambda: _Observed(self), None, host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
@@ -344,18 +347,25 @@ class Server:
         return stream
 
     async def _listen(
-        self, kind: str, port: int, make: Callable[[], asyncio.Protocol], secured: ssl.SSLContext | None
+        self,
+        kind: str,
+        port: int,
+        make: Callable[[], asyncio.Protocol],
+        secured: ssl.SSLContext | None,
+        *,
+        host: str | None = None,
     ) -> None:
         if port < 0:
             return
         assert self._loop is not None
         listen = self.config.listen
+        host = listen.host if host is None else host
         try:
             listener = await self._loop.create_server(
-                make, listen.host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
+                make, host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
             )
         except OSError as error:
-            raise ListenError(kind, listen.host, port, error.strerror or str(error)) from error
+            raise ListenError(kind, host, port, error.strerror or str(error)) from error
         self._listeners.append(listener)
         self.ports[kind] = listener.sockets[0].getsockname()[1]
 
@@ -434,7 +444,11 @@ class Server:
         except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
             self._failed(error)
             return
-        if not self._is_flushing:
+        self._turn_bytes += len(data)
+        if self._turn_bytes > self._most_turn_bytes:  # nobody fills a buffer in one turn, nor has all of it
+            self._flush()
+            self._read_later(cast("_Stream", link.shell))
+        elif not self._is_flushing:
             self.flush_soon()
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
@@ -445,10 +459,11 @@ class Server:
             self._read_later(cast("_Stream", link.shell))
 
     def _read_later(self, stream: _Stream) -> None:
-        """Read no more from a client until its CONNECT is answered, or it reads its answers."""
+        """Read no more from a client in this turn, and until its CONNECT is answered and it reads its answers."""
         if stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._ahead.add(stream)
+            self.flush_soon()
 
     def _read_again(self) -> None:
         """Read on from clients that there is no reason to wait for any more."""
@@ -471,15 +486,18 @@ class Server:
         if not self._is_flushing:
             self._is_flushing = True
             assert self._loop is not None
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._flush()
+        if self._ahead:
+            self._read_again()
 
     def _flush(self) -> None:
-        self._is_flushing = False
+        self._is_flushing, self._turn_bytes = False, 0
         broker = self.broker
         if broker.questions:
             self._ask()
-        if self._ahead:
-            self._read_again()
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
         half = most // 2
