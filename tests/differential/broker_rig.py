@@ -117,6 +117,8 @@ class Peer:
         assert self._decoder.failure is None, self._decoder.failure
         if link.closing is not None:
             self.drop()
+        elif link.room < self._rig.broker.config.limits.send_buffer_bytes // 2:
+            self._rig.broker.drained(link, 0, self._rig.now)
 
 
 class Rig:
@@ -132,6 +134,8 @@ class Rig:
         verify: Verify | None = None,
     ) -> None:
         self.now = START
+        self.listened_us = 0
+        """The clock of silence, which steps of the other do not move."""
         self.peers: list[Peer] = []
         self.folder = folder
         self.log = LogWriter(folder, NODE)
@@ -156,7 +160,7 @@ class Rig:
 
     def answer_questions(self) -> None:
         """Ask what the core wants to know, one after the other, and tell it."""
-        while (question := self.broker.questions.next(self.now)) is not None:
+        while (question := self.broker.questions.next(self.listened_us)) is not None:
             self.broker.answered(question, question.ask(), self.now)
         self.flush()
 
@@ -168,8 +172,13 @@ class Rig:
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass."""
+        self.broker.end_silent(
+            self.now, self.listened_us
+        )  # the shell looks every moment, so that it knows who spoke when
         self.now += int(seconds * SECOND_US)
+        self.listened_us += int(seconds * SECOND_US)
         self.broker.tick(self.now)
+        self.broker.end_silent(self.now, self.listened_us)
         self.flush()
 
     def connecting(

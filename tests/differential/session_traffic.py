@@ -48,7 +48,7 @@ class SessionTraffic(Traffic):
 
     def _answer_questions(self) -> None:
         broker = self.rig.broker
-        while (question := broker.questions.next(self.rig.now)) is not None:
+        while (question := broker.questions.next(self.rig.listened_us)) is not None:
             broker.answered(question, question.ask(), self.rig.now)
             self.rig.flush()
 

@@ -12,6 +12,7 @@ has already sent, so once a publisher has its acknowledgement, the copies for ot
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -304,14 +305,21 @@ def _decoded(kind: Kind, flags: int, body: _Body, version: int) -> Packet:
 
 
 class RawClient:
-    """A connection to the broker on *port*; *version* is 5, or 4 for MQTT 3.1.1."""
+    """A connection to the broker on *port*; *version* is 5, or 4 for MQTT 3.1.1.
 
-    def __init__(self, port: int, *, version: int = 5) -> None:
+    Its kernel keeps about *receive_bytes* of what the client does not read; 0 leaves that to the kernel.
+    """
+
+    def __init__(self, port: int, *, version: int = 5, receive_bytes: int = 0) -> None:
         self.version = version
         self.connack = Packet(kind=Kind.CONNACK)
         self.waiting: list[Packet] = []
         """What came and was not asked for yet."""
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.settimeout(TIMEOUT_S)
+        if receive_bytes:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self._socket.connect(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._numbers = count(1)
@@ -363,6 +371,17 @@ class RawClient:
                 self.waiting.append(self.next_packet())
         except EOFError:
             return True
+
+    def is_reset(self, *, tries: int = 60) -> bool:
+        """Send PINGREQ four times a second, and read nothing, until the broker has cut the connection off."""
+        waiting = threading.Event()
+        for _ in range(tries):
+            try:
+                self.send(packet(Kind.PINGREQ))
+            except ConnectionError:
+                return True
+            waiting.wait(0.25)
+        return False
 
     def _read(self, length: int) -> bytes:
         while len(self._buffer) < length:
@@ -500,9 +519,9 @@ class Clients:
         """Return a topic of this test."""
         return "/".join((self.space, *levels))
 
-    def open(self) -> RawClient:
+    def open(self, *, receive_bytes: int = 0) -> RawClient:
         """Return a client that is not yet connected in MQTT's sense."""
-        self._open.append(client := RawClient(self.port, version=self.version))
+        self._open.append(client := RawClient(self.port, version=self.version, receive_bytes=receive_bytes))
         return client
 
     def connect(

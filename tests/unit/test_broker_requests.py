@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ANSWERS, SECOND_US, Peer, Rig, asking, publishing, quick_scrypt, subscribing
+from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.requests import VERBS
@@ -443,7 +443,7 @@ def test_leaving_by_ones_own_name_a_session_that_was_not_joined_is_refused_at_on
     pda = rig.client("pda")
     pda.send(asking("leave", session=session, device="pda"))
     for _ in range(3):
-        question = rig.broker.questions.next(rig.now)
+        question = rig.broker.questions.next(rig.listened_us)
         if question is not None:
             rig.broker.answered(question, question.ask(), rig.now)
             rig.flush()
@@ -707,7 +707,7 @@ def test_too_many_wrong_passwords_in_requests_have_to_wait(tmp_path: Path) -> No
     maker = _make(rig, "ann", passwords=ONE)
     found = [_code(maker.ask("show", session="ann", password=word)) for word in (WRONG, WRONG, OWNER)]
     assert found == [NOT_AUTHORIZED, NOT_AUTHORIZED, QUOTA_EXCEEDED]
-    rig.now += 30 * SECOND_US
+    rig.tick(30)
     assert _code(maker.ask("show", session="ann", password=OWNER)) == 0
 
 

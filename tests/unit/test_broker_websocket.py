@@ -282,3 +282,43 @@ def test_the_bound_admits_control_frames() -> None:
 def test_errors_survive_pickling(error: Exception) -> None:
     """They cross processes in tests and benchmarks."""
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 # our own
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "origins", "is_allowed"),
+    [
+        ("http://example.org", "example.org", "", True),
+        ("https://Example.ORG:8443", "example.org:8083", "", True),
+        ("http://[::1]:80", "[::1]:8083", "", True),
+        ("http://example.org", "example.com", "", False),
+        ("http://example.org.evil.com", "example.org", "", False),
+        ("http://example.org@evil.com", "example.org", "", False),
+        ("http://evil.com/example.org", "example.org", "", False),
+        ("http://evil.com, http://example.org", "example.org", "", False),
+        ("file://", "example.org", "", False),
+        ("null", "null", "", False),
+        ("", "example.org", "", False),
+        ("app://example.org", "example.org", "", False),
+        ("https://a.org", "b.org", "https://c.org https://a.org", True),
+        ("https://a.org:8443", "b.org", "https://a.org", False),
+        ("https://b.org", "b.org", "https://a.org", False),
+        ("null", "b.org", "null", True),
+        ("anything", "b.org", "*", True),
+    ],
+)
+def test_a_page_connects_from_the_same_host_or_from_an_origin_that_may(
+    origin: str, host: str, origins: str, *, is_allowed: bool
+) -> None:
+    """A browser says which page asks; a broker that does not look lets every page in, as whoever reads it."""
+    request = a_request(origin=origin, host=host)
+    if is_allowed:
+        assert accept(request, origins=origins).startswith(b"HTTP/1.1 101")
+    else:
+        with pytest.raises(BadRequestError, match="403"):
+            accept(request, origins=origins)
+
+
+@pytest.mark.parametrize("origins", ["", "*", "https://a.org", "http://a.org:80 https://b.org null"])
+def test_a_program_has_no_origin_and_may_always_connect(origins: str) -> None:
+    """It could send whatever it likes."""
+    assert accept(a_request(), origins=origins).startswith(b"HTTP/1.1 101")

@@ -65,6 +65,8 @@ class Wire:
     def said(self, now: float = 0.0) -> list[Packet]:
         """Return what the client has sent since the last time."""
         packets = self.server.receive(self.client.take(now=now))
+        self.server.go_on()  # it stops behind CONNECT
+        packets += self.server.receive(b"")
         assert self.server.failure is None
         return packets
 

@@ -16,6 +16,7 @@ from whimbrel.broker.routes import OPEN
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
+from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.packets import Will
 from whimbrel.mqtt.server import Phase, ServerConnection
@@ -71,9 +72,13 @@ class Link:
         "client",
         "closing",
         "confirms",
+        "heard_at",
         "is_choked",
         "is_dirty",
+        "is_heard",
+        "is_lagging",
         "is_plain",
+        "is_unread",
         "joining",
         "keep_alive_us",
         "keyring",
@@ -83,10 +88,10 @@ class Link:
         "out",
         "parked",
         "rights",
+        "room",
         "shell",
         "user",
         "verified_user",
-        "waiting",
     )
 
     def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
@@ -100,15 +105,24 @@ class Link:
         """The client reads too slowly: nothing more that can wait."""
         self.confirms = False
         """Its QoS 0 hand-overs have receipts whether or not it reads too slowly."""
+        self.is_lagging = False
+        """There is no room: its QoS 0 hand-overs wait, and have receipts."""
+        self.room = INT32_MAX
+        """How many more bytes may wait to be written to it; see ``sending.may_copy``."""
         self.is_dirty = False
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
         self.keep_alive_us = 0
-        self.opened_at = self.last_at = 0
+        self.last_at = 0
+        self.is_heard = True
+        """Something came since it was last asked how long nothing came."""
+        self.is_unread = False
+        """The broker does not read from it for now: what it says is not heard."""
+        self.opened_at: int | None = None
+        self.heard_at = 0
+        """When it was first seen, and last heard, by the clock of ``Broker.end_silent``."""
         self.parked: object | None = None
-        """A CONNECT that is being answered."""
-        self.waiting = bytearray()
-        """What came meanwhile."""
+        """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
         self.joining: tuple[Joining, ...] = ()
         """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
         self.rights: dict[str, frozenset[Right]] = {}
@@ -120,10 +134,6 @@ class Link:
     def home(self) -> str | None:
         """The named session that SUBSCRIBE is for; None if it is for the private one."""
         return self.joining[0].session if self.joining else None
-
-    def is_parked(self) -> bool:
-        """Tell whether its CONNECT is being answered."""
-        return self.parked is not None
 
 
 class Client:
@@ -201,7 +211,14 @@ class Client:
     def put(self, out: Outgoing) -> None:
         """Let something wait for its turn."""
         self.queue.append(out)
-        self.queued_bytes += len(out.message.body)
+        if out.via != RETAINED:  # it is kept anyway, and whoever subscribes to much is not slow for that
+            self.queued_bytes += len(out.message.body)
+
+    def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
+        """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before."""
+        if any(out.via == RETAINED for out in self.queue):
+            self.queue = deque(out for out in self.queue if out.via != RETAINED or out.terms != terms)
+        self.queue.extend(found)
 
     def put_live(self, out: Outgoing) -> None:
         """Let a QoS 0 copy wait for the link alone."""
@@ -212,7 +229,7 @@ class Client:
         """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them."""
         shed: list[Outgoing] = []
         for queue in (self.live, self.queue):
-            while self.queued_bytes > most_bytes and queue and not queue[-1].qos:
+            while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
                 shed.append(queue.pop())
                 self.queued_bytes -= len(shed[-1].message.body)
         return shed
@@ -223,7 +240,7 @@ class Client:
         Retained messages, which it does not hold, are kept here.
         """
         self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
-        self._again += [out for out in self.queue if out.via == RETAINED]
+        self._again += [out for out in self.queue if out.via == RETAINED and out.qos]
         self.flying.clear()
         self.queue.clear()
         self.live.clear()
@@ -240,7 +257,7 @@ class Client:
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""
         link = self.link
-        if link is None or link.is_choked or link.machine.phase is not Phase.OPEN or not (self.queue or self.live):
+        if link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN or not (self.queue or self.live):
             return None
         if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
             return None
@@ -263,7 +280,8 @@ class Client:
 
     def _next(self) -> Outgoing:
         out = self.queue.popleft()
-        self.queued_bytes -= len(out.message.body)
+        if out.via != RETAINED:
+            self.queued_bytes -= len(out.message.body)
         if self._also and out.is_held:
             for terms in self._also.pop(out.message.seq, ()):
                 out = out._replace(terms=(*out.terms, terms), identifiers=(*out.identifiers, *terms.identifiers))

@@ -51,6 +51,8 @@ _UINT16_MAX = 2**16 - 1
 _UINT32_MAX = 2**32 - 1
 _PLACE = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 _COMMENT_WIDTH = 100
+_ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/?#@\x7f]+")
+"""What a browser sends as Origin (RFC 6454, 7): a scheme, a host and perhaps a port, or null."""
 
 
 class ConfigError(WhimbrelError):
@@ -132,6 +134,11 @@ def _host(value: str) -> object:
     return text("host", value, max_bytes=255).isprintable() or None
 
 
+def _origins(value: str) -> object:
+    words = text("origins", value, max_bytes=_MAX_PATH_BYTES).split(" ")
+    return value if not value or all(_ORIGIN.fullmatch(word) for word in words) else None
+
+
 def _port(default: int, about: str) -> int:
     return _whole(default, -1, _UINT16_MAX, about, note="-1: not at all, 0: any free port")
 
@@ -189,6 +196,18 @@ class ListenSettings(_Section):
     tls_port: int = _port(-1, "The port of MQTT over TLS; needs a certificate.")
     wss_port: int = _port(-1, "The port of MQTT over WebSocket and TLS; needs a certificate.")
     http_port: int = _port(-1, "The port of metrics and health, over plain HTTP.")
+    http_host: str = _text(
+        "127.0.0.1",
+        'a host name or an address, at most 255 bytes; "" is all addresses of this machine',
+        _host,
+        "The address of metrics and health, which anybody who reaches it may read; loopback unless told.",
+    )
+    ws_origins: str = _text(
+        "",
+        'origins such as "https://example.org:8443", separated by spaces; "" is pages of the same host, "*" all',
+        _origins,
+        "The web pages that may connect over WebSocket, by their Origin; programs, which send none, always may.",
+    )
     backlog: int = _whole(1_024, 1, _UINT16_MAX, "How many connections may wait to be accepted.")
 
 
@@ -230,7 +249,13 @@ class LimitSettings(_Section):
         1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
     )
     send_buffer_bytes: int = _whole(
-        8_388_608, 65_536, INT32_MAX, "How many bytes may wait to be sent to one client; what exceeds it is held back."
+        8_388_608,
+        65_536,
+        INT32_MAX,
+        "How many bytes may wait to be sent to one client; more waits its turn, or is dropped if it is of QoS 0.",
+    )
+    slow_reader_s: float = _real(
+        60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )
     retained_messages: int = _whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
     client_id_bytes: int = _whole(256, 23, _UINT16_MAX, "The longest client identifier; MQTT asks for 23 at least.")

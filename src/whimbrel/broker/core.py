@@ -34,7 +34,6 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of
 from whimbrel.log.writer import LogWriter
-from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
@@ -56,6 +55,8 @@ from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 __all__ = ["Broker", "Verify"]
 
 _SECOND_US = 1_000_000
+_MOST_READ_BYTES = 1 << 20
+"""What a socket may give at once, beside what was kept already."""
 _PINGRESP = b"\xd0\x00"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
@@ -103,6 +104,7 @@ class Broker:
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
+        self._publishing.note_full = self._note_full
         self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
         self._connecting = Connecting(
             config,
@@ -122,6 +124,8 @@ class Broker:
             topic_alias_maximum=config.limits.topic_alias_maximum,
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
+        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
+        """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
         self._connecting.take_over()
@@ -153,7 +157,8 @@ class Broker:
     def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
         """Return the link for a connection that was opened."""
         link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
-        link.opened_at = link.last_at = now
+        link.last_at = now
+        link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)
         return link
 
@@ -161,12 +166,9 @@ class Broker:
         """Take in what a client sent."""
         if link.closing is not None:
             return
-        if link.is_parked():
-            self._keep_for_later(link, data)
-            return
-        link.last_at = now
+        link.last_at, link.is_heard = now, True
         machine = link.machine
-        packets = machine.receive(data)
+        packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
         at, count = 0, len(packets)
         while at < count and link.closing is None:
             packet = packets[at]
@@ -185,13 +187,14 @@ class Broker:
             else:
                 self._handle(link, packet, now)
                 at += 1
-                if link.is_parked() and at < count:
-                    self._keep_for_later(link, b"".join(encode(each, machine.version) for each in packets[at:]))
-                    return
+        if link.parked is not None and machine.held_bytes > self._most_held:
+            self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
         if machine.failure is not None and link.closing is None:
             self._broken(link, machine.failure)
         if self.state.ready:
             self._delivering.pump_ready(self._journal.last_at)
+        if self._sender.full:
+            self._note_full(now)
         if self._sender.leaving:
             self._let_go(now)
 
@@ -217,13 +220,39 @@ class Broker:
     def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
         """Take in that a client reads too slowly, or reads again."""
         link.is_choked = is_choked
-        if link.client is None or link.client.link is not link:
-            return
-        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
-            self._connecting.change_receipts(link.client, now, is_confirming=is_choked)
-        if not is_choked:
-            self._delivering.pump(link.client, self._journal.now(now))
+        if is_choked:
+            link.room = 0
+            self._lag(link, now, is_lagging=True)
+            self._let_go(now)
+        else:
+            self.drained(link, self.config.limits.send_buffer_bytes // 2, now)
+
+    def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
+        """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
+        if link.closing is None and not link.is_choked:
+            link.room = max(1, self.config.limits.send_buffer_bytes - unsent_bytes)
+            client = link.client
+            if client is not None and client.link is link:
+                self._delivering.pump(client, self._journal.now(now))
+                if not client.live:  # else what comes would overtake what waits
+                    self._lag(link, now, is_lagging=False)
         self._let_go(now)
+
+    def _lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
+        """Let QoS 0 for a client wait for room, up to a bound, and have receipts; or be written at once again."""
+        if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
+            return
+        link.is_lagging = is_lagging
+        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
+            self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
+
+    def _note_full(self, now: int) -> None:
+        """Let QoS 0 wait for those whose buffers were filled in this turn."""
+        full = self._sender.full
+        while full:
+            link = full.pop()
+            if link.room <= 0 and link.closing is None:
+                self._lag(link, now, is_lagging=True)
 
     def answered(self, question: Question, answer: object, now: int) -> None:
         """Take in the answer to a question."""
@@ -236,6 +265,7 @@ class Broker:
         self.refuse(is_refusing=False)
         self._journal.durable(seq)
         self._delivering.pump_ready(self._journal.last_at)
+        self._note_full(self._journal.last_at)
         self._let_go(self._journal.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
@@ -243,19 +273,32 @@ class Broker:
         self._publishing.is_refusing = self._interests.is_refusing = is_refusing
 
     def tick(self, now: int) -> None:
-        """Let time pass: what is held, wills, sessions and keep alives end."""
+        """Let time pass: what is held, wills and sessions end."""
         stamp = self._journal.now(now)
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._journal.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
         self._delivering.pump_ready(stamp)
+        self._let_go(now)
+
+    def end_silent(self, now: int, listened_us: int) -> None:
+        """Send away clients that say nothing, or no CONNECT, for too long.
+
+        *listened_us* is how long the broker has listened, by a clock that never steps and that stands still while the
+        broker does; the shell reads what waits in its sockets before it asks.
+        """
+        self.questions.listened_us = listened_us
         connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
         for link in list(self.links):
             if link.closing is not None:
                 continue
-            silent_us = now - link.last_at
+            if link.opened_at is None:
+                link.opened_at = listened_us
+            if link.is_heard or link.is_unread:
+                link.is_heard, link.heard_at = False, listened_us
+            silent_us = listened_us - link.heard_at
             if link.machine.phase is not Phase.OPEN:
-                if now - link.opened_at > connect_us and link.parked is None:
+                if listened_us - link.opened_at > connect_us and link.parked is None and not link.is_unread:
                     self._sender.close(link, "no CONNECT in time")
             elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
                 reason = "nothing was heard for one and a half keep alives"
@@ -279,7 +322,7 @@ class Broker:
                 link = None if client is None else client.link
                 if client is not None and link is not None and self._visitors.may_receive(link, client.id, topic):
                     identifiers = state.terms(session, identities, client.id).identifiers
-                    self._sender.copy(link, message, identifiers, now, retain=False)
+                    self._sender.news(link, message, identifiers, now)
 
     def drain(self) -> None:
         """Send everybody away: the broker stops."""
@@ -289,17 +332,10 @@ class Broker:
 
     # -- packets -----------------------------------------------------------------------------------------------------
 
-    def _keep_for_later(self, link: Link, data: bytes) -> None:
-        """Keep what comes while CONNECT is being answered."""
-        link.waiting += data
-        if len(link.waiting) > self.config.limits.packet_bytes:
-            self._sender.fail(link, ReasonCode.PACKET_TOO_LARGE, "too much before the answer to CONNECT")
-
     def _opened(self, link: Link) -> None:
         """Go on with what came while CONNECT was being answered."""
-        waiting, link.waiting = link.waiting, bytearray()
-        if waiting:
-            self.receive(link, bytes(waiting), link.last_at)
+        link.machine.go_on()
+        self.receive(link, b"", link.last_at)
 
     def _broken(self, link: Link, failure: ProtocolError) -> None:
         self.counters.protocol_errors += 1
@@ -360,8 +396,7 @@ class Broker:
             ask = partial(self._verify, connect.username, connect.password)
             self.questions.put(link.address, ask, partial(self._verified, link, connect), partial(self._wait, link))
 
-    def _wait(self, link: Link, now: int) -> None:
-        del now
+    def _wait(self, link: Link) -> None:
         if link.closing is None:
             self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
 
@@ -371,7 +406,7 @@ class Broker:
         if is_welcome:
             self._welcome(link, connect, connect.username, now)
         else:
-            self.questions.was_wrong(link.address, now)
+            self.questions.was_wrong(link.address)
             self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
 
     def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
@@ -392,8 +427,7 @@ class Broker:
             refuse = partial(self._turn_away, link)
             self._sessions.door.rights_in(link, wanted, now, partial(self._admitted, link, connect, user), refuse)
 
-    def _turn_away(self, link: Link, code: ReasonCode, reason: str, now: int) -> None:
-        del now
+    def _turn_away(self, link: Link, code: ReasonCode, reason: str) -> None:
         if link.closing is None:
             self._connecting.refuse(link, code, reason)
 

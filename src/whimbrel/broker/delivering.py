@@ -59,6 +59,9 @@ class Delivering:
         while (out := client.next_to_send()) is not None:
             link, message = client.link, out.message
             assert link is not None
+            if not out.qos and out.via == RETAINED:
+                self._send_retained(client, link, out, now)
+                continue
             # What was begun at QoS 2 is brought to its end, expired or not (4.3.3).
             is_begun = out.qos == _EXACTLY_ONCE and out.dup
             if message.expires_at is not None and message.expires_at <= now and not is_begun:
@@ -70,6 +73,15 @@ class Delivering:
                 self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
             elif not self._sender.hand_over(link, out, now):
                 self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+
+    def _send_retained(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
+        """Send a retained message of QoS 0 that waited for room, unless a newer one was sent or dropped meanwhile."""
+        message = out.message
+        is_over = message.expires_at is not None and message.expires_at <= now
+        if self._state.retained.get(message.subject) is not message or is_over:
+            return
+        if self._visitors.may_receive(link, client.id, message.subject):
+            self._sender.copy(link, message, out.identifiers, now, retain=True)
 
     def resume(self, client: Client, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""

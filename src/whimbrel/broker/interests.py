@@ -10,7 +10,7 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.messages import Message
-from whimbrel.broker.sending import Sender
+from whimbrel.broker.sending import Sender, may_copy
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.telling import SESSIONS, subscriptions_of, subscriptions_topic
@@ -171,6 +171,7 @@ class Interests:
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
+        waiting: list[Outgoing] = []
         for message in self._state.retained.matching(wanted):
             if message.expires_at is not None and message.expires_at <= now:
                 continue
@@ -181,10 +182,11 @@ class Interests:
             if not _keys_allow(message, subscription):
                 continue
             qos = min(message.qos, subscription.qos or 0)
-            if qos:
-                client.put(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
+            if qos or not may_copy(link):  # it is kept, so it can wait at QoS 0 too
+                waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
+        client.put_retained(waiting, terms)
         self._delivering.pump(client, now)
 
     def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:

@@ -94,7 +94,7 @@ class Doorkeeper:
         wanted: Sequence[Wanted],
         now: int,
         then: Callable[[Sequence[Joining], int], None],
-        refuse: Callable[[ReasonCode, str, int], None],
+        refuse: Callable[[ReasonCode, str], None],
     ) -> None:
         """Find out what may be done in sessions, and go on with *then*; or *refuse* whoever has to wait."""
         hold = self._state.hold
@@ -107,7 +107,7 @@ class Doorkeeper:
         if all(rights is not None for rights in at_once):
             self._judged(link, doors, then, [rights or frozenset() for rights in at_once], now)
         elif self._questions.is_full:
-            refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords", now)
+            refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             ask = partial(_judge, tuple(doors), link.user, groups, self._key)
             too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
@@ -122,7 +122,7 @@ class Doorkeeper:
         now: int,
     ) -> None:
         if any(not each for each in rights):
-            self._questions.was_wrong(link.address, now)
+            self._questions.was_wrong(link.address)
         joinings = [
             Joining(door.wanted.session, door.wanted.mode, each, door.access)
             for door, each in zip(doors, rights, strict=True)

@@ -58,6 +58,8 @@ class Publishing:
         """Who answers requests about sessions."""
         self.report: _Taker | None = None
         """Who takes reports of devices."""
+        self.note_full: Callable[[int], None] = lambda _now: None
+        """Who lets QoS 0 wait for clients that there is no room for."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
@@ -91,6 +93,8 @@ class Publishing:
             found = routes.everybody(packets[at].topic, handles[at], opened[at])
             self._received(link, client, packets[at], secured[at], found, now)
             at += 1
+            if self._sender.full:
+                self.note_full(now)
 
     def _passed_live(
         self, link: Link, client: Client, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int

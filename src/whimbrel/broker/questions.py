@@ -21,7 +21,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Question:
-    """One question: *ask* may run in any thread; *then* and *refuse* are the core's, and are given the time."""
+    """One question: *ask* may run in any thread; *then*, which is given the time, and *refuse* are the core's."""
 
     __slots__ = ("address", "ask", "refuse", "then")
 
@@ -30,7 +30,7 @@ class Question:
         address: str,
         ask: Callable[[], object],
         then: Callable[[object, int], None],
-        refuse: Callable[[int], None],
+        refuse: Callable[[], None],
     ) -> None:
         self.address, self.ask, self.then, self.refuse = address, ask, then, refuse
 
@@ -41,6 +41,8 @@ class Questions:
     def __init__(self, patience: Patience, counters: Counters, *, most: int) -> None:
         self._patience, self._counters, self._most = patience, counters, most
         self._waiting: deque[Question] = deque()
+        self.listened_us = 0
+        """The time of ``Broker.end_silent``, which passes evenly: steps of a wall clock would give failures back."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -55,24 +57,25 @@ class Questions:
         address: str,
         ask: Callable[[], _Answer],
         then: Callable[[_Answer, int], None],
-        refuse: Callable[[int], None],
+        refuse: Callable[[], None],
     ) -> None:
         """Let a question wait for its turn; *refuse* is called instead if *address* has to wait when it comes."""
         self._waiting.append(Question(address, ask, partial(_told, then), refuse))
 
-    def next(self, now: int) -> Question | None:
+    def next(self, listened_us: int) -> Question | None:
         """Return the next question to be asked, if there is one."""
+        self.listened_us = listened_us
         while self._waiting:
             question = self._waiting.popleft()
-            if self._patience.may_try(question.address, now):
+            if self._patience.may_try(question.address, listened_us):
                 return question
-            question.refuse(now)
+            question.refuse()
         return None
 
-    def was_wrong(self, address: str, now: int) -> None:
-        """Note that a password was wrong."""
+    def was_wrong(self, address: str) -> None:
+        """Note that a password, which was asked about, was wrong."""
         self._counters.wrong_passwords += 1
-        self._patience.failed(address, now)
+        self._patience.failed(address, self.listened_us)
 
 
 def _told(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:

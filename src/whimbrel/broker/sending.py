@@ -11,9 +11,18 @@ from whimbrel.mqtt.packets import V5, Disconnect, Puback, Pubrec, Suback, Unsuba
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["Sender"]
+__all__ = ["Sender", "may_copy"]
 
 _LONGEST_REASON = 1_000
+
+
+def may_copy(link: Link) -> bool:
+    """Tell whether a QoS 0 copy may be written to a link now: it is open, and there is room for more to wait.
+
+    Where it may not, it waits for room with the rest (``Broker._note_full``) up to a bound, and beyond that it is
+    dropped, with a receipt that says so; news that no account has is dropped at once.
+    """
+    return link.room > 0
 
 
 class Sender:
@@ -25,9 +34,12 @@ class Sender:
         """Links with something to write, or to be closed."""
         self.leaving: list[Link] = []
         """Links that are to be closed, and whose clients are still thought to be here."""
+        self.full: list[Link] = []
+        """Links without room that a QoS 0 copy was sent to: what follows has to wait."""
 
     def send(self, link: Link, data: bytes) -> None:
         """Have *data* written."""
+        link.room -= len(data)
         link.out.append(data)
         self.touch(link)
 
@@ -47,7 +59,9 @@ class Sender:
         self.send(link, data)
 
     def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> bool:
-        """Send a QoS 0 copy; tell whether the client takes packets of that length."""
+        """Send a QoS 0 copy, which the account may have as delivered; tell whether the client takes that length."""
+        if not may_copy(link) and not link.is_lagging:
+            self.full.append(link)
         if link.is_plain:
             data: bytes | None = message.packet(link.machine.version, 0, now, retain=retain, identifiers=identifiers)
         else:
@@ -59,6 +73,13 @@ class Sender:
             link.client.sent += 1
         self.send(link, data)
         return True
+
+    def news(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int) -> None:
+        """Send a QoS 0 copy of what no account has, such as ``$SYS``; without room it is dropped and counted."""
+        if may_copy(link):
+            self.copy(link, message, identifiers, now, retain=False)
+        elif link.closing is None:
+            self.counters.dropped += 1
 
     def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
         """Send a QoS 1 or 2 copy; tell whether the client takes packets of that length."""
@@ -122,6 +143,6 @@ class Sender:
     def close(self, link: Link, reason: str) -> None:
         """Have a link closed once everything for it is written."""
         if link.closing is None:
-            link.closing = reason
+            link.closing, link.room = reason, 0
             self.leaving.append(link)
             self.touch(link)

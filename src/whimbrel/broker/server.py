@@ -10,9 +10,12 @@ Rule: what one turn of the loop has for a client is written at once, at its end.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import random
 import signal
 import ssl
+import sys
+import termios
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +52,10 @@ __all__ = ["Server"]
 
 _log = structlog.get_logger("whimbrel")
 _TICK_S = 0.25
+_MOST_TICK_US = 500_000
+"""How much of the time between two ticks counts; ticks come later where the process was stopped."""
+_READ_S = 0.01
+"""How long after a tick silence is judged: timers and sockets take turns, so everything readable is read between."""
 _SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
@@ -58,12 +65,17 @@ _NO_VIEW = "the view cannot be written; a restart will replay the log from it"
 _MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
-_HIGH_WATER = 1 << 20
+_MOST_TURN = 256 << 10
 
 
 def microseconds() -> int:
     """Return the time, as everything inside counts it."""
     return time.time_ns() // 1_000
+
+
+def monotonic_us() -> int:
+    """Return the time by which durations are judged: it never steps."""
+    return time.monotonic_ns() // 1_000
 
 
 def _until_closed(turn: Callable[[Server], None]) -> Callable[[Server], None]:
@@ -85,11 +97,18 @@ class _Stream(asyncio.Protocol):
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
+        self.written_bytes = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes the client's machine has taken of what was written."""
+        assert self.transport is not None
+        return self.written_bytes - self.transport.get_write_buffer_size() - unsent_bytes(self.transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self.transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
         self.begin()
 
     def begin(self) -> None:
@@ -106,6 +125,7 @@ class _Stream(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Write what the core has for the client."""
         assert self.transport is not None
+        self.written_bytes += len(data)
         self.transport.write(data)
 
     def close(self) -> None:
@@ -121,11 +141,27 @@ class _Stream(asyncio.Protocol):
         else:
             self.transport.close()
 
+    def pause_reading(self) -> None:
+        """Read nothing more for now; what the client says meanwhile is not heard, and its silence is not judged."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            if self.link is not None:
+                self.link.is_unread = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self.link is not None:
+            self.link.is_unread, self.link.is_heard = False, True
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         if self.link is not None:
             self.server.broker.choked(self.link, microseconds(), is_choked=True)
+            self.server.lagging[self] = self.taken_bytes, self.server.listened_us
 
     def resume_writing(self) -> None:
+        self.server.lagging.pop(self, None)
         if self.link is not None:
             self.server.broker.choked(self.link, microseconds(), is_choked=False)
             self.server.flush_soon()
@@ -140,6 +176,7 @@ class _Stream(asyncio.Protocol):
             self.server.flush_soon()
             self.link = None  # else the two would hold each other until the garbage collector comes by
         self.server.streams.discard(self)
+        self.server.lagging.pop(self, None)
 
 
 class _WebStream(_Stream):
@@ -166,7 +203,7 @@ class _WebStream(_Stream):
                 request = self._request.receive(data)
                 if request is None:
                     return
-                self.transport.write(accept(request))
+                self.transport.write(accept(request, origins=self.server.config.listen.ws_origins))
             except BadRequestError as error:
                 self.transport.write(error.response())
                 self.transport.close()
@@ -179,19 +216,19 @@ class _WebStream(_Stream):
             self.server.received(self.link, chunk)
         answer = self._framing.to_send()
         if answer:
-            self.transport.write(answer)
+            super().write(answer)
         if self._framing.closed:
             self.transport.close()
 
     def write(self, data: bytes) -> None:
         assert self.transport is not None
         assert self._framing is not None
-        self.transport.write(self._framing.wrap(data))
+        super().write(self._framing.wrap(data))
 
     def close(self) -> None:
         assert self.transport is not None
         if self._framing is not None:
-            self.transport.write(self._framing.close())
+            super().write(self._framing.close())
         super().close()
 
 
@@ -259,12 +296,22 @@ class Server:
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
-        self.started_at = microseconds()
+        self.started_us = self._ticked_us = monotonic_us()
+        self.listened_us = 0
+        """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
         self._ticks = 0
         self._unwritten_bytes = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
+        self._ahead: set[_Stream] = set()
+        """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
+        self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, config.limits.send_buffer_bytes // 4)
+        """What came since everything was last written: not so much that it fills a client's buffer by itself."""
+        self._most_answers = config.limits.send_buffer_bytes
+        """How many bytes of answers may wait for a client beside the rest; they are neither dropped nor put off."""
+        self.lagging: dict[_Stream, tuple[int, int]] = {}
+        """Clients for whom nothing more can be written: how many bytes each had taken, and since when no more."""
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
@@ -284,7 +331,7 @@ class Server:
         await self._listen("mqtts", listen.tls_port, lambda: self._stream(_Stream), secured)
         await self._listen("ws", listen.ws_port, lambda: self._stream(_WebStream), None)
         await self._listen("wss", listen.wss_port, lambda: self._stream(_WebStream), secured)
-        await self._listen("http", listen.http_port, lambda: _Observed(self), None)
+        await self._listen("http", listen.http_port, lambda: _Observed(self), None, host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
@@ -300,18 +347,25 @@ class Server:
         return stream
 
     async def _listen(
-        self, kind: str, port: int, make: Callable[[], asyncio.Protocol], secured: ssl.SSLContext | None
+        self,
+        kind: str,
+        port: int,
+        make: Callable[[], asyncio.Protocol],
+        secured: ssl.SSLContext | None,
+        *,
+        host: str | None = None,
     ) -> None:
         if port < 0:
             return
         assert self._loop is not None
         listen = self.config.listen
+        host = listen.host if host is None else host
         try:
             listener = await self._loop.create_server(
-                make, listen.host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
+                make, host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
             )
         except OSError as error:
-            raise ListenError(kind, listen.host, port, error.strerror or str(error)) from error
+            raise ListenError(kind, host, port, error.strerror or str(error)) from error
         self._listeners.append(listener)
         self.ports[kind] = listener.sockets[0].getsockname()[1]
 
@@ -390,16 +444,39 @@ class Server:
         except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
             self._failed(error)
             return
-        if not self._is_flushing:
+        self._turn_bytes += len(data)
+        if self._turn_bytes > self._most_turn_bytes:  # nobody fills a buffer in one turn, nor has all of it
+            self._flush()
+            self._read_later(cast("_Stream", link.shell))
+        elif not self._is_flushing:
             self.flush_soon()
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
+        if link.room < -self._most_answers or (
+            link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes
+        ):  # it asks for more answers than may wait for it, or is far ahead of its CONNACK
+            self._read_later(cast("_Stream", link.shell))
+
+    def _read_later(self, stream: _Stream) -> None:
+        """Read no more from a client in this turn, and until its CONNECT is answered and it reads its answers."""
+        if stream.transport is not None and not stream.transport.is_closing():
+            stream.pause_reading()
+            self._ahead.add(stream)
+            self.flush_soon()
+
+    def _read_again(self) -> None:
+        """Read on from clients that there is no reason to wait for any more."""
+        for stream in list(self._ahead):
+            link = stream.link
+            if link is None or link.closing is not None or (link.parked is None and not link.is_choked):
+                self._ahead.discard(stream)
+                stream.resume_reading()
 
     def _hold_back(self, stream: _Stream) -> None:
         """Read no more from a client until the disk has what there is: nobody fills the memory faster than that."""
         if self.failure is None and stream.transport is not None and not stream.transport.is_closing():
-            stream.transport.pause_reading()
+            stream.pause_reading()
             self._held_back.add(stream)
             if not self._is_syncing:
                 self._sync(wait=False)
@@ -409,15 +486,21 @@ class Server:
         if not self._is_flushing:
             self._is_flushing = True
             assert self._loop is not None
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._flush()
+        if self._ahead:
+            self._read_again()
 
     def _flush(self) -> None:
-        self._is_flushing = False
+        self._is_flushing, self._turn_bytes = False, 0
         broker = self.broker
         if broker.questions:
             self._ask()
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
+        half = most // 2
         while dirty:
             link = dirty.pop()
             link.is_dirty = False
@@ -432,11 +515,11 @@ class Server:
                 link.out.clear()
                 broker.counters.bytes_sent += len(data)
                 stream.write(data)
-                if link.is_choked and link.closing is None and transport.get_write_buffer_size() > most:
-                    broker.counters.slow_readers += 1
-                    _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
-                    link.closing = "it reads too slowly"
-                    transport.abort()
+                if link.room < half:
+                    if not link.is_choked:
+                        broker.drained(link, transport.get_write_buffer_size(), microseconds())
+                    elif transport.get_write_buffer_size() > most + self._most_answers:
+                        self._read_later(stream)
             if link.closing is not None and not stream.is_leaving:
                 stream.is_leaving = True
                 stream.close()
@@ -448,7 +531,12 @@ class Server:
         assert self._loop is not None
         if self.failure is not None:
             return
+        # The time that this process was stopped, or too busy to read, is nobody's silence.
+        now_us = monotonic_us()
+        self.listened_us += min(now_us - self._ticked_us, _MOST_TICK_US)
+        self._ticked_us = now_us
         self.broker.tick(microseconds())
+        self._loop.call_later(_READ_S, self._end_silent)
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
@@ -457,10 +545,33 @@ class Server:
         self._loop.call_later(_TICK_S, self._tick)
 
     @_until_closed
+    def _end_silent(self) -> None:
+        """Send away clients that say nothing; what waited in the sockets when time was counted is read by now."""
+        if self.failure is None:
+            self.broker.end_silent(microseconds(), self.listened_us)
+            if self.lagging:
+                self._end_slow_readers()
+            self.flush_soon()
+
+    def _end_slow_readers(self) -> None:
+        """Cut off clients that took nothing for too long of what waits for them."""
+        now_us = self.listened_us
+        patience_us = int(self.config.limits.slow_reader_s * 1_000_000)
+        for stream, (taken_bytes, since_us) in list(self.lagging.items()):
+            link, transport, taken_now = stream.link, stream.transport, stream.taken_bytes
+            if taken_now > taken_bytes:
+                self.lagging[stream] = taken_now, now_us
+            elif now_us - since_us > patience_us and link is not None and transport is not None:
+                self.broker.counters.slow_readers += 1
+                _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
+                link.closing = link.closing or f"it took nothing for {self.config.limits.slow_reader_s:g} s"
+                transport.abort()
+
+    @_until_closed
     def _tell_system(self) -> None:
         """Publish what the broker knows of itself."""
         assert self._loop is not None
-        values = system_values(self.broker, microseconds() - self.started_at)
+        values = system_values(self.broker, monotonic_us() - self.started_us)
         values |= self._announcements.changes(self.broker.learned, connected(self.broker))
         self.broker.tell_system(values, microseconds())
         self.flush_soon()
@@ -518,8 +629,7 @@ class Server:
         self._unwritten_bytes = 0
         held_back, self._held_back = self._held_back, set()
         for stream in held_back:
-            if stream.transport is not None and not stream.transport.is_closing():
-                stream.transport.resume_reading()
+            stream.resume_reading()
         if wait:
             self.broker.synced(seq)
         else:
@@ -591,7 +701,7 @@ class Server:
     def _ask(self) -> None:
         """Ask questions of the core as long as there is a thread for them."""
         assert self._loop is not None
-        while self._asking < _ASKERS and (question := self.broker.questions.next(microseconds())) is not None:
+        while self._asking < _ASKERS and (question := self.broker.questions.next(self.listened_us)) is not None:
             self._asking += 1
             future = self._loop.run_in_executor(self._askers, question.ask)
             future.add_done_callback(partial(self._answered, question))
@@ -610,7 +720,7 @@ class Server:
             is_well = self.failure is None and not self.broker.is_refusing
             return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
-            text = prometheus(self.broker, microseconds() - self.started_at, microseconds())
+            text = prometheus(self.broker, monotonic_us() - self.started_us, microseconds())
             return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return response(404, b"there are /metrics and /healthz\n")
 
@@ -633,6 +743,19 @@ class ListenError(WhimbrelError):
 
     def __str__(self) -> str:
         return f"cannot listen on {self.host}:{self.port} ({self.kind}): {self.reason}"
+
+
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """Return how many bytes of a connection its other end has not confirmed yet; 0 where the kernel does not say.
+
+    A kernel's own buffer has megabytes, and asks for more only when a third of it is free: without this a client that
+    reads slowly, and steadily, would seem to take nothing for minutes.
+    """
+    peer = transport.get_extra_info("socket")
+    try:
+        return int.from_bytes(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError, AttributeError):
+        return 0
 
 
 def certified_user(certificate: object) -> str | None:

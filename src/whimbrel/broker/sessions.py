@@ -200,8 +200,7 @@ class Sessions:
             refuse = partial(self._turn_away, asked)
             self.door.rights_in(asked.link, [wanted], now, partial(self._judged, asked), refuse)
 
-    def _turn_away(self, asked: _Asked, code: ReasonCode, reason: str, now: int) -> None:
-        del now
+    def _turn_away(self, asked: _Asked, code: ReasonCode, reason: str) -> None:
         if code is ReasonCode.SERVER_BUSY:  # which only CONNACK can say
             code = ReasonCode.QUOTA_EXCEEDED
         self._refuse(asked, code, reason)

@@ -296,7 +296,7 @@ class BrokerState:
         if self.sender is None or link is None or not self._may_receive(client, message):
             return
         if is_told(message.subject, self.subscribed.get(client.session, ())):
-            self.sender.copy(link, message, (), now, retain=False)
+            self.sender.news(link, message, (), now)
 
     def _count(self, settled: Settle) -> None:
         if settled.outcome is Outcome.EXPIRED:

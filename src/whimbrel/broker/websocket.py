@@ -49,6 +49,9 @@ _VERSION = "13"
 _UPGRADE = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
 _HOST = re.compile(r"[\x21-\x7e]+")
 _PATH = re.compile(r"/[\x21-\x7e]*")
+_NAME = r"(\[[0-9a-f:.]+\]|[^\[\]/?#@:, ]+)(?::[0-9]+)?"
+_WEB_ORIGIN = re.compile(rf"https?://{_NAME}")
+_HOST_HEADER = re.compile(_NAME)
 
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _KNOWN = frozenset({_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG})
@@ -99,9 +102,11 @@ class HandshakeError(WhimbrelError):
         return f"WebSocket handshake: {self.reason}"
 
 
-def accept(request: Request) -> bytes:
+def accept(request: Request, *, origins: str = "") -> bytes:
     """Return the answer that makes *request*'s connection a WebSocket, or raise ``BadRequestError``.
 
+    A web page may connect if its origin is one of *origins*, which are separated by spaces; "*" is all of them, and
+    without any the page's host must be the one that it connects to. A request without Origin is of no web page.
     What came behind the request, ``request.rest``, is for ``Framing.receive``.
     """
     headers = request.headers
@@ -118,6 +123,9 @@ def accept(request: Request) -> bytes:
     if headers.get("sec-websocket-version") != _VERSION:
         text = f"the version of WebSocket served is {_VERSION}"
         raise BadRequestError(426, text, (*_UPGRADE, ("Sec-WebSocket-Version", _VERSION)))
+    origin = headers.get("origin")
+    if origin is not None and not _may_come_from(origin, headers.get("host", ""), origins):
+        raise BadRequestError(403, "pages of this origin may not connect here; listen.ws_origins says which may")
     key = headers.get("sec-websocket-key", "")
     if not _is_key(key):
         raise BadRequestError(400, f"the Sec-WebSocket-Key header is not {KEY_BYTES} bytes of base64")
@@ -126,6 +134,14 @@ def accept(request: Request) -> bytes:
     if subprotocol is not None:
         fields.append(("Sec-WebSocket-Protocol", subprotocol))
     return response(101, headers=fields)
+
+
+def _may_come_from(origin: str, host: str, origins: str) -> bool:
+    """Tell whether a page of *origin* may connect to *host* (RFC 6455, 10.2); else any page could, as its reader."""
+    if origins:
+        return any(each in {"*", origin.lower()} for each in origins.lower().split(" "))
+    page, asked = _WEB_ORIGIN.fullmatch(origin.lower()), _HOST_HEADER.fullmatch(host.lower())
+    return page is not None and asked is not None and page[1] == asked[1]
 
 
 def accept_key(key: str) -> str:

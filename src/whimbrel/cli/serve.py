@@ -11,6 +11,7 @@ from typing import Annotated
 
 import structlog
 import typer
+from structlog.typing import EventDict
 
 __all__ = ["serve"]
 
@@ -34,6 +35,9 @@ def serve(
     tls_port: Annotated[int | None, typer.Option("--tls-port", help="MQTT over TLS.")] = None,
     wss_port: Annotated[int | None, typer.Option("--wss-port", help="MQTT over WebSocket and TLS.")] = None,
     http_port: Annotated[int | None, typer.Option("--http-port", help="/metrics and /healthz.")] = None,
+    http_host: Annotated[
+        str | None, typer.Option("--http-host", metavar="ADDRESS", help="Where those are; loopback if not given.")
+    ] = None,
     tls_certificate: Annotated[
         str | None, typer.Option("--tls-certificate", metavar="FILE", help="The certificate, as PEM.")
     ] = None,
@@ -72,6 +76,7 @@ def serve(
         "listen.tls_port": tls_port,
         "listen.wss_port": wss_port,
         "listen.http_port": http_port,
+        "listen.http_host": http_host,
         "tls.certificate": tls_certificate,
         "tls.key": tls_key,
         "tls.client_ca": tls_client_ca,
@@ -125,10 +130,47 @@ def _run(coroutine) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         uvloop.run(coroutine)
 
 
+def _escaped(text: str, keep: str = "") -> str:
+    """Return *text* with everything that is not printed spelled out: a client must not write lines, nor colours."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _printable(value: object) -> object:
+    """Return *value* with all its texts escaped."""
+    match value:
+        case str():
+            return _escaped(value)
+        case list() | tuple():
+            return [_printable(each) for each in value]
+        case dict():
+            return {_printable(key): _printable(each) for key, each in value.items()}
+    return value
+
+
+def _escape_values(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """Escape the values of a log line: client identifiers, addresses and reasons have whatever a client put there."""
+    return {name: _printable(value) for name, value in event.items()}
+
+
+class _EscapingFormatter(logging.Formatter):
+    """The same for lines of libraries, such as asyncio's tracebacks, whose own line ends stay."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _escaped(super().format(record), keep="\n\t")
+
+
 def _set_up_logging(form: str, level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_EscapingFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
+            _escape_values,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,

@@ -32,20 +32,30 @@ class Decoder:
     """The packets of one stream.
 
     With a *version* it reads what follows a CONNECT. Without, it is a server's: the first packet must be a CONNECT,
-    and says the version.
+    and says the version. One that *stops_after_connect* leaves what comes behind it undecoded until ``go_on``, in
+    order and as bytes, so that a CONNECT can be answered before anything else is looked at.
 
     >>> Decoder(version=5).receive(bytes.fromhex("c000 d0"))
     [Pingreq()]
     """
 
-    __slots__ = ("_held", "_max_packet_bytes", "_needed", "failure", "version")
+    __slots__ = ("_held", "_max_packet_bytes", "_needed", "_stops_after_connect", "failure", "is_stopped", "version")
 
-    def __init__(self, *, max_packet_bytes: int = MAX_PACKET_BYTES, version: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_packet_bytes: int = MAX_PACKET_BYTES,
+        version: int | None = None,
+        stops_after_connect: bool = False,
+    ) -> None:
         self.version = version
+        self._stops_after_connect = stops_after_connect
+        self.is_stopped = False
+        """A CONNECT came: nothing behind it is decoded before ``go_on``."""
         self.failure: ProtocolError | None = None
         self._max_packet_bytes = max_packet_bytes
         self._held = bytearray()
-        """The beginning of a packet that is not there yet."""
+        """The beginning of a packet that is not there yet; while stopped, everything behind CONNECT."""
         self._needed = 0
         """How many bytes must be there before it is worth looking again."""
 
@@ -54,6 +64,9 @@ class Decoder:
         if self.failure is not None:
             return []
         held = self._held
+        if self.is_stopped:
+            held += data
+            return []
         if held:
             if len(held) + len(data) < self._needed:
                 held += data
@@ -69,6 +82,15 @@ class Decoder:
         if at < len(data):
             held += data[at:]
         return packets
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are kept undecoded."""
+        return len(self._held)
+
+    def go_on(self) -> None:
+        """Decode what came behind the CONNECT it stopped after, with what ``receive`` is given next."""
+        self.is_stopped, self._needed = False, 0
 
     def _read(self, data: bytes, packets: list[Packet]) -> int:
         """Append the whole packets of *data*; return where the first that is not whole begins."""
@@ -101,6 +123,9 @@ class Decoder:
                 assert isinstance(packet, Connect), "the first byte said so"
                 self.version = version = packet.version
                 packets.append(packet)
+                if self._stops_after_connect:
+                    self.is_stopped = True
+                    return stop
             elif first & 0xF0 == 0x30:
                 packets.append(publish_at(data, first, start, stop, version))
             elif first == 0x40 and length == 2 and (data[start] or data[start + 1]):

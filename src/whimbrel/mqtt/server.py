@@ -1,6 +1,7 @@
 """The server's side of one connection: what a client may send now, and how much may be sent to it.
 
 Rule: no socket and no clock. Bytes come in, packets come out; a breach of the protocol is ``failure``, for good.
+Rule: what comes behind a CONNECT is kept as bytes, in order, until the CONNECT is answered and ``go_on`` is called.
 Rule: everything that belongs to the connection and not to the session is here: version, aliases, flow control, limits.
 """
 
@@ -64,7 +65,7 @@ class ServerConnection:
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._decoder = Decoder(max_packet_bytes=limits.packet_bytes)
+        self._decoder = Decoder(max_packet_bytes=limits.packet_bytes, stops_after_connect=True)
         self._aliases: dict[int, str] = {}
         self._outbound: dict[str, int] = {}
         self._outbound_maximum = 0
@@ -100,6 +101,15 @@ class ServerConnection:
                     return packets[:at]
         self.failure = self._decoder.failure
         return packets
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are kept undecoded: the beginning of a packet, or everything behind CONNECT."""
+        return self._decoder.held_bytes
+
+    def go_on(self) -> None:
+        """Let the next ``receive`` return the packets that came behind CONNECT, which is answered now."""
+        self._decoder.go_on()
 
     def _trouble(self, packet: Packet) -> ProtocolError | None:
         if type(packet) is Connect:
