@@ -172,9 +172,7 @@ class Rig:
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass."""
-        self.broker.end_silent(
-            self.now, self.listened_us
-        )  # the shell looks every moment, so that it knows who spoke when
+        self.broker.end_silent(self.now, self.listened_us)  # as the shell does every moment
         self.now += int(seconds * SECOND_US)
         self.listened_us += int(seconds * SECOND_US)
         self.broker.tick(self.now)

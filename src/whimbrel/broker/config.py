@@ -252,7 +252,7 @@ class LimitSettings(_Section):
         8_388_608,
         65_536,
         INT32_MAX,
-        "How many bytes may wait to be sent to one client; more waits its turn, or is dropped if it is of QoS 0.",
+        "How many bytes may wait in a client's connection; more waits its turn, of QoS 0 as much again at most.",
     )
     slow_reader_s: float = _real(
         60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
