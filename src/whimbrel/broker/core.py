@@ -334,6 +334,8 @@ class Broker:
 
     def _opened(self, link: Link) -> None:
         """Go on with what came while CONNECT was being answered."""
+        if link.is_choked:
+            self._lag(link, self._journal.last_at, is_lagging=True)
         link.machine.go_on()
         self.receive(link, b"", link.last_at)
 
