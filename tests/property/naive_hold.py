@@ -59,6 +59,7 @@ class NaiveHold:
         self.received: set[tuple[str, int]] = set()  # (device, seq)
         self.stored: set[int] = set()
         self.qos: dict[int, int] = {}  # seq: the publisher's
+        self.turns: dict[tuple[str, str], int] = {}  # (share, session): the last notification it was chosen for
         self.commands: list[Command] = []
 
     def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:
@@ -332,6 +333,8 @@ class NaiveHold:
         identity = (fact.subscription.subject_filter, fact.subscription.name)
         if fact.change is InterestChange.REMOVED:
             self.subscriptions.pop((session, identity), None)
+            if not any((s, i[0]) == (session, identity[0]) for s, i in self.subscriptions):
+                self.turns.pop((identity[0] or "", session), None)
             for s, seq in sorted(self.pending):
                 if s == session:
                     self._strip(session, seq, (identity,), Outcome.DROPPED, self.now)
@@ -352,6 +355,7 @@ class NaiveHold:
             self._go_away(session, device)
         self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
         self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}
+        self.turns = {pair: seq for pair, seq in self.turns.items() if pair[1] != session}
         self.confirming = {pair: which for pair, which in self.confirming.items() if pair[0] != session}
 
     # Rule 13
@@ -412,7 +416,9 @@ class NaiveHold:
         for share in {identity[0] for _, identity in pairs if (identity[0] or "").startswith("$share/")}:
             serving = sorted({session for session, identity in pairs if identity[0] == share})
             serving = [session for session in serving if self._present_in(session)] or serving
-            chosen = serving[notification.seq % len(serving)]
+            longest_ago = min(self.turns.get((share or "", session), -1) for session in serving)
+            chosen = next(s for s in serving if self.turns.get((share or "", s), -1) == longest_ago)
+            self.turns[share or "", chosen] = notification.seq
             pairs = [pair for pair in pairs if pair[1][0] != share or pair[0] == chosen]
         pairs.sort(key=lambda pair: (pair[0], pair[1][0] or "", pair[1][1]))
         sessions = sorted({session for session, _ in pairs})

@@ -817,3 +817,25 @@ def test_a_clock_that_is_set_back_sends_nobody_away(rig: Rig) -> None:
     rig.tick()
     rig.sync()
     assert not publisher.is_closed
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("members", [2, 3, 7])
+@pytest.mark.parametrize("pace", [1, 5])
+def test_every_member_of_a_share_has_its_turn(rig: Rig, qos: int, members: int, pace: int) -> None:
+    """Receipts take numbers too: whoever counted by those gave everything to one worker and nothing to the other."""
+    workers = [rig.subscriber(f"w{number}", "$share/g/jobs", qos=qos) for number in range(members)]
+    publisher, sent = rig.client("publisher"), 20 * members
+    done = [0] * members
+    for begin in range(0, sent, pace):
+        publisher.send(*(publishing("jobs", b"x", qos, n + 1 if qos else 0) for n in range(begin, begin + pace)))
+        rig.settle()
+        publisher.send(*(Pubrel(packet.packet_id) for packet in publisher.taken(Pubrec)))
+        for number, worker in enumerate(workers):
+            jobs = worker.taken(Publish)
+            done[number] += len(jobs)
+            worker.send(*(Puback(job.packet_id) for job in jobs if job.qos == 1))
+            worker.send(*(Pubrec(job.packet_id) for job in jobs if job.qos == 2))
+            worker.send(*(Pubcomp(packet.packet_id) for packet in worker.taken(Pubrel)))
+    assert sum(done) == sent
+    assert max(done) - min(done) <= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -11,6 +11,8 @@ from whimbrel.hold.private import client_of, is_shared
 from whimbrel.hold.state import Session, State
 
 __all__ = ["Matches", "counting", "in_order", "sorted_identities"]
+
+_NEVER = -1
 
 Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
 """For each session that wants a notification, the subscriptions that do."""
@@ -28,8 +30,11 @@ def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
     return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
 
 
-def counting(state: State, seq: int, publisher: str | None, matches: Matches) -> Matches:
-    """Return *matches* without what does not count: a client's own notifications, and shares that others serve."""
+def counting(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Mapping[str, str]]:
+    """Return *matches* without what does not count: a client's own notifications, and shares that others serve.
+
+    And, by share, the session that is chosen to serve it this time.
+    """
     found: list[tuple[str, tuple[Identity, ...]]] = []
     shares: dict[str, list[str]] = {}
     for match in matches:
@@ -45,13 +50,13 @@ def counting(state: State, seq: int, publisher: str | None, matches: Matches) ->
         if identities:
             found.append((name, identities))
     if not shares:
-        return found
-    chosen = {share: _chosen(state, seq, names) for share, names in shares.items()}
+        return found, {}
+    chosen = {share: _chosen(state, share, names) for share, names in shares.items()}
     found = [
         (name, tuple(i for i in identities if i[0] is None or chosen.get(i[0], name) == name))
         for name, identities in found
     ]
-    return [match for match in found if match[1]]
+    return [match for match in found if match[1]], chosen
 
 
 def _is_no_local(session: Session, identity: Identity) -> bool:
@@ -59,9 +64,8 @@ def _is_no_local(session: Session, identity: Identity) -> bool:
     return subscription is not None and subscription.no_local
 
 
-def _chosen(state: State, seq: int, names: list[str]) -> str:
-    """Return the session that serves a share this time: somebody who is there if there is anybody, in turns."""
-    sessions = state.sessions
+def _chosen(state: State, share: str, names: list[str]) -> str:
+    """Return the session whose turn it is: of those with a present device, if any, the one chosen longest ago."""
+    sessions, turns = state.sessions, state.turns.get(share, {})
     able = [name for name in names if any(member.is_present for member in sessions[name].members.values())]
-    able = sorted(able or names)
-    return able[seq % len(able)]
+    return min(able or names, key=lambda name: (turns.get(name, _NEVER), name))

@@ -32,6 +32,7 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("member", name, device) for device in session.members)
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
+    yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
 def written(state: State, touched: Iterable[Key]) -> tuple[dict[Key, bytes], set[Key]]:
@@ -55,6 +56,8 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
         if copy is None:
             return None
         return [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
+    if kind == "turn":
+        return state.turns.get(whose, {}).get(rest[0])
     session = state.sessions.get(whose)
     if session is None:
         return None
@@ -99,6 +102,8 @@ def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
+        elif key[0] == "turn":
+            state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
         _restore_pending(state, str(key[1]), key[2], found[key])

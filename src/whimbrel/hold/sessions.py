@@ -196,7 +196,10 @@ class Hold:
         if heap and heap[0][0] <= state.now:
             self._end_lapsed(out)
         if state.choosy:
-            matches = counting(state, seq, publisher, matches)
+            matches, chosen = counting(state, publisher, matches)
+            for share, name in chosen.items():
+                state.turns.setdefault(share, {})[name] = seq
+                self._touch(("turn", share, name))
         if not matches:
             return out
         flown: list[HandOver] = []
@@ -768,6 +771,7 @@ class Hold:
         identity = (subscription.subject_filter, subscription.name)
         if fact.change is InterestChange.REMOVED:
             self._state.remove(session, identity)
+            self._touch(("turn", identity[0], session.name))
             for seq in list(session.counts.get(identity, ())):
                 self._strip(session, seq, identity, _DROPPED, self._state.now, out)
             session.counts.pop(identity, None)
@@ -807,6 +811,7 @@ class Hold:
             self._let_go(session, device, member, out)
         for identity in session.subscriptions:
             self._touch(("subscription", name, *identity))
+            self._touch(("turn", identity[0], name))
         self._touch(("session", name))
         self._state.delete(session)
 

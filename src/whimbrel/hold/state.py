@@ -113,7 +113,7 @@ class Copy:
 class State:
     """All of it, for one node."""
 
-    __slots__ = ("choosy", "copies", "joined", "lapses", "now", "privates", "sessions")
+    __slots__ = ("choosy", "copies", "joined", "lapses", "now", "privates", "sessions", "turns")
 
     def __init__(self) -> None:
         self.now = -(2**63)
@@ -126,6 +126,8 @@ class State:
         """How many sessions are private: where none is, there is nothing to look for."""
         self.choosy = 0
         """How many subscriptions may match without counting, in all sessions."""
+        self.turns: dict[str, dict[str, int]] = {}
+        """By share and session, the last notification that the session was chosen for (rule 18)."""
 
     def is_held(self, seq: int, session: str) -> bool:
         """Tell whether a notification is held for any subscription of a session."""
@@ -154,8 +156,13 @@ class State:
         self._count(session, subscription, 1)
 
     def remove(self, session: Session, identity: Identity) -> None:
-        """Take a subscription away, if it is there."""
+        """Take a subscription away, if it is there; a session without the share has no turn in it."""
         self._count(session, session.subscriptions.pop(identity, None), -1)
+        share = identity[0]
+        if share is not None and share in self.turns and all(other != share for other, _ in session.subscriptions):
+            self.turns[share].pop(session.name, None)
+            if not self.turns[share]:
+                del self.turns[share]
 
     def _count(self, session: Session, subscription: Subscription | None, change: int) -> None:
         if subscription is None:
