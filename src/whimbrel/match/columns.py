@@ -1,4 +1,4 @@
-# mypy: disable-error-code="call-arg, no-any-return"
+# mypy: disable-error-code="arg-type, call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
 """Arrow columns of attributes, checked: the kernels read their buffers, so every buffer must be what they take it for.
 
@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.match.compiled import njit, read_only
-from whimbrel.model.attributes import INT32_MAX, INT32_MIN, NO_ATTRIBUTES, Attributes, AttributeType
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, AttributeType
 from whimbrel.model.rows import UNBOUNDED
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_from_column_value
 
 __all__ = ["AttributeColumn"]
 
-_, _INT64, _REAL, _STRING, _OPAQUE = map(int, AttributeType)
-_ALL_VALID = np.zeros(0, np.uint8)
+_INT32, _INT64, _REAL, _STRING, _OPAQUE = map(int, AttributeType)
+_NO_TYPE = 0xFF
 _NO_BYTES = np.zeros(1, np.uint8)
 _LAST_ASCII = 0x7F
 
@@ -65,7 +65,7 @@ class AttributeColumn(Sequence[Attributes]):
         """Arrow arrays by item."""
         self.text_starts, self.text_ends, self.text_bytes = _places(texts)
         """Where each string begins and ends, and the bytes they lie in."""
-        self._check_rows((kinds, integers, reals, texts, opaques))
+        self._check_rows(kinds, (integers, reals, texts, opaques))
 
     def __len__(self) -> int:
         return len(self._column)
@@ -74,21 +74,30 @@ class AttributeColumn(Sequence[Attributes]):
         value = self._column[row].as_py()
         return NO_ATTRIBUTES if value is None else attributes_from_column_value(value, limits=UNBOUNDED)
 
-    def _check_rows(self, fields: Sequence[Any]) -> None:
-        are_names = np.array([name != "" and name[0] != "\0" for name in self.distinct], np.bool_)
-        read = map(read_only, (self.starts, self.names, are_names, self.integers))
-        validity = [part for field in (self._column, *fields) for part in _validity(field)]
-        row = _first_bad_row(self.kinds, *read, *validity)
-        if row >= 0:
-            raise self._refusal(int(row))
+    def _check_rows(self, kinds: Any, fields: Sequence[Any]) -> None:
+        """Refuse the first row that is no attributes; take the items of null rows away."""
+        if kinds.null_count:
+            self.kinds[~kinds.is_valid().to_numpy(zero_copy_only=False)] = _NO_TYPE
+        is_good = all(name != "" and name[0] != "\0" for name in self.distinct)
+        if self._column.null_count:
+            is_null = np.repeat(self._column.is_null().to_numpy(zero_copy_only=False), np.diff(self.starts))
+            is_good = is_good and bool((self.kinds[~is_null] != 0).all())
+            self.kinds[is_null] = 0
+        is_good = is_good and _are_values(
+            self.kinds, read_only(self.integers), *_validity(fields), self._column.null_count > 0
+        )
+        if not is_good or _has_a_name_twice(
+            read_only(self.starts), read_only(self.names), self.kinds, len(self.distinct)
+        ):
+            self._refuse()
 
-    def _refusal(self, row: int) -> InvalidValueError:
-        """Return the error of the first row that is no attributes, as the reader of rows words it."""
-        try:
-            found: object = self[row]
-        except InvalidValueError as error:
-            return InvalidValueError(f"row {row}, {error.what}", error.found, error.allowed)
-        raise AssertionError(f"the reader of rows takes {found!r}")  # then the two differ, which a test denies
+    def _refuse(self) -> None:
+        """Read row after row until one is refused, and add its number; what was bad may lie under null rows alone."""
+        for row in range(len(self)):
+            try:
+                self[row]
+            except InvalidValueError as error:
+                raise InvalidValueError(f"row {row}, {error.what}", error.found, error.allowed) from None
 
 
 # -- types -----------------------------------------------------------------------------------------------------------
@@ -198,62 +207,59 @@ def _offsets(column: Any) -> tuple[Any, Any]:
     return places, _NO_BYTES if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
 
 
-def _validity(column: Any) -> tuple[Any, int]:
-    """Return the bitmap that says which values there are (empty: all of them), and where it begins."""
-    bitmap = column.buffers()[0]
-    return read_only(_ALL_VALID if bitmap is None else np.frombuffer(bitmap, np.uint8)), column.offset
+def _validity(fields: Sequence[Any]) -> tuple[Any, ...]:
+    """Return bitmaps of the values that each of *fields* has, and the bit of their first byte at which all begin."""
+    first = {field.offset & 7 for field in fields if field.buffers()[0] is not None}
+    if len(first) > 1:  # a slice of one and not of another
+        valid = [field.is_valid().to_numpy(zero_copy_only=False) for field in fields]
+        return (*(read_only(np.packbits(each, bitorder="little")) for each in valid), 0)
+    return (*map(_bitmap, fields), first.pop() if first else 0)
+
+
+def _bitmap(field: Any) -> Any:
+    bitmap = field.buffers()[0]
+    if bitmap is None:  # there is every value
+        return read_only(np.full(len(field) // 8 + 2, 0xFF, np.uint8))
+    return read_only(np.frombuffer(bitmap, np.uint8)[field.offset >> 3 :])
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _is_valid(bitmap: Any, offset: int, at: int) -> bool:
-    place = offset + at
-    return bitmap.size == 0 or (bitmap[place >> 3] >> (place & 7)) & 1 == 1
+@njit(cache=True, nogil=True)
+def _are_values(
+    kinds: Any,
+    integers: Any,
+    integer_valid: Any,
+    real_valid: Any,
+    text_valid: Any,
+    opaque_valid: Any,
+    first_bit: int,
+    may_be_blank: bool,  # noqa: FBT001  # numba knows no other
+) -> bool:
+    """Tell whether every item has a type and a value of it. Without a branch an item: a fifth of the time with."""
+    is_bad = False
+    for item in range(kinds.size):
+        kind = kinds[item]
+        byte, bit = np.uint64((first_bit + item) >> 3), np.uint64((first_bit + item) & 7)
+        there = np.int64(may_be_blank)  # a bit for each type
+        there |= np.int64((integer_valid[byte] >> bit) & 1) * (1 << _INT32 | 1 << _INT64)
+        there |= np.int64((real_valid[byte] >> bit) & 1) << _REAL
+        there |= np.int64((text_valid[byte] >> bit) & 1) << _STRING
+        there |= np.int64((opaque_valid[byte] >> bit) & 1) << _OPAQUE
+        is_there = ((there >> np.int64(kind & 7)) & 1) == 1 and kind <= _OPAQUE
+        is_wide = kind == _INT32 and integers[item] != np.int64(np.int32(integers[item]))
+        is_bad |= is_wide or not is_there
+    return not is_bad
 
 
 @njit(cache=True, nogil=True)
-def _first_bad_row(
-    kinds: Any,
-    starts: Any,
-    names: Any,
-    are_names: Any,
-    integers: Any,
-    row_valid: Any,
-    row_offset: int,
-    kind_valid: Any,
-    kind_offset: int,
-    integer_valid: Any,
-    integer_offset: int,
-    real_valid: Any,
-    real_offset: int,
-    text_valid: Any,
-    text_offset: int,
-    opaque_valid: Any,
-    opaque_offset: int,
-) -> int:
-    """Return the first row that is no attributes, or -1; take the items of null rows away."""
-    seen = np.full(are_names.size, -1, np.int64)  # by name: the last row that has it
+def _has_a_name_twice(starts: Any, names: Any, kinds: Any, count: int) -> bool:
+    seen = np.full(count, -1, np.int64)  # by name: the last row that has it
     for row in range(starts.size - 1):
-        first, last = starts[row], starts[row + 1]
-        if not _is_valid(row_valid, row_offset, row):
-            kinds[first:last] = 0
-            continue
-        for item in range(first, last):
-            name, kind = names[item], kinds[item]
-            if not are_names[name] or seen[name] == row or not _is_valid(kind_valid, kind_offset, item):
-                return row
+        for item in range(starts[row], starts[row + 1]):
+            name = np.uint64(names[item])
+            if seen[name] == row and kinds[item] != 0:
+                return True
             seen[name] = row
-            if kind == _STRING:
-                is_there = _is_valid(text_valid, text_offset, item)
-            elif kind == _REAL:
-                is_there = _is_valid(real_valid, real_offset, item)
-            elif kind == _OPAQUE:
-                is_there = _is_valid(opaque_valid, opaque_offset, item)
-            else:
-                is_there = 1 <= kind <= _INT64 and _is_valid(integer_valid, integer_offset, item)
-                is_there = is_there and (kind == _INT64 or INT32_MIN <= integers[item] <= INT32_MAX)
-            if not is_there:
-                return row
-    return -1
+    return False
