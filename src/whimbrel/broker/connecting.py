@@ -61,11 +61,11 @@ class Connecting:
         self._ending: set[str] = set()
         """Clients whose session's end does."""
 
-    def take_over(self) -> None:
-        """Let go of everybody who was here when the broker died."""
+    def take_over(self, died_at: int) -> None:
+        """Let go of everybody who was here when the broker died, which was at *died_at*."""
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
-                self._leave(client, client.expiry_us, self._journal.last_at, is_will_due=False, is_known=False)
+                self._leave(client, client.expiry_us, died_at, is_will_due=False, is_known=False)
 
     # -- coming ------------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,9 @@ class Broker:
         rng: random.Random,
         visitors: Visitors | None = None,
         verify: Verify | None = None,
+        died_at: int | None = None,
     ) -> None:
+        """Take over from a broker that died at *died_at*, as far as anybody knows; with its last fact, if not said."""
         self.config, self.state, self.counters = config, state, state.counters
         self.learned = Learned()
         """What the pipeline found out; the shell reads it."""
@@ -128,7 +130,7 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
-        self._connecting.take_over()
+        self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 

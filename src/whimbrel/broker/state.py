@@ -439,8 +439,15 @@ class BrokerState:
         self._write(touched, put, drop)
         return put, drop
 
+    def touch_all(self) -> None:
+        """Let ``changes`` return everything there is: the view has lost track of what changed."""
+        self.hold.touch_all()
+        self._touched = {("client", name) for name in self.clients}
+        self._touched.update(("notification", seq) for seq in self.messages)
+        self._touched.update(("retained", subject) for subject in self.retained.subjects())
+
     def discard_changes(self) -> None:
-        """Forget what has changed: there is no view any more."""
+        """Forget what has changed: the view is to be told everything, later."""
         self.hold.discard_changes()
         self._touched.clear()
 
