@@ -24,7 +24,7 @@ class Machine:
         self.clock = LogClock(
             start,
             wall=lambda: self.wall,
-            monotonic=lambda: self.monotonic,
+            monotonic_ns=lambda: self.monotonic * 1_000,
             say=lambda event, _: self.told.append(event),
         )
 

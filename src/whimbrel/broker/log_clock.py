@@ -32,10 +32,6 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000
 
 
-def _monotonic() -> int:
-    return time.monotonic_ns() // 1_000
-
-
 class LogClock:
     """The time, not before *start*; *say* is told what an operator should know of it."""
 
@@ -45,10 +41,10 @@ class LogClock:
         *,
         say: Callable[[str, float], None] = lambda *_: None,
         wall: Callable[[], int] = wall_clock,
-        monotonic: Callable[[], int] = _monotonic,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._say, self._wall, self._monotonic = say, wall, monotonic
-        self._adjusted_at = monotonic()
+        self._say, self._wall, self._monotonic_ns = say, wall, monotonic_ns
+        self._adjusted_at = monotonic_ns() // 1_000
         self._offset = start - self._adjusted_at
         self._doubted_at: int | None = None
         """Since when the machine's clock has been too far ahead to be believed."""
@@ -57,11 +53,11 @@ class LogClock:
 
     def now(self) -> int:
         """Return the time."""
-        return self._monotonic() + self._offset
+        return self._monotonic_ns() // 1_000 + self._offset
 
     def adjust(self) -> None:
         """Look at the machine's clock; call it often, and whenever much time may have passed unseen."""
-        now = self._monotonic()
+        now = self._monotonic_ns() // 1_000
         elapsed, self._adjusted_at = now - self._adjusted_at, now
         ahead = now + self._offset - self._wall()
         if ahead >= 0:
