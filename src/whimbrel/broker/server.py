@@ -282,6 +282,7 @@ class Server:
             visitors=Visitors(rights, self._groups),
             verify=None if self._users is None else self._users.verify,
             died_at=self.restored.time.died_at,
+            now=self.clock.now(),
         )
         self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
         self._loop: asyncio.AbstractEventLoop | None = None
