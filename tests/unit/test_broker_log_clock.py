@@ -111,27 +111,37 @@ def test_facts_never_go_back_and_time_never_stands_still(steps: list[tuple[int, 
 
 def test_a_broker_may_have_lived_until_its_next_beat() -> None:
     """When in doubt a session lives, by seconds."""
-    found = resumption(Beat(START, START), START - 100 * S, START + 3_600 * S)
+    found = resumption(Beat(START, START), START - 100 * S, Beat(0, START + 3_600 * S))
     assert found.now == START + 3_600 * S
     assert START < found.died_at < START + 10 * S
 
 
 def test_without_a_heartbeat_nobody_was_gone_before_now() -> None:
     """A folder of an older version has none."""
-    found = resumption(None, START, START + 3_600 * S)
+    found = resumption(None, START, Beat(0, START + 3_600 * S))
     assert found.died_at == found.now == START + 3_600 * S
 
 
 def test_time_while_the_broker_is_down_counts_though_the_log_is_ahead() -> None:
     """The beat says by how much it was ahead."""
-    found = resumption(Beat(START + 3 * DAY, START), START + 3 * DAY, START + 3_600 * S)
+    found = resumption(Beat(START + 3 * DAY, START), START + 3 * DAY, Beat(0, START + 3_600 * S))
     assert found.now == START + 3 * DAY + 3_600 * S
 
 
 def test_a_clock_that_was_set_back_while_the_broker_was_down_takes_nothing_back() -> None:
     """How long it was down is not known then."""
-    found = resumption(Beat(START, START), START - S, START - DAY)
+    found = resumption(Beat(START, START), START - S, Beat(0, START - DAY))
     assert (found.now, found.died_at) == (START, START)
+
+
+def test_the_monotonic_clock_says_how_long_the_broker_was_down() -> None:
+    """As long as the machine runs, it does not matter to what its clock was set meanwhile."""
+    boot = bytes(range(16))
+    for wall in (START - DAY, START + 3 * DAY):
+        found = resumption(Beat(START, START, 7, boot), START, Beat(0, wall, 7 + 60 * S, boot))
+        assert found.now == START + 60 * S
+    found = resumption(Beat(START, START, 7, boot), START, Beat(0, START + DAY, 9, bytes(15) + b"x"))
+    assert found.now == START + DAY
 
 
 def test_a_beat_comes_back(tmp_path: Path) -> None:
@@ -139,8 +149,9 @@ def test_a_beat_comes_back(tmp_path: Path) -> None:
     heartbeat = Heartbeat(tmp_path / "heartbeat")
     assert heartbeat.read() is None
     for number in range(3):
-        heartbeat.write(Beat(START + number, START))
-        assert heartbeat.read() == Beat(START + number, START)
+        beat = Beat(START + number, START, number, bytes(range(16)))
+        heartbeat.write(beat)
+        assert heartbeat.read() == beat
     heartbeat.close()
     assert (tmp_path / "heartbeat").stat().st_mode & 0o777 == 0o600
 

@@ -4,31 +4,38 @@ A client that only pings leaves no record. When a broker was killed, its clients
 nobody wrote down; dated by the last record, a session could be over before its client was gone.
 Rule: it costs no log. The file is written in place every few seconds, and synced.
 Rule: when in doubt, a session lives: a broker that was last seen alive may have lived until its next beat was due.
-Rule: it holds the log's time and the machine's, so that time which passes while the broker is down counts even where
-the log is ahead of the machine's clock (``log_clock``).
+Rule: time that passes while the broker is down counts. How much it was is told by the monotonic clock, if the machine
+was not started again since, and else by the difference of the machine's clock; never by the log's time, which may be
+ahead of it (``log_clock``).
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 from zlib import crc32
 
+from whimbrel.broker.log_clock import wall_clock
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 
-__all__ = ["BEAT_S", "Beat", "Heartbeat", "Resumption", "resumption"]
+__all__ = ["BEAT_US", "Beat", "Heartbeat", "Resumption", "beat_of", "resumption"]
 
-BEAT_S = 2.0
+BEAT_US = 2_000_000
 _LATE_US = 5_000_000
 """How long after its last sign of life a broker may still have lived: a beat, and a slow disk."""
-_BEAT = struct.Struct(">8sqq")
+_BEAT = struct.Struct(">8sqqq16s")
 _CRC = struct.Struct(">I")
 _MAGIC = b"whimbeat"
 _PRIVATE_FILE = 0o600
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NO_BOOT = bytes(16)
 
 
 class Beat(NamedTuple):
@@ -38,6 +45,29 @@ class Beat(NamedTuple):
     """The log's time."""
     wall: int
     """What the machine's clock said then."""
+    monotonic: int = 0
+    """What the monotonic clock said,"""
+    boot: bytes = _NO_BOOT
+    """which counts from here; zero if nobody knows."""
+
+    def elapsed(self, now: Beat) -> int:
+        """Return how much time has passed until *now*; 0 if nobody knows."""
+        if self.boot == now.boot != _NO_BOOT:
+            return max(now.monotonic - self.monotonic, 0)
+        return max(now.wall - self.wall, 0)
+
+
+def beat_of(at: int) -> Beat:
+    """Return the beat of this moment, which is *at* in the log's time."""
+    return Beat(at, wall_clock(), time.monotonic_ns() // 1_000, _boot())
+
+
+@cache
+def _boot() -> bytes:
+    try:
+        return UUID(_BOOT_ID.read_text(encoding="ascii").strip()).bytes
+    except (OSError, ValueError):
+        return _NO_BOOT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +79,13 @@ class Resumption:
     """The latest moment at which the broker before it may have died."""
 
 
-def resumption(beat: Beat | None, last_at: int, wall: int) -> Resumption:
-    """Return what time it is at *wall*, after the last record and beat that there are; neither time goes back."""
+def resumption(beat: Beat | None, last_at: int, this: Beat) -> Resumption:
+    """Return what time it is at *this* moment, after the last record and beat that there are; neither goes back."""
     if beat is None:  # nobody knows how long it lived
-        now = max(last_at, wall)
+        now = max(last_at, this.wall)
         return Resumption(now=now, died_at=now)
     alive_at = max(last_at, beat.at)
-    now = max(alive_at, wall, beat.at + max(wall - beat.wall, 0))
+    now = max(alive_at, beat.at + beat.elapsed(this))
     return Resumption(now=now, died_at=min(alive_at + _LATE_US, now))
 
 
@@ -75,9 +105,10 @@ class Heartbeat:
             return None
         if len(data) != _BEAT.size + _CRC.size or _CRC.unpack_from(data, _BEAT.size)[0] != crc32(data[: _BEAT.size]):
             return None
-        magic, at, wall = _BEAT.unpack_from(data)
-        is_sound = magic == _MAGIC and FIRST_TIME <= at <= LAST_TIME and FIRST_TIME <= wall <= LAST_TIME
-        return Beat(at, wall) if is_sound else None
+        magic, *beat = _BEAT.unpack_from(data)
+        found = Beat(*beat)
+        is_sound = magic == _MAGIC and all(FIRST_TIME <= each <= LAST_TIME for each in (found.at, found.wall))
+        return found if is_sound else None
 
     def write(self, beat: Beat) -> None:
         """Let the file say *beat*, and wait for the disk; ``OSError`` if it does not take it."""

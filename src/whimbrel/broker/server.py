@@ -29,10 +29,10 @@ import structlog
 from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
-from whimbrel.broker.heartbeat import BEAT_S, Beat
+from whimbrel.broker.heartbeat import BEAT_US, Beat, beat_of
 from whimbrel.broker.http import BadRequestError, RequestReader, response
 from whimbrel.broker.learned import Announcements, Lessons
-from whimbrel.broker.log_clock import LogClock, wall_clock
+from whimbrel.broker.log_clock import LogClock
 from whimbrel.broker.metrics import connected, prometheus, system_values
 from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
@@ -65,6 +65,8 @@ _ASKERS = 2
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
+_SET_US = 500_000
+"""By how much the machine's clock must be set for the next heartbeat not to wait for its time."""
 
 
 def monotonic_us() -> int:
@@ -289,7 +291,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._is_flushing = self._is_syncing = False
         self._is_beating, self._is_beat_missed = False, False
-        self._beaten_at = 0
+        self._last_beat = Beat(0, 0)
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
@@ -672,12 +674,13 @@ class Server:
     def _beat(self) -> None:
         """Have it written down that the broker lives, once in a while, and also if it has nothing else to write."""
         assert self._loop is not None
-        now = self.clock.now()
-        if now - self._beaten_at < BEAT_S * 1_000_000 or self._is_beating:
+        beat, last = beat_of(self.clock.now()), self._last_beat
+        is_set = abs(beat.at - beat.wall - (last.at - last.wall)) > _SET_US  # how long we are down is told by both
+        if self._is_beating or (beat.at - last.at < BEAT_US and not is_set):
             return
-        self._beaten_at, self._is_beating = now, True
-        beat = partial(self._storage.heartbeat.write, Beat(now, wall_clock()))
-        self._loop.run_in_executor(self._disk, beat).add_done_callback(self._beaten)
+        self._last_beat, self._is_beating = beat, True
+        write = partial(self._storage.heartbeat.write, beat)
+        self._loop.run_in_executor(self._disk, write).add_done_callback(self._beaten)
 
     def _beaten(self, done: asyncio.Future[None]) -> None:
         self._is_beating = False

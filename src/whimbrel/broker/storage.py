@@ -18,8 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from whimbrel.broker.config import Config
-from whimbrel.broker.heartbeat import Beat, Heartbeat, Resumption, resumption
-from whimbrel.broker.log_clock import wall_clock
+from whimbrel.broker.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.state import BrokerState
 from whimbrel.errors import WhimbrelError
@@ -107,10 +106,10 @@ class Storage:
         elif replayed > _MANY and not recovery.missing_to:
             unwritten = self._write_down(recovery.last_seq, state)
         beat = self.heartbeat.read()
-        time = resumption(beat, self.log.last_at, wall_clock())
+        time = resumption(beat, self.log.last_at, beat_of(0))
         if beat is None:
             with suppress(OSError):  # the broker says so when it beats again
-                self.heartbeat.write(Beat(time.now, wall_clock()))
+                self.heartbeat.write(beat_of(time.now))
         return state, Restored(
             recovery=recovery,
             applied=applied,
