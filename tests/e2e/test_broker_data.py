@@ -123,6 +123,17 @@ def test_time_that_a_broker_was_down_counts(broker: BrokerProcess, clients: Clie
     assert not back(clients, expiry_s=60).connack.session_present
 
 
+def test_a_clock_that_was_set_while_the_broker_was_down_ends_no_session(
+    broker: BrokerProcess, clients: Clients, clock: SteppedClock
+) -> None:
+    """The machine ran on, and knows how long it was."""
+    back(clients, expiry_s=60)
+    broker.kill()
+    clock.step(wall_s=3 * DAY_S)
+    broker.start()
+    assert back(clients, expiry_s=60).connack.session_present
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_record_of_days_ahead_does_not_stop_time(
     broker: BrokerProcess, clients: Clients, clock: SteppedClock, *, is_restarted: bool
@@ -130,6 +141,7 @@ def test_a_record_of_days_ahead_does_not_stop_time(
     """The clock was wrong and is right again: what expires still does, in the time that it was given."""
     broker.kill()
     clock.step(wall_s=3 * DAY_S)
+    (broker.data / f"heartbeat-{NODE}").unlink()  # as if the machine had started with that clock
     broker.start()
     subscriber = back(clients)
     subscriber.subscribe((clients.topic("t"), 1))
