@@ -1,11 +1,13 @@
 """Kill a broker many times among its clients, or send it malformed packets by the million; report what it broke.
 
-    python bench/crash_soak.py --kills 100 [--fsync-ms N] [--seed N] [--json]
+    python bench/crash_soak.py --kills 100 [--calamities] [--fsync-ms N] [--seed N] [--json]
     python bench/crash_soak.py --malformed 1000000 [--seed N] [--json]
 
 The first is ``tests/e2e/test_broker_crash.py`` for as long as you like: kill -9 at random moments, restart on the same
-data, and in the end every promise checked (``tests/e2e/crash_checker.py``). The second opens a connection for each
-packet, because the broker closes after a malformed one; a client that behaves is served throughout.
+data, and in the end every promise checked (``tests/e2e/crash_checker.py``). With calamities, clocks are set, the
+process is paused, disks are full, logs are cut and views are lost meanwhile (``tests/e2e/calamities.py``). The second
+opens a connection for each packet, because the broker closes after a malformed one; a client that behaves is served
+throughout.
 Rule: the exit status is 1 if anything was violated; the seed is always printed.
 """
 
@@ -46,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kills", type=int, help="how often the broker is killed")
     what.add_argument("--malformed", type=int, help="how many malformed packets are sent")
+    parser.add_argument(
+        "--calamities", action="store_true", help="set clocks, pause, fill disks, cut logs and lose views between kills"
+    )
     parser.add_argument("--fsync-ms", type=float, default=0.0, help="how much longer the broker's disk takes")
     parser.add_argument("--seed", type=int, default=None, help="drawn and printed if not given")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end, and progress to stderr")
@@ -59,7 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if options.kills is not None:
             fsync_s = options.fsync_ms / 1_000
-            run = crash(Path(folder), kills=options.kills, seed=seed, fsync_s=fsync_s, progress=progress)
+            run = crash(
+                Path(folder),
+                kills=options.kills,
+                seed=seed,
+                fsync_s=fsync_s,
+                has_calamities=options.calamities,
+                progress=progress,
+            )
             summary = run.summary()
         else:
             summary = malformed(Path(folder), count=options.malformed, seed=seed, progress=progress)

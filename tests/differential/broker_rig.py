@@ -132,8 +132,9 @@ class Rig:
         state: BrokerState | None = None,
         visitors: Visitors | None = None,
         verify: Verify | None = None,
+        now: int | None = None,
     ) -> None:
-        self.now = START
+        self.now = START if now is None else now
         self.listened_us = 0
         """The clock of silence, which steps of the other do not move."""
         self.peers: list[Peer] = []
@@ -141,7 +142,9 @@ class Rig:
         self.log = LogWriter(folder, NODE)
         self.log.open()
         self.state = BrokerState(NODE) if state is None else state
-        self.broker = Broker(config, self.log, self.state, rng=random.Random(1), visitors=visitors, verify=verify)
+        self.broker = Broker(
+            config, self.log, self.state, rng=random.Random(1), visitors=visitors, verify=verify, now=now
+        )
         # A test has many rigs, and forgets them; their files must not stay open for all the tests that come after.
         weakref.finalize(self, self.log._release)
 

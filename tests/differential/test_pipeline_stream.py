@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from random_logs import random_log
 
 from whimbrel.hold.retention import Retention
+from whimbrel.log import layout
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
@@ -374,6 +375,38 @@ def test_a_batch_that_is_made_again_does_not_go_over_a_gap(
     stream.close()
     wanted = SingleProcess().run(facts).matches
     assert set(_matches(tmp_path / "out")) == set(wanted)
+
+
+def test_what_was_cut_before_a_stream_began_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    """What is not there any more is in no table; whoever reads them must find that out from them, in both ways."""
+    facts = random_log(Random(11), "n", facts=120, has_receipts=True)
+    with LogWriter(tmp_path / "log", "n", segment_bytes=1) as writer:
+        for fact in facts:
+            writer.append(fact)
+            writer.sync()
+    begin, _ = layout.segments(tmp_path / "log", "n")[60]
+    for first, path in layout.segments(tmp_path / "log", "n"):
+        if first < begin:
+            path.unlink()
+    tables = ("matches", "dead_letters")
+    run(spark, log=tmp_path / "log", out=tmp_path / "batch", plan=Plan(**OPTIONS), tables=tables)
+    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
+    stream.take({"n": 90})
+    assert stream.last is not None
+    (note,) = stream.last.notes
+    assert f"log of n: numbers 1 to {begin - 1} are not there" in note
+    stream.take({"n": 100})
+    assert stream.last.notes == ()
+    for out in ("batch", "out"):
+        (letter,) = pq.read_table(tmp_path / out / "dead_letters").to_pylist()
+        assert (letter["source"], letter["position"], letter["reason"]) == ("log of n", 1, note)
+    for first, path in layout.segments(tmp_path / "log", "n"):
+        if first < 110:
+            path.unlink()
+    layout.set_exported_seq(tmp_path / "log", "n", 100)
+    with pytest.raises(LostLogError, match="number 101 is not there any more"):
+        stream.take({"n": 120})
+    stream.close()
 
 
 def _killed(*_: object) -> None:

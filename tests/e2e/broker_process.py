@@ -7,6 +7,7 @@ Rule: nothing is polled: a thread reads what the broker writes, and ``start`` wa
 from __future__ import annotations
 
 import json
+import os
 import queue
 import re
 import signal
@@ -35,13 +36,19 @@ class BrokerProcess:
     It listens for MQTT on any free port; options such as ``"--ws-port", "0"`` open more.
     """
 
-    def __init__(self, folder: Path, *options: str, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        settings: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data = folder / "data"
         self.ports: dict[str, int] = {}
         """Where it listens, by kind: mqtt, mqtts, ws, wss, http."""
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
-        self._options = options
+        self._options, self._environment = options, environment or {}
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(settings or {}), encoding="utf-8")
@@ -59,14 +66,17 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> Self:
-        """Start it and wait until it listens; on the ports that it had, if it ran before."""
+    def start(self, *options: str) -> Self:
+        """Start it, this once with more *options*, and wait until it listens; on the ports that it had before."""
         assert self._process is None, "it runs"
         command = [sys.executable, "-m", "whimbrel", "serve", "--config", str(self._config), "--data", str(self.data)]
-        command += ["--port", "0", *self._options]
+        command += ["--port", "0", *self._options, *options]
         for kind, port in self.ports.items():
             command += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        environment = {**os.environ, **self._environment}
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment
+        )
         written: queue.Queue[str | None] = queue.Queue()
         self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
         self._reader.start()

@@ -11,7 +11,6 @@ Rule: all randomness comes of one seed. The broker's pace does not, so a seed gi
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -19,9 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from unittest.mock import patch
 
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.calamities import Calamities
+from tests.e2e.stepped_clock import SteppedClock
 
 __all__ = [
     "V5",
@@ -51,6 +51,7 @@ ROUNDING_S = 1.0
 _GIVE_UP_S = 15.0
 _CONNACK, _PUBLISH, _PUBACK, _PUBREC, _PUBREL, _PUBCOMP, _SUBACK, _PINGRESP = 2, 3, 4, 5, 6, 7, 9, 13
 _GONE = (OSError, EOFError)
+_QUOTA_EXCEEDED = 0x97
 
 
 # -- what is noted -----------------------------------------------------------------------------------------------------
@@ -394,6 +395,8 @@ class _Rig:
         """No more publications, no more leaving."""
         self.markers: dict[Key, str] = {}
         """Everybody's last publications, with their topics: who has them all has all."""
+        self.may_refuse = False
+        """Whether publications may be refused: the disk is full at times."""
         self.sent = 0
         self.target = 0
         self.is_reached = asyncio.Event()
@@ -568,7 +571,11 @@ class _Publisher(_Client):
             if pending is None or kind not in {_PUBACK, _PUBREC, _PUBCOMP}:
                 continue
             if code >= 0x80 and kind != _PUBCOMP:
-                raise AssertionError(f"{self.name}: {pending.key} was refused with {code:#x}")
+                if code != _QUOTA_EXCEEDED or not self.rig.may_refuse:
+                    raise AssertionError(f"{self.name}: {pending.key} was refused with {code:#x}")
+                del self._pending[packet_id]  # the disk is full, and nobody answers for it
+                self._has_room.set()
+                continue
             if kind != _PUBCOMP and not pending.is_received:
                 self.rig.note(Accepted(at=time.time(), key=pending.key))
                 pending.is_received = True
@@ -723,6 +730,8 @@ class Run:
     seed: int
     kills: int
     seconds: float
+    calamities: dict[str, int]
+    """How often each happened."""
     history: tuple[Event, ...]
     violations: tuple[str, ...]
 
@@ -734,6 +743,7 @@ class Run:
             "seed": self.seed,
             "kills": self.kills,
             "seconds": round(self.seconds, 1),
+            **self.calamities,
             "publications": len(notes.first),
             "sent": sum(notes.times_sent.values()),
             "acknowledged": len(notes.accepted),
@@ -767,35 +777,46 @@ def crash(
     kills: int,
     seed: int,
     fsync_s: float = 0.0,
+    has_calamities: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Run:
     """Run a broker in *folder* among clients, kill it *kills* times, let everything settle, stop it and judge.
 
-    With *fsync_s* its disk takes that much longer for every fsync, so that more is under way when it dies.
+    With *fsync_s* its disk takes that much longer for every fsync, so that more is under way when it dies. If it
+    *has_calamities*, clocks are set, the process is paused, disks are full, logs are cut and views lost between kills.
     """
     began = time.monotonic()
-    broker = BrokerProcess(folder, settings=_SETTINGS)
-    # Python runs a module of this name when it starts.
-    (folder / "sitecustomize.py").write_text(_SLOW_DISK.format(seconds=fsync_s) if fsync_s else "", encoding="utf-8")
-    with patch.dict(os.environ, PYTHONPATH=str(folder)):
-        rig, told = asyncio.run(_crash(broker, kills, Random(seed), progress))
+    clock = SteppedClock(folder / "clock", more=_SLOW_DISK.format(seconds=fsync_s) if fsync_s else "")
+    broker = BrokerProcess(folder, settings=_SETTINGS, environment=clock.environment)
+    rng = Random(seed)
+    calamities = Calamities(broker, clock, Random(seed + 1)) if has_calamities else None
+    rig, told = asyncio.run(_crash(broker, kills, rng, progress, calamities))
+    clock.close()
     found = [*told, *violations(rig.history, ended_at=time.time())]
+    if calamities is not None:
+        found += calamities.violations
     if any("Traceback" in line for line in broker.lines):
         found.append("the broker wrote a traceback:\n" + "".join(broker.lines[-40:]))
     return Run(
         seed=seed,
         kills=kills,
         seconds=time.monotonic() - began,
+        calamities={} if calamities is None else dict(calamities.count),
         history=tuple(rig.history),
         violations=tuple(found),
     )
 
 
 async def _crash(
-    broker: BrokerProcess, kills: int, rng: Random, progress: Callable[[str], None]
+    broker: BrokerProcess,
+    kills: int,
+    rng: Random,
+    progress: Callable[[str], None],
+    calamities: Calamities | None,
 ) -> tuple[_Rig, list[str]]:
     """Return the rig with its notes, and what went wrong beside them."""
     rig = _Rig(broker, _TOPICS)
+    rig.may_refuse = calamities is not None
     publishers = [
         _Publisher(rig, f"publisher-{number}", V5 if number % 2 else V311, Random(rng.random())) for number in range(4)
     ]
@@ -814,9 +835,11 @@ async def _crash(
             for number in range(kills):
                 await rig.more(rng.randint(10, 150))
                 await asyncio.sleep(rng.random() * 0.02)
+                if calamities is not None:
+                    await calamities.strike()
                 rig.is_up.clear()
                 broker.kill()
-                await asyncio.to_thread(broker.start)
+                await asyncio.to_thread(broker.start if calamities is None else calamities.spoil)
                 rig.is_up.set()
                 progress(f"kill {number + 1} of {kills}: {rig.sent} sent, {len(rig.history)} events")
             await rig.more(50)

@@ -80,6 +80,13 @@ def test_the_log_tells_what_the_subscribers_acknowledged(crashed: tuple[Path, Ru
     assert not unknown, f"seed {run.seed}: {sorted(unknown)[:5]}"
 
 
+def test_calamities_break_no_promise(tmp_path: Path) -> None:
+    """Clocks that are set, pauses, full disks, cut logs and lost views, between kills."""
+    run = crash(tmp_path, kills=KILLS, seed=SEED, has_calamities=True)
+    assert not run.violations, f"seed {run.seed}:\n" + "\n".join(run.violations)
+    assert run.calamities
+
+
 # -- one promise each --------------------------------------------------------------------------------------------------
 
 LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)

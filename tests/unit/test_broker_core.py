@@ -274,6 +274,7 @@ def test_a_lost_client_leaves_its_will(rig: Rig) -> None:
     """That is what it is for."""
     heir = rig.subscriber("heir", "a")
     rig.client("c", will=Will("a", b"lost")).drop()
+    rig.settle()
     assert heir.payloads() == [b"lost"]
 
 
@@ -283,6 +284,7 @@ def test_a_goodbye_takes_the_will_back_unless_it_says_otherwise(rig: Rig) -> Non
     rig.client("c", will=Will("a", b"lost")).send(Disconnect())
     assert heir.payloads() == []
     rig.client("c", will=Will("a", b"lost")).send(Disconnect(ReasonCode.DISCONNECT_WITH_WILL))
+    rig.settle()
     assert heir.payloads() == [b"lost"]
 
 
@@ -297,6 +299,7 @@ def test_a_delayed_will_comes_by_a_tick(rig: Rig) -> None:
     rig.tick(9)
     assert heir.payloads() == []
     rig.tick(1)
+    rig.settle()
     assert heir.payloads() == [b"lost"]
 
 
@@ -318,6 +321,7 @@ def test_a_delayed_will_comes_when_the_session_ends(rig: Rig, ending: str) -> No
         rig.client("c")
     else:
         rig.tick(5)
+    rig.settle()
     assert heir.payloads() == [b"lost"]
 
 

@@ -15,7 +15,16 @@ from ordered import NODE, a_history, stamped
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
-from whimbrel.log.errors import CorruptLogError, LogError, LogLockedError, LogWriteError, NewerLogError, NotALogError
+from whimbrel.log.errors import (
+    CorruptLogError,
+    LogError,
+    LogLockedError,
+    LogWriteError,
+    MissingRecordsError,
+    NewerLogError,
+    NotALogError,
+)
+from whimbrel.log.files import tighten
 from whimbrel.log.reader import LogReader, proven_seq, read, read_rows
 from whimbrel.log.records import publication_body
 from whimbrel.log.segments import NEVER, read_header
@@ -383,6 +392,70 @@ def test_seqs_are_not_given_again_where_segments_were_removed(tmp_path: Path) ->
     layout.segments(tmp_path, NODE)[0][1].unlink()
     with LogWriter(tmp_path, NODE) as log:
         assert log.next_seq == 4
+
+
+def fact(seq: int) -> Notification:
+    """Return the publication of a number."""
+    return Notification(node=NODE, seq=seq, published_at=seq, subject="a")
+
+
+def _written(path: Path, count: int) -> None:
+    with LogWriter(path, NODE, segment_bytes=1) as writer:
+        for seq in range(1, count + 1):
+            writer.append(fact(seq))
+            writer.sync()
+
+
+def test_a_log_that_ends_before_its_export_is_not_opened(tmp_path: Path) -> None:
+    """The numbers after its end are in Parquet already, under other facts."""
+    _written(tmp_path, 5)
+    layout.set_exported_seq(tmp_path, NODE, 9)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.seg")}
+    with pytest.raises(MissingRecordsError, match=r"records 6 to 9 are missing.*ends with 5.*--accept-loss"):
+        LogWriter(tmp_path, NODE).open()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.seg")} == before
+
+
+def test_whoever_accepts_the_loss_says_how_to_go_on(tmp_path: Path) -> None:
+    """Nothing is written before that; afterwards it is a log that was cut, and what there was is set aside."""
+    _written(tmp_path, 5)
+    writer = LogWriter(tmp_path, NODE)
+    assert writer.open(given_by=lambda: (9, "a view"), accepts_loss=True).missing_to == 9
+    with pytest.raises(LogWriteError, match="records are missing"):
+        writer.append(fact(6))
+    assert [each.seq for each in read(tmp_path, NODE)] == [1, 2, 3, 4, 5]
+    writer.begin_at(10)
+    writer.append(fact(10))
+    writer.close()
+    assert [each.seq for each in read(tmp_path, NODE)] == [10]
+    assert len(list(tmp_path.rglob(".lost-1/*.seg"))) == 5
+    LogWriter(tmp_path, NODE).open(given_by=lambda: (9, "a view"))
+
+
+def test_a_torn_tail_that_somebody_proves_durable_is_not_cut(tmp_path: Path) -> None:
+    """Damage after the last mark looks like a torn tail, unless a view was written of it."""
+    with LogWriter(tmp_path, NODE) as writer:
+        for seq in range(1, 4):
+            writer.append(fact(seq))
+    ((_, path),) = layout.segments(tmp_path, NODE)
+    path.write_bytes(path.read_bytes()[:-40])
+    torn = path.read_bytes()
+    with pytest.raises(MissingRecordsError, match="a view proves that there were 3"):
+        LogWriter(tmp_path, NODE).open(given_by=lambda: (3, "a view"))
+    assert path.read_bytes() == torn
+
+
+def test_what_was_open_to_others_is_tightened_and_links_are_left_alone(tmp_path: Path) -> None:
+    """A link may lead to what is none of ours."""
+    (tmp_path / "data" / "log").mkdir(parents=True)
+    for path in (tmp_path / "data" / "log" / "file", tmp_path / "elsewhere"):
+        path.write_text("x")
+        path.chmod(0o644)
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "elsewhere")
+    assert tighten(tmp_path / "data") == 3
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "data", tmp_path / "data" / "log" / "file")]
+    assert (modes, (tmp_path / "elsewhere").stat().st_mode & 0o777) == ([0o700, 0o600], 0o644)
+    assert tighten(tmp_path / "data") == 0
 
 
 def test_a_part_within_another_is_superseded(tmp_path: Path) -> None:

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 from whimbrel.broker.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.messages import Message, packet_id_of
-from whimbrel.broker.routes import OPEN
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.facts import Mode
-from whimbrel.mqtt.packets import Will
 from whimbrel.mqtt.server import Phase, ServerConnection
 
 __all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
@@ -160,10 +158,6 @@ class Client:
         "sent",
         "sent_seq",
         "session",
-        "will",
-        "will_delay_us",
-        "will_due",
-        "will_secured",
     )
 
     def __init__(self, client_id: str, session: str) -> None:
@@ -198,10 +192,6 @@ class Client:
         self._again: list[Outgoing] = []
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""
-        self.will: Will | None = None
-        self.will_delay_us = 0
-        self.will_due: int | None = None
-        self.will_secured = OPEN
 
     @property
     def is_persistent(self) -> bool:

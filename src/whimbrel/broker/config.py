@@ -284,6 +284,9 @@ class MqttSettings(_Section):
     outbound_topic_aliases: int = _whole(
         32, 0, _UINT16_MAX, "How many topic aliases the broker sets for a client that allows as many."
     )
+    will_grace_s: int = _whole(
+        30, 0, 86_400, "How long clients have to come back after a restart before wills without a delay are published."
+    )
     maximum_qos: int = _whole(2, 0, 2, "The highest QoS that clients may publish with and be granted.")
 
 

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 
 from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
-from whimbrel.broker.publishing import Publishing
-from whimbrel.broker.routes import Secured
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
-from whimbrel.broker.unlocking import unlocked_will
 from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.will_handling import WillHandling
 from whimbrel.hold.private import private_session
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect, Will
+from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
@@ -33,6 +32,16 @@ __all__ = ["Connecting"]
 _SECOND_US = 1_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
+
+
+class _Fate(Enum):
+    """What becomes of the will of a client that goes."""
+
+    WITHDRAWN = "withdrawn"
+    DUE = "due"
+    """It is published, after its delay."""
+    WAITS = "waits"
+    """It waits for the next broker, since this one goes, too."""
 
 
 class Connecting:
@@ -45,15 +54,15 @@ class Connecting:
         state: BrokerState,
         sender: Sender,
         visitors: Visitors,
-        publishing: Publishing,
         delivering: Delivering,
         sessions: Sessions,
+        wills: WillHandling,
         *,
         rng: random.Random,
         opened: Callable[[Link], None],
     ) -> None:
         self._config, self._journal, self._state, self._sender = config, journal, state, sender
-        self._visitors, self._publishing, self._delivering = visitors, publishing, delivering
+        self._visitors, self._delivering, self._wills = visitors, delivering, wills
         self._sessions = sessions
         self._rng, self._opened = rng, opened
         self._coming: set[str] = set()
@@ -61,11 +70,11 @@ class Connecting:
         self._ending: set[str] = set()
         """Clients whose session's end does."""
 
-    def take_over(self) -> None:
-        """Let go of everybody who was here when the broker died."""
+    def take_over(self, died_at: int) -> None:
+        """Let go of everybody who was here when the broker died, which was at *died_at*."""
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
-                self._leave(client, client.expiry_us, self._journal.last_at, is_will_due=False, is_known=False)
+                self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -80,28 +89,11 @@ class Connecting:
                 self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
                 return
             client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
-        refusal = None if connect.will is None else self._refused_will(link, client_id, connect.will)
+        refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)
         if refusal is not None:
             self.refuse(link, *refusal)
             return
         self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
-
-    def _unlocked_will(self, link: Link, will: Will) -> tuple[Will, Secured]:
-        will, secured = unlocked_will(will, link.keyring)
-        assert secured is not None, "CONNECT was refused for it"
-        return will, secured
-
-    def _refused_will(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
-        refusal = self._publishing.refused_topic(will.topic)
-        if refusal is not None:
-            return refusal
-        if not self._visitors.may_publish(link, client_id, will.topic):
-            return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
-        if will.qos > self._config.mqtt.maximum_qos:
-            return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
-        if unlocked_will(will, link.keyring)[1] is None:
-            return ReasonCode.PAYLOAD_FORMAT_INVALID, "a key of the will, or what it says of insecure, is none"
-        return None
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
         if link.closing is not None:
@@ -120,6 +112,8 @@ class Connecting:
                 self._give_way(client, now, is_clean=connect.clean_start)
             if connect.clean_start and client_id not in self._ending:
                 self._end(client, now)
+        is_resumed = client is not None and not connect.clean_start
+        self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
         expiry_us = self._expiry_us(connect)
         link.confirms = bool(link.machine.max_packet_bytes) or self._visitors.checks_deliveries
         fact = PresenceChanged(
@@ -150,15 +144,10 @@ class Connecting:
         client.sent_seq = 0
         if link.closing is not None:  # it went while the disk was waited for
             state.perform(commands, now)
-            self._leave(client, client.expiry_us, now, is_will_due=False)
+            self._leave(client, client.expiry_us, now, _Fate.WITHDRAWN)
             return
         machine = link.machine
         link.client, client.link = client, link
-        state.wills.discard(client.id)
-        client.will, client.will_due, client.will_delay_us = None, None, 0
-        if connect.will is not None:
-            client.will, client.will_secured = self._unlocked_will(link, connect.will)
-            client.will_delay_us = (connect.will.properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US
         machine.phase = Phase.OPEN
         link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
         self._sender.counters.connections += 1
@@ -220,7 +209,7 @@ class Connecting:
         """Let the newer connection of a client win (3.1.4, 0x8E)."""
         link = client.link
         assert link is not None
-        self._leave(client, client.expiry_us, now, is_will_due=True, is_clean=is_clean)
+        self._leave(client, client.expiry_us, now, _Fate.DUE, is_clean=is_clean)
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
@@ -257,19 +246,20 @@ class Connecting:
                 return
             expiry_us = min(asked_s, self._config.mqtt.session_expiry_s) * _SECOND_US
         self._sender.close(link, "it said goodbye")
-        self._leave(client, expiry_us, now, is_will_due=packet.code == ReasonCode.DISCONNECT_WITH_WILL)
+        fate = _Fate.DUE if packet.code == ReasonCode.DISCONNECT_WITH_WILL else _Fate.WITHDRAWN
+        self._leave(client, expiry_us, now, fate)
 
-    def lost(self, client: Client, now: int) -> None:
-        """Take in that a client's connection broke."""
-        self._leave(client, client.expiry_us, now, is_will_due=True)
+    def lost(self, client: Client, now: int, *, is_draining: bool = False) -> None:
+        """Take in that a client's connection broke, or that the broker sends everybody away and stops."""
+        self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
 
     def _leave(
         self,
         client: Client,
         expiry_us: int,
         now: int,
+        fate: _Fate,
         *,
-        is_will_due: bool,
         is_clean: bool = False,
         is_known: bool = True,
     ) -> None:
@@ -279,6 +269,8 @@ class Connecting:
         """
         now = self._journal.now(now)
         client.link, client.expiry_us = None, expiry_us
+        if fate is _Fate.WITHDRAWN:
+            self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left
         fact = PresenceChanged(
             node=self._journal.node,
             seq=self._journal.seq,
@@ -289,26 +281,13 @@ class Connecting:
             sent_seq=client.sent_seq if is_known else None,
         )
         self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
-        delay_us = min(client.will_delay_us, expiry_us)
-        if client.will is None or not is_will_due:
-            client.will = None
-        elif delay_us and not is_clean:
-            client.will_due = now + delay_us
-            self._state.wills.add(client.id)
-        else:
-            self._send_will(client, now)
+        if fate is _Fate.DUE:
+            self._wills.lost(client.id, expiry_us, now, is_clean=is_clean)
         if not expiry_us and not is_clean:
             self._end(client, now)
 
-    def _send_will(self, client: Client, now: int) -> None:
-        will, client.will, client.will_due = client.will, None, None
-        self._state.wills.discard(client.id)
-        if will is not None:
-            self._publishing.publish_will(client.id, will, client.will_secured, now)
-
     def _end(self, client: Client, now: int) -> None:
-        """End a client's session; a will that waits is sent now (3.1.3.2.2)."""
-        self._send_will(client, now)
+        """End a client's session."""
         fact = SessionChanged(
             node=self._journal.node,
             seq=self._journal.seq,
@@ -327,8 +306,7 @@ class Connecting:
 
     def tick(self, now: int) -> None:
         """Send wills and end sessions that are due."""
-        for client in self._state.due_wills(now):
-            self._send_will(client, now)
+        self._wills.tick(now, self._coming)
         for client in self._state.lapsed(now):
             if client.id not in self._coming and client.id not in self._ending:
                 self._end(client, now)

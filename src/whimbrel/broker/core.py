@@ -31,6 +31,7 @@ from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.telling import SESSIONS
 from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.will_handling import WillHandling
 from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of
 from whimbrel.log.writer import LogWriter
@@ -78,7 +79,10 @@ class Broker:
         rng: random.Random,
         visitors: Visitors | None = None,
         verify: Verify | None = None,
+        died_at: int | None = None,
+        now: int | None = None,
     ) -> None:
+        """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said."""
         self.config, self.state, self.counters = config, state, state.counters
         self.learned = Learned()
         """What the pipeline found out; the shell reads it."""
@@ -106,15 +110,16 @@ class Broker:
         self._publishing.answer = self._sessions.received
         self._publishing.note_full = self._note_full
         self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
+        wills = WillHandling(config, self._journal, state, visitors, self._publishing)
         self._connecting = Connecting(
             config,
             self._journal,
             state,
             self._sender,
             visitors,
-            self._publishing,
             self._delivering,
             self._sessions,
+            wills,
             rng=rng,
             opened=self._opened,
         )
@@ -128,7 +133,8 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
-        self._connecting.take_over()
+        self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
+        wills.begin(self._journal.last_at if now is None else now)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class Broker:
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
-            self._connecting.lost(link.client, now)
+            self._connecting.lost(link.client, now, is_draining=self.is_draining)
             self._delivering.pump_ready(self._journal.last_at)
         self._let_go(now)
 
@@ -214,7 +220,7 @@ class Broker:
         while leaving:
             link = leaving.pop()
             if link.client is not None and link.client.link is link:
-                self._connecting.lost(link.client, now)
+                self._connecting.lost(link.client, now, is_draining=self.is_draining)
                 self._delivering.pump_ready(self._journal.last_at)
 
     def choked(self, link: Link, now: int, *, is_choked: bool) -> None:

@@ -17,6 +17,7 @@ from whimbrel.broker.state import BrokerState
 from whimbrel.broker.telling import OWN, REPORT, SESSIONS
 from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.wills import LeftWill
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
 from whimbrel.match.bodies import Bodies
@@ -25,7 +26,7 @@ from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec, Will
+from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
 
 __all__ = ["Publishing"]
@@ -50,7 +51,7 @@ class Publishing:
         self, config: Config, journal: Journal, state: BrokerState, sender: Sender, visitors: Visitors
     ) -> None:
         self._config, self._journal, self._state = config, journal, state
-        self._sender, self._visitors = sender, visitors
+        self._sender, self._visitors, self.counters = sender, visitors, state.counters
         self._lanes = Lanes(state, self.refused_topic)
         self.is_refusing = False
         """The disk takes nothing: publications are refused until it does."""
@@ -215,16 +216,13 @@ class Publishing:
             return self.answer
         return self.report if topic == REPORT else None
 
-    def publish_will(self, publisher: str, will: Will, secured: Secured, now: int) -> None:
+    def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
         """Publish what a client left behind."""
-        if self.is_refusing:
-            return
         now = self._journal.now(now)
-        expiry_s = will.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
-        packet = Publish(will.topic, will.payload, will.qos, will.retain, False, 0, will.properties)
-        expires_at = None if expiry_s is None else now + expiry_s * _SECOND_US
+        packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
+        expires_at = None if expiry_us is None else now + expiry_us
         found = self._found(packet, secured)
-        self._accept(packet, secured, found, publisher, expires_at, 0, None, now)
+        self._accept(packet, secured, found, left.device, expires_at, 0, answer, now, will_seq=left.seq)
 
     # -- refusing ----------------------------------------------------------------------------------------------------
 
@@ -292,6 +290,8 @@ class Publishing:
         packet_id: int,
         answer: _Answer | None,
         now: int,
+        *,
+        will_seq: int | None = None,
     ) -> None:
         """Give a publication its number, write it down, and pass it on when it is accepted."""
         journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
@@ -299,8 +299,8 @@ class Publishing:
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
         is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
-        if is_more or secured is not OPEN:
-            body = self._full_body(packet, secured, seq, publisher, expires_at, packet_id, onward, now)
+        if is_more or secured is not OPEN or will_seq is not None:
+            body = self._full_body(packet, secured, seq, publisher, expires_at, packet_id, onward, now, will_seq)
         else:
             body = publication_body(
                 seq,
@@ -328,7 +328,7 @@ class Publishing:
             secured=secured,
         )
         lane = self._lane(message, found)
-        is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
+        is_owed = will_seq is not None or (qos > 0 and self._is_owed(message, found, lane, packet_id))
         if is_owed or journal.waiting:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
             journal.entered(seq, apply, is_owed=is_owed)
@@ -353,8 +353,9 @@ class Publishing:
         packet_id: int,
         onward: bytes,
         now: int,
+        will_seq: int | None,
     ) -> bytes:
-        """Return the record of a publication whose attributes are not those of its body alone."""
+        """Return the record of a publication that is a will, or whose attributes are not those of its body alone."""
         content_type = packet.properties.text(Property.CONTENT_TYPE)
         fact = Notification(
             node=self._journal.node,
@@ -371,6 +372,7 @@ class Publishing:
             packet_id=packet_id or None,
             keys=secured.keys,
             deliver_insecure=secured.deliver_insecure,
+            will_seq=will_seq,
         )
         return body_of(fact)[0]
 

@@ -33,6 +33,10 @@ class Retained:
     def __contains__(self, subject: str) -> bool:
         return subject in self._messages
 
+    def subjects(self) -> list[str]:
+        """Return the subjects whose messages are in the log; what the broker says of itself is not."""
+        return [subject for subject, message in self._messages.items() if message.body]
+
     def get(self, subject: str) -> Message | None:
         """Return the retained message of *subject*."""
         return self._messages.get(subject)

@@ -29,18 +29,20 @@ import structlog
 from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
+from whimbrel.broker.heartbeat import BEAT_US, Beat, beat_of
 from whimbrel.broker.http import BadRequestError, RequestReader, response
 from whimbrel.broker.learned import Announcements, Lessons
+from whimbrel.broker.log_clock import LogClock
 from whimbrel.broker.metrics import connected, prometheus, system_values
 from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.storage import Storage
 from whimbrel.broker.users import Users
+from whimbrel.broker.view_writer import ViewWriter
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.websocket import Framing, accept
 from whimbrel.errors import WhimbrelError
-from whimbrel.hold.rows import Key
 from whimbrel.log.errors import LogWriteError
 from whimbrel.match.matcher import Matcher
 from whimbrel.match.packer import PackingProcess
@@ -59,18 +61,12 @@ _READ_S = 0.01
 _SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
-_PAUSE_S = 0.002
 _ASKERS = 2
-_NO_VIEW = "the view cannot be written; a restart will replay the log from it"
-_MOST_ROWS = 500_000
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
-
-
-def microseconds() -> int:
-    """Return the time, as everything inside counts it."""
-    return time.time_ns() // 1_000
+_SET_US = 500_000
+"""By how much the machine's clock must be set for the next heartbeat not to wait for its time."""
 
 
 def monotonic_us() -> int:
@@ -116,7 +112,7 @@ class _Stream(asyncio.Protocol):
         assert self.transport is not None
         address = str(self.transport.get_extra_info("peername"))
         user = certified_user(self.transport.get_extra_info("peercert"))
-        self.link = self.server.broker.opened(self, address, microseconds(), verified_user=user)
+        self.link = self.server.broker.opened(self, address, self.server.clock.now(), verified_user=user)
 
     def data_received(self, data: bytes) -> None:
         assert self.link is not None
@@ -157,13 +153,13 @@ class _Stream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self.link is not None:
-            self.server.broker.choked(self.link, microseconds(), is_choked=True)
+            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=True)
             self.server.lagging[self] = self.taken_bytes, self.server.listened_us
 
     def resume_writing(self) -> None:
         self.server.lagging.pop(self, None)
         if self.link is not None:
-            self.server.broker.choked(self.link, microseconds(), is_choked=False)
+            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=False)
             self.server.flush_soon()
 
     def eof_received(self) -> bool:
@@ -172,7 +168,7 @@ class _Stream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         if self.link is not None and self.server.failure is None:
-            self.server.broker.closed(self.link, microseconds())
+            self.server.broker.closed(self.link, self.server.clock.now())
             self.server.flush_soon()
             self.link = None  # else the two would hold each other until the garbage collector comes by
         self.server.streams.discard(self)
@@ -261,7 +257,7 @@ class _Observed(asyncio.Protocol):
 class Server:
     """A broker on its ports."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self.config = config
         self.streams: set[_Stream] = set()
         self.ports: dict[str, int] = {}
@@ -277,8 +273,9 @@ class Server:
         self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
         self._learning = _learning(config)
         self._announcements = Announcements(tells_links=config.pipeline.tells_links)
-        self._storage = Storage(config)
+        self._storage = Storage(config, accepts_loss=accepts_loss)
         state, self.restored = self._storage.open(Routes(self._matcher))
+        self.clock = LogClock(self.restored.time.now, say=_tell_time)
         self.broker = Broker(
             config,
             self._storage.log,
@@ -286,13 +283,15 @@ class Server:
             rng=random.SystemRandom(),
             visitors=Visitors(rights, self._groups),
             verify=None if self._users is None else self._users.verify,
+            died_at=self.restored.time.died_at,
+            now=self.clock.now(),
         )
+        self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
         self._is_flushing = self._is_syncing = False
-        self._is_viewing, self._has_view = False, self.restored.unwritten is None
-        if self.restored.unwritten is not None:
-            _log.warning(_NO_VIEW, reason=self.restored.unwritten)
+        self._is_beating, self._is_beat_missed = False, False
+        self._last_beat = Beat(0, 0)
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
@@ -327,6 +326,7 @@ class Server:
         self._stopping = asyncio.Event()
         listen = self.config.listen
         secured = self._secured()
+        self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
         await self._listen("mqtt", listen.port, lambda: self._stream(_Stream), None)
         await self._listen("mqtts", listen.tls_port, lambda: self._stream(_Stream), secured)
         await self._listen("ws", listen.ws_port, lambda: self._stream(_WebStream), None)
@@ -411,15 +411,16 @@ class Server:
                 stream.transport.abort()
         await asyncio.sleep(0)
         assert self._loop is not None
-        while self._is_syncing or self._is_viewing:  # noqa: ASYNC110 # see above
+        deadline = time.monotonic() + _DRAIN_S
+        while (self._is_syncing or self._view_writer.is_writing) and time.monotonic() < deadline:  # noqa: ASYNC110 # see above
             await asyncio.sleep(0.005)
         if self.failure is None:
-            with suppress(WhimbrelError):
+            try:
                 seq = await self._loop.run_in_executor(self._disk, self._storage.log.sync)
                 self.broker.synced(seq)
-                if self._has_view:
-                    put, drop = self.broker.state.changes()
-                    self._storage.write_view(self.broker.applied, put, drop)
+                self._view_writer.finish()
+            except WhimbrelError as error:  # a full disk: what waits for it was promised to nobody
+                _log.error("stopped although the disk takes nothing", reason=str(error))
         self.close()
 
     def close(self) -> None:
@@ -440,7 +441,7 @@ class Server:
             return
         broker.counters.bytes_received += len(data)
         try:
-            broker.receive(link, data, time.time_ns() // 1_000)
+            broker.receive(link, data, self.clock.now())
         except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
             self._failed(error)
             return
@@ -517,13 +518,13 @@ class Server:
                 stream.write(data)
                 if link.room < half:
                     if not link.is_choked:
-                        broker.drained(link, transport.get_write_buffer_size(), microseconds())
+                        broker.drained(link, transport.get_write_buffer_size(), self.clock.now())
                     elif transport.get_write_buffer_size() > most + self._most_answers:
                         self._read_later(stream)
             if link.closing is not None and not stream.is_leaving:
                 stream.is_leaving = True
                 stream.close()
-                broker.closed(link, microseconds())
+                broker.closed(link, self.clock.now())
         self._sync_if_wanted()
 
     @_until_closed
@@ -535,7 +536,9 @@ class Server:
         now_us = monotonic_us()
         self.listened_us += min(now_us - self._ticked_us, _MOST_TICK_US)
         self._ticked_us = now_us
-        self.broker.tick(microseconds())
+        self.clock.adjust()
+        self.broker.tick(self.clock.now())
+        self._beat()
         self._loop.call_later(_READ_S, self._end_silent)
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
@@ -548,7 +551,7 @@ class Server:
     def _end_silent(self) -> None:
         """Send away clients that say nothing; what waited in the sockets when time was counted is read by now."""
         if self.failure is None:
-            self.broker.end_silent(microseconds(), self.listened_us)
+            self.broker.end_silent(self.clock.now(), self.listened_us)
             if self.lagging:
                 self._end_slow_readers()
             self.flush_soon()
@@ -573,7 +576,7 @@ class Server:
         assert self._loop is not None
         values = system_values(self.broker, monotonic_us() - self.started_us)
         values |= self._announcements.changes(self.broker.learned, connected(self.broker))
-        self.broker.tell_system(values, microseconds())
+        self.broker.tell_system(values, self.clock.now())
         self.flush_soon()
         self._loop.call_later(self.config.observe.sys_interval_s, self._tell_system)
 
@@ -648,6 +651,7 @@ class Server:
             return
         self._loop.call_later(_RETRY_S, self._sync_again)
 
+    @_until_closed
     def _sync_again(self) -> None:
         self._sync(wait=True)
 
@@ -663,38 +667,27 @@ class Server:
     def _view(self) -> None:
         """Bring the view up to date."""
         assert self._loop is not None
-        if self._has_view and not self._is_viewing and not self.broker.is_refusing and self.failure is None:
-            self._is_viewing = True
-            self._gather_view({}, set())
-        elif not self._has_view:
-            self.broker.state.discard_changes()
+        if self.failure is None:
+            self._view_writer.turn(self._loop)
         self._loop.call_later(self.config.log.view_interval_s, self._view)
 
-    def _gather_view(self, put: dict[Key, bytes], drop: set[Key]) -> None:
-        """Gather what the view is to be told, a little in each turn while it is much; the rest in one moment."""
+    def _beat(self) -> None:
+        """Have it written down that the broker lives, once in a while, and also if it has nothing else to write."""
         assert self._loop is not None
-        state = self.broker.state
-        is_last = not state.has_many_changes or len(put) > _MOST_ROWS
-        more, gone = state.changes() if is_last else state.some_changes()
-        put.update(more)
-        for key in gone:
-            put.pop(key, None)
-        drop |= gone
-        if not is_last:
-            self._loop.call_later(_PAUSE_S, self._gather_view, put, drop)
+        beat, last = beat_of(self.clock.now()), self._last_beat
+        is_set = abs(beat.at - beat.wall - (last.at - last.wall)) > _SET_US  # how long we are down is told by both
+        if self._is_beating or (beat.at - last.at < BEAT_US and not is_set):
             return
-        drop.difference_update(put)
-        future = self._loop.run_in_executor(self._viewer, self._storage.write_view, self.broker.applied, put, drop)
-        future.add_done_callback(self._viewed)
+        self._last_beat, self._is_beating = beat, True
+        write = partial(self._storage.heartbeat.write, beat)
+        self._loop.run_in_executor(self._disk, write).add_done_callback(self._beaten)
 
-    def _viewed(self, done: asyncio.Future[None]) -> None:
-        self._is_viewing = False
-        try:
-            done.result()
-        except WhimbrelError as error:
-            # The next rows would leave a gap: there is no view any more until the next start.
-            self._has_view = False
-            _log.warning(_NO_VIEW, reason=str(error))
+    def _beaten(self, done: asyncio.Future[None]) -> None:
+        self._is_beating = False
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not self._is_beat_missed:
+            _log.warning("the heartbeat cannot be written; after a crash sessions may end early", reason=str(error))
+        self._is_beat_missed = error is not None
 
     # -- users and observers -----------------------------------------------------------------------------------------
 
@@ -709,7 +702,7 @@ class Server:
     def _answered(self, question: Question, done: asyncio.Future[object]) -> None:
         self._asking -= 1
         if self.failure is None and not self.is_closed:
-            self.broker.answered(question, done.result(), microseconds())
+            self.broker.answered(question, done.result(), self.clock.now())
             self.flush_soon()
 
     def observed(self, method: str, path: str) -> bytes:
@@ -720,9 +713,13 @@ class Server:
             is_well = self.failure is None and not self.broker.is_refusing
             return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
-            text = prometheus(self.broker, monotonic_us() - self.started_us, microseconds())
+            text = prometheus(self.broker, monotonic_us() - self.started_us, self.clock.now())
             return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return response(404, b"there are /metrics and /healthz\n")
+
+
+def _tell_time(event: str, by_s: float) -> None:
+    _log.warning(event, by_s=round(by_s, 1))
 
 
 def _learning(config: Config) -> Learning | None:

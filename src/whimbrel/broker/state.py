@@ -19,6 +19,7 @@ from whimbrel.broker.routes import OPEN, Found, Routes
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.telling import changed_subscription, is_told, listens, subscriptions_of
 from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.wills import Wills
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.private import client_of, is_private
@@ -46,7 +47,7 @@ __all__ = ["BrokerState"]
 _EXACTLY_ONCE = 2
 _MANY = 250
 _MOST_TERMS = 10_000
-_OWN_KINDS = frozenset({"notification", "retained", "client"})
+_OWN_KINDS = frozenset({"notification", "retained", "client", "will"})
 
 
 class BrokerState:
@@ -67,8 +68,7 @@ class BrokerState:
         self.ready: list[Client] = []
         """Clients that something was handed over to."""
         self.visitors: Visitors | None = None
-        self.wills: set[str] = set()
-        """Clients whose wills wait."""
+        self.wills = Wills(self._touch_will)
         self.hold.changes()  # from now on it notes what changes
         self.changing: dict[str, str] = {}
         """Named sessions whose making or new access waits for the disk, and the device that asked for it."""
@@ -91,6 +91,8 @@ class BrokerState:
         if isinstance(fact, Notification):
             message = Message.of(fact, body_of(fact)[0])
             self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
+            if fact.will_seq is not None:
+                self.wills.published(fact.publisher, fact.will_seq)
         elif isinstance(fact, PresenceChanged):
             self.perform(self.apply_presence(fact), fact.changed_at)
         elif isinstance(fact, InterestChanged):
@@ -101,6 +103,7 @@ class BrokerState:
             if fact.notification.node == self.node:
                 self._apply_receipt(fact)
         elif isinstance(fact, WillChanged):
+            self.wills.apply(fact)
             self.perform(self.hold.apply(fact), fact.changed_at)
         else:
             self.perform(self.hold.apply(fact), fact.state.reported_at)
@@ -148,12 +151,14 @@ class BrokerState:
                 client = self.clients[fact.device] = Client(fact.device, fact.session)
             client.expiry_us = fact.session_expiry_us or 0
             client.disconnected_at = None
+            self.wills.present(fact)
             self._let_confirm(client, is_confirming=bool(fact.confirms))
         client = self.clients.get(fact.device)
         if client is not None:
             if change is PresenceChange.LEFT:
                 client.withdraw(fact.session or "")
             if change is PresenceChange.DISCONNECTED:
+                self.wills.present(fact)
                 client.land()
                 client.disconnected_at = fact.changed_at
                 if fact.session_expiry_us is not None:
@@ -406,15 +411,6 @@ class BrokerState:
         found = (self.hold.subscription(session, identity) for identity in identities)
         return max((_granted(subscription) for subscription in found), default=0)
 
-    def due_wills(self, now: int) -> list[Client]:
-        """Return the clients whose wills are to be sent."""
-        due = []
-        for name in self.wills:
-            client = self.clients.get(name)
-            if client is not None and client.will_due is not None and client.will_due <= now:
-                due.append(client)
-        return due
-
     def lapsed(self, now: int) -> list[Client]:
         """Return the clients whose sessions have outlived their connections long enough."""
         return [
@@ -439,8 +435,19 @@ class BrokerState:
         self._write(touched, put, drop)
         return put, drop
 
+    def touch_all(self) -> None:
+        """Let ``changes`` return everything there is: the view has lost track of what changed."""
+        self.hold.touch_all()
+        self._touched = {("client", name) for name in self.clients}
+        self._touched.update(("notification", seq) for seq in self.messages)
+        self._touched.update(("retained", subject) for subject in self.retained.subjects())
+        self._touched.update(("will", device) for device in self.wills.devices())
+
+    def _touch_will(self, device: str) -> None:
+        self._touched.add(("will", device))
+
     def discard_changes(self) -> None:
-        """Forget what has changed: there is no view any more."""
+        """Forget what has changed: the view is to be told everything, later."""
         self.hold.discard_changes()
         self._touched.clear()
 
@@ -467,6 +474,8 @@ class BrokerState:
         if kind == "retained":
             retained = self.retained.get(str(whose))
             return None if retained is None else retained.body
+        if kind == "will":
+            return self.wills.row(str(whose))
         client = self.clients.get(str(whose))
         if client is None:
             return None
@@ -507,6 +516,9 @@ class BrokerState:
             client = self.clients[str(whose)] = Client(str(whose), "")
             client.session, client.expiry_us, client.disconnected_at, received, releasing = cbor2.loads(value)
             client.received, client.releasing = set(received), set(releasing)
+            return
+        if kind == "will":
+            self.wills.restore(self.node, str(whose), value)
             return
         message = _message(self.node, value)
         if kind == "retained":

@@ -34,6 +34,10 @@ class Visitors:
         """Tell whether a client may publish to *topic*."""
         return self.is_open or self._rights.may_publish(link.user, self._groups(link.user), client_id, topic)
 
+    def may_publish_as(self, user: str | None, client_id: str, topic: str) -> bool:
+        """Tell the same of a client that is not connected, whose user is known."""
+        return self.is_open or self._rights.may_publish(user, self._groups(user), client_id, topic)
+
     def may_subscribe(self, link: Link, client_id: str, topic_filter: str) -> bool:
         """Tell whether a client may subscribe to *topic_filter*, which is not shared."""
         return self.is_open or self._rights.may_subscribe(link.user, self._groups(link.user), client_id, topic_filter)

@@ -246,9 +246,13 @@ def _run_once(
 ) -> None:
     """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``."""
     with session(master) as spark:
+        from whimbrel.log.layout import nodes as nodes_of
         from whimbrel.pipeline.jobs import run as run_jobs
         from whimbrel.pipeline.plans import Plan
+        from whimbrel.pipeline.snapshots import missing_numbers
 
+        for missing in (each for node in nodes_of(log) for each in missing_numbers(log, node)):
+            typer.echo(f"note: {missing}", err=True)
         begun = time.perf_counter()
         with watched(spark, "Starting") as doing:
             made = run_jobs(spark, log=log, out=out, tables=tables, plan=Plan(**plan), on_progress=doing)

@@ -51,6 +51,9 @@ def serve(
     rights: Annotated[
         str | None, typer.Option("--rights", metavar="FILE", help="Who may use which topics, as TOML.")
     ] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Start although records of the log are missing, this once.")
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every setting with its meaning, and exit.")
     ] = False,
@@ -92,10 +95,12 @@ def serve(
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
     make_ready(log.info)  # else the first message would wait for it, and everybody with it
-    server = Server(config)
+    server = Server(config, accepts_loss=accept_loss)
     found = server.restored
+    if found.lost is not None:
+        log.warning("records are missing, and that is accepted", lost=found.lost)
     if found.rebuilt is not None:
-        log.warning("the view was rebuilt from the log", reason=found.rebuilt)
+        log.warning("the view was set aside and rebuilt from the log", reason=found.rebuilt)
     log.info(
         "log opened", data=config.node.data, last_seq=found.recovery.last_seq, replayed=found.replayed,
         cut_bytes=found.recovery.cut_bytes,

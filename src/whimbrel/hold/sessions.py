@@ -849,6 +849,12 @@ class Hold:
         """Forget what has changed: whoever followed does not any more."""
         self._touched.clear()
 
+    def touch_all(self) -> None:
+        """Let ``changes`` return everything there is, whatever it returned before."""
+        for lane in list(self._busy):
+            self._land(lane)
+        self._touched = set(keys(self._state))
+
     def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
         """Return the rows to put and those to drop since the last call; the first call returns everything."""
         for lane in list(self._busy):

@@ -6,7 +6,15 @@ from pathlib import Path
 
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["CorruptLogError", "LogError", "LogLockedError", "LogWriteError", "NewerLogError", "NotALogError"]
+__all__ = [
+    "CorruptLogError",
+    "LogError",
+    "LogLockedError",
+    "LogWriteError",
+    "MissingRecordsError",
+    "NewerLogError",
+    "NotALogError",
+]
 
 
 class LogError(WhimbrelError):
@@ -44,6 +52,17 @@ class CorruptLogError(LogError):
 
     def __str__(self) -> str:
         return f"{self.path}: damaged at byte {self.offset}: {self.reason}"
+
+
+class MissingRecordsError(LogError):
+    """Records that were durable are not there. Reaction: restore the files, or accept the loss; nothing was changed."""
+
+    def __init__(self, path: Path, first: int, last: int, reason: str, advice: str) -> None:
+        super().__init__(path, first, last, reason, advice)
+        self.path, self.first, self.last, self.reason, self.advice = path, first, last, reason, advice
+
+    def __str__(self) -> str:
+        return f"{self.path}: records {self.first} to {self.last} are missing: {self.reason}; {self.advice}"
 
 
 class LogWriteError(LogError):

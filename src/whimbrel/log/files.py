@@ -2,19 +2,35 @@
 
 Rule: what is new is written beside, synced, renamed, and the folder synced; only segments grow in place.
 Rule: names that begin with ``.`` or ``_`` are not there for any reader, Spark included.
+Rule: what is made here is its owner's alone (0600 and 0700): a log has bodies, names and password hashes in it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from whimbrel.log.errors import LogLockedError, LogWriteError
 
-__all__ = ["lock_folder", "locked", "make_folder", "put", "rename", "sync_file", "write_all"]
+__all__ = [
+    "PRIVATE_FILE",
+    "PRIVATE_FOLDER",
+    "lock_folder",
+    "locked",
+    "make_folder",
+    "put",
+    "rename",
+    "sync_file",
+    "tighten",
+    "write_all",
+]
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -38,7 +54,7 @@ def make_folder(path: Path) -> None:
     if not path.is_dir():
         make_folder(path.parent)
         try:
-            path.mkdir(exist_ok=True)
+            path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             sync_file(path.parent)
         except OSError as error:
             raise LogWriteError(path, error.strerror or str(error)) from error
@@ -54,7 +70,7 @@ def put(path: Path, data: bytes) -> None:
     """Let *path* hold *data*: all of it or what it held before."""
     beside = path.with_name(f".{path.name}.new")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
         try:
             write_all(descriptor, data)
             os.fsync(descriptor)
@@ -65,6 +81,25 @@ def put(path: Path, data: bytes) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise LogWriteError(path, error.strerror or str(error)) from error
+
+
+def tighten(path: Path) -> int:
+    """Let nobody but its owner use *path* and what is below it; return how many files and folders were open to others.
+
+    Links are left alone: they may lead anywhere. What belongs to another user is left alone, too.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return 0
+    tightened = 0
+    if found.st_mode & _OTHERS and found.st_uid == os.geteuid():
+        path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
+        tightened = 1
+    if stat.S_ISDIR(found.st_mode):
+        for each in path.iterdir():
+            with suppress(FileNotFoundError):  # an export may be at work
+                tightened += tighten(each)
+    return tightened
 
 
 def lock_folder(path: Path, doing: str) -> int:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from whimbrel.log.columns import completed, rows_from_arrow, to_arrow
 from whimbrel.log.errors import CorruptLogError, LogWriteError
-from whimbrel.log.files import make_folder, rename
+from whimbrel.log.files import PRIVATE_FILE, make_folder, rename
 from whimbrel.log.layout import Part
 from whimbrel.model.tables import TABLES
 
@@ -36,7 +36,7 @@ class PartWriter:
         self._bytes = 0
         make_folder(path.parent)
         self.beside = path.with_name(f"_{path.name}.new")
-        self._stream = self.beside.open("wb")
+        self._stream = os.fdopen(os.open(self.beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "wb")
         self._parquet = pq.ParquetWriter(self._stream, TABLES[table].schema, compression="zstd")
 
     def add(self, row: Mapping[str, object]) -> None:

@@ -12,6 +12,9 @@ Rule: after a failed write the file ends where it did before, and the facts of t
 accepted, but not forgotten, until they are written by another sync or given up (``discard``). After a failed fsync the
 file ends where what is durable ends, and nothing more is written until the log is reopened, because the system may
 have dropped the pages it could not write and would call the next fsync a success.
+Rule: no number is given twice. Where others prove that numbers were given whose records are not here (an export, a
+view), the log is not opened, and nothing of it is changed, unless its owner accepts the loss and says how to go on
+(``begin_at``).
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -28,8 +33,8 @@ from zlib import crc32
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
-from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError
-from whimbrel.log.files import lock_folder, make_folder, put, sync_file, write_all
+from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, MissingRecordsError
+from whimbrel.log.files import lock_folder, make_folder, put, rename, sync_file, write_all
 from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, time_from
 from whimbrel.log.segments import (
     HEADER_BYTES,
@@ -50,6 +55,8 @@ __all__ = ["SEGMENT_BYTES", "LogWriter", "Recovery"]
 SEGMENT_BYTES = 64 << 20
 _FIRST_SEQ = 1
 _REOPEN = "reopen the log to go on"
+_MISSING = "records are missing, and nobody said with which number to go on"
+_LOST = ".lost-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,8 @@ class Recovery:
     cut_bytes: int
     """The torn tail that was cut off: what was being written when the node died. Nobody was told of it."""
     cut_from: Path | None = None
+    missing_to: int = 0
+    """The last number that was given and whose record is not here; 0 if none is missing."""
 
 
 class _End(NamedTuple):
@@ -92,23 +101,47 @@ class LogWriter:
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
-    def open(self) -> Recovery:
-        """Open the log, making it if need be; find the last whole record and cut what is torn after it."""
+    def open(self, *, given_by: Callable[[], tuple[int, str]] | None = None, accepts_loss: bool = False) -> Recovery:
+        """Open the log, making it if need be; find the last whole record and cut what is torn after it.
+
+        *given_by* is asked, once the log is locked, for the last number that somebody else knows to be durable, and
+        who that is. Where the log ends before it, or before what was exported, records are missing: an error or, where
+        the owner *accepts_loss*, ``Recovery.missing_to``; then nothing is written before ``begin_at``.
+        """
         if self._lock_file >= 0:
             raise LogError(f"{self._folder}: this writer is open already")
         layout.create(self.directory)
         make_folder(self._folder)
         self._lock_file = lock_folder(self._folder, "writing this log")
         try:
-            recovery = self._recover()
+            recovery = self._recover(*self._given(given_by), accepts_loss=accepts_loss)
         except OSError as error:
             self._release()
             raise LogWriteError(self._folder, error.strerror or str(error)) from error
         except BaseException:
             self._release()
             raise
-        self._fault = None
+        self._fault = _MISSING if recovery.missing_to else None
         return recovery
+
+    def begin_at(self, first: int) -> None:
+        """Go on with the number *first* after records were lost; the segments that there are, are set aside.
+
+        Readers see a log that begins with *first*, as if what is older had been cut: a log has no gaps.
+        """
+        assert self._fault == _MISSING, self._fault
+        last_at, old = self._durable.at, layout.segments(self.directory, self.node)
+        self._drop_file()
+        aside = next(path for number in count(1) if not (path := self._folder / f"{_LOST}{number}").exists())
+        make_folder(aside)
+        try:
+            for _, path in old:
+                rename(path, aside / path.name)
+            sync_file(self._folder)
+        except OSError as error:
+            raise LogWriteError(aside, error.strerror or str(error)) from error
+        self._roll(first, last_at)
+        self._next_seq, self._last_at, self._fault = first, last_at, None
 
     def close(self) -> None:
         """Sync what is left, mark that all is durable, and let the log go."""
@@ -316,29 +349,50 @@ class LogWriter:
         self._durable = self._written = _End(first - 1, last_at, HEADER_BYTES)
         self._is_marked = True
 
-    def _recover(self) -> Recovery:
+    def _given(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
+        """Return the last number that is known to have been given, and who knows it."""
+        exported = layout.exported_seq(self.directory, self.node), f"its export, {layout.EXPORTED_FILE},"
+        return exported if given_by is None else max(exported, given_by())
+
+    def _recover(self, given: int, knower: str, *, accepts_loss: bool) -> Recovery:
         self._buffer.clear()
         found = layout.segments(self.directory, self.node)
-        cut_bytes, cut_from = 0, None
+        cut_bytes, cut_from, begin = 0, None, layout.exported_seq(self.directory, self.node) + 1
         if found and is_torn_creation(found[-1][1]):
-            first, cut_from = found.pop()
+            begin, cut_from = found.pop()
             cut_bytes = cut_from.stat().st_size
             cut_from.unlink()
             sync_file(self._folder)
-            if not found:
-                self._roll(first, NEVER)
-        elif not found:
-            # Seqs are never given twice, even where somebody removed every segment.
-            self._roll(layout.exported_seq(self.directory, self.node) + 1, NEVER)
+        if not found:  # seqs are never given twice, even where somebody removed every segment
+            if begin <= given and not accepts_loss:
+                raise self._missing(begin - 1, given, knower)
+            self._roll(begin, NEVER)
         records = 0
         if found:
-            records, torn = self._recover_segment(*found[-1])
+            records, torn = self._recover_segment(*found[-1], given, knower, accepts_loss=accepts_loss)
             if torn:
                 cut_bytes, cut_from = cut_bytes + torn, self._path
-        self._next_seq, self._last_at = self._durable.seq + 1, self._durable.at
-        return Recovery(last_seq=self._durable.seq, records=records, cut_bytes=cut_bytes, cut_from=cut_from)
+        last = self._durable.seq
+        self._next_seq, self._last_at = last + 1, self._durable.at
+        return Recovery(
+            last_seq=last,
+            records=records,
+            cut_bytes=cut_bytes,
+            cut_from=cut_from,
+            missing_to=given if last < given else 0,
+        )
 
-    def _recover_segment(self, first: int, path: Path) -> tuple[int, int]:
+    def _missing(self, last: int, given: int, knower: str) -> MissingRecordsError:
+        reason = f"the log of {self.node} ends with {last}, and {knower} proves that there were {given}"
+        advice = (
+            "restore the segments, or start with --accept-loss: "
+            "sessions go on as the view knows them, and none of these numbers is given again"
+        )
+        return MissingRecordsError(self._folder, last + 1, given, reason, advice)
+
+    def _recover_segment(
+        self, first: int, path: Path, given: int, knower: str, *, accepts_loss: bool
+    ) -> tuple[int, int]:
         """Take up the segment at *path*; return how many records it holds and how many bytes were cut."""
         self._path, self._file = path, os.open(path, os.O_RDWR | os.O_APPEND)
         with path.open("rb") as stream:
@@ -349,14 +403,18 @@ class LogWriter:
             last = deque(scan, maxlen=1)
             if scan.trouble is not None and is_proven_later(stream, header, scan.end, scan.next_seq):
                 raise CorruptLogError(path, scan.end, scan.trouble)
-        torn = os.fstat(self._file).st_size - scan.end
+        is_short = scan.next_seq - 1 < given
+        if is_short and not accepts_loss:
+            raise self._missing(scan.next_seq - 1, given, knower)
+        torn = 0 if is_short else os.fstat(self._file).st_size - scan.end  # what is damaged is set aside as it is
         if torn:
             os.ftruncate(self._file, scan.end)
         os.fsync(self._file)  # what survived the node's death may still be in memory only
         self._salt, self._is_marked = header.salt, scan.is_marked
         last_at = _time_of(last[0], path) if last else header.last_at
         self._durable = self._written = _End(scan.next_seq - 1, last_at, scan.end)
-        self._mark()
+        if not is_short:
+            self._mark()
         return scan.next_seq - header.first, torn
 
     def _drop_file(self) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -37,9 +37,11 @@ from whimbrel.model.subscription import (
     MAX_SUBSCRIPTION_NAME_BYTES,
     InterestChange,
 )
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
+from whimbrel.pipeline.snapshots import Missing
 
-__all__ = ["Judge", "is_dated", "split"]
+__all__ = ["Judge", "is_dated", "missing_letters", "split"]
 
 _CONTENT_CHARACTERS = 4_096
 _SCHEMES = [scheme.value for scheme in Scheme]
@@ -84,6 +86,15 @@ def split(table: str, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """
     judge = Judge(table)
     return judge.good(rows), judge.dead(rows)
+
+
+def missing_letters(missing: Iterable[Missing], now: int) -> Any:  # a pyarrow.Table
+    """Return rows of ``dead_letters`` that say which numbers were not there to be read."""
+    rows = [
+        {"found_at": now, "source": f"log of {each.node}", "position": each.first, "reason": str(each), "content": None}
+        for each in missing
+    ]
+    return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)
 
 
 class _Rule(NamedTuple):

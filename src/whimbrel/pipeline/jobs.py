@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.dead_letters import is_dated, split
+from whimbrel.pipeline.dead_letters import is_dated, missing_letters, split
 from whimbrel.pipeline.deliveries import LogTables, deliveries
 from whimbrel.pipeline.latency import latency
 from whimbrel.pipeline.link_quality import link_quality
@@ -26,8 +26,8 @@ from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.popularity import popularity
 from whimbrel.pipeline.reading import read_table
 from whimbrel.pipeline.replicas import replicas
-from whimbrel.pipeline.schemas import TIMES
-from whimbrel.pipeline.snapshots import snapshot
+from whimbrel.pipeline.schemas import SCHEMAS, TIMES
+from whimbrel.pipeline.snapshots import missing_numbers, snapshot
 
 __all__ = ["Made", "Plan", "run"]
 
@@ -93,6 +93,13 @@ class _Log:
         """Return why the others are not."""
         return self._both(name)[1]
 
+    def missing(self) -> list[DataFrame]:
+        """Return what was given numbers and is not there any more, as dead letters, if anything is."""
+        found = [each for node in self._at.last for each in missing_numbers(self._path, node)]
+        if not found:
+            return []
+        return [self.spark.createDataFrame(missing_letters(found, time.time_ns() // 1_000), SCHEMAS["dead_letters"])]
+
     def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
         if name not in self._split:
             self._split[name] = split(name, read_table(self.spark, self._path, name, at=self._at))
@@ -132,7 +139,7 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
     if name == "dead_letters":
         found = [log.dead(each) for each in TIMES]
         everything = found[0]
-        for other in found[1:]:
+        for other in (*found[1:], *log.missing()):
             everything = everything.unionByName(other)
         return everything
     if name == "link_quality":

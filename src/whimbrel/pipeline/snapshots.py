@@ -21,7 +21,17 @@ from whimbrel.log.reader import Frontier
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.schemas import TIMES
 
-__all__ = ["Snapshot", "first_number", "last_date", "parts_up_to", "settled_seq", "snapshot", "undisturbed"]
+__all__ = [
+    "Missing",
+    "Snapshot",
+    "first_number",
+    "last_date",
+    "missing_numbers",
+    "parts_up_to",
+    "settled_seq",
+    "snapshot",
+    "undisturbed",
+]
 
 T = TypeVar("T")
 
@@ -71,6 +81,34 @@ def parts_up_to(directory: Path, table: str, node: str, settled: int) -> list[Pa
 def first_number(directory: Path, node: str) -> int:
     """Return the first number of a node's log that is there: what came before it may have been cut (``retention``)."""
     return undisturbed(partial(_first_number, directory, node))
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Numbers of a node that were given, and that neither its Parquet nor its segments have."""
+
+    node: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"log of {self.node}: numbers {self.first} to {self.last} are not there any more, and in no table"
+
+
+def missing_numbers(directory: Path, node: str, first: int | None = None) -> list[Missing]:
+    """Return what is not there of a node: what was cut from the beginning, and what was lost before its segments.
+
+    *first* is the node's ``first_number``, if that is known.
+    """
+    found: list[Missing] = []
+    first = first_number(directory, node) if first is None else first
+    if first > 1:
+        found.append(Missing(node, 1, first - 1))
+    live = segments(directory, node)  # first: an export that goes on meanwhile makes the gap smaller, never larger
+    exported = exported_seq(directory, node)
+    if live and max(exported, first - 1) < live[0][0] - 1:
+        found.append(Missing(node, max(exported + 1, first), live[0][0] - 1))
+    return found
 
 
 def _first_number(directory: Path, node: str) -> int:

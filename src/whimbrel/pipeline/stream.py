@@ -44,6 +44,7 @@ from whimbrel.log.files import lock_folder, put
 from whimbrel.log.layout import check_format, nodes
 from whimbrel.log.reader import Frontier
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.dead_letters import missing_letters
 from whimbrel.pipeline.latency import tallied
 from whimbrel.pipeline.matchers import Matchers
 from whimbrel.pipeline.matches import Shipped
@@ -53,7 +54,7 @@ from whimbrel.pipeline.reading import Spans
 from whimbrel.pipeline.replicas import TooManySubjectsError, planned
 from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
 from whimbrel.pipeline.slices import Readers, Slice, matched
-from whimbrel.pipeline.snapshots import first_number, snapshot, undisturbed
+from whimbrel.pipeline.snapshots import Missing, first_number, missing_numbers, snapshot, undisturbed
 from whimbrel.pipeline.standing import Held, Standing
 from whimbrel.pipeline.windows import Late, Windows, merged, watermark
 
@@ -272,11 +273,22 @@ class Stream:
             if applied != first - 1:
                 raise LostStateError(f"node {node}", f"number {applied}", f"number {first - 1}")
         found = Slice(self._spark, self._log, spans, self._readers, is_begun=is_begun)
-        for node, (first, _) in spans.items():
+        for node, (first, last) in spans.items():
             # After it was read: it may have been cut meanwhile, or since a batch that is made again was begun.
-            if self._standing(node).applied != NOTHING_APPLIED and first_number(self._log, node) > first:
-                raise LostLogError(node, first)
+            if self._standing(node).applied != NOTHING_APPLIED:
+                self._check_nothing_missing(node, first, last)
         return found
+
+    def _check_nothing_missing(self, node: str, first: int, last: int) -> None:
+        """Raise if a node's log has lost any of these numbers: a stream cannot go on over a gap."""
+        for each in missing_numbers(self._log, node, first_number(self._log, node)):
+            if each.first <= last and each.last >= first:
+                raise LostLogError(node, max(each.first, first))
+
+    def _missing(self, spans: Spans) -> list[Missing]:
+        """Return what a stream that begins with these numbers can never read, and so has in no table."""
+        new = [node for node in spans if self._standing(node).applied == NOTHING_APPLIED]
+        return [each for node in new for each in missing_numbers(self._log, node)]
 
     def _take(self, ends: Mapping[str, int]) -> bool:
         """Make the next batch: one that was interrupted, or the first of what is new; tell whether there is one."""
@@ -287,8 +299,11 @@ class Stream:
             return False
         log = self._slice(asked, is_begun=bool(begun))
         spans = log.spans
+        missing = self._missing(spans)
         self._intents.put(batch, spans)
         made = self._make(log, is_known=False)
+        made.notes += map(str, missing)
+        made.add("dead_letters", missing_letters(missing, _now()))
         self._write(made, batch)
         written = {table: output.last_batch() for table, output in self._outputs.items()}
         self._of_time.reach({node: last for node, (_, last) in spans.items()}, written)

@@ -1,7 +1,7 @@
 """The interface of stores: rows under keys, and how much of the log they are the view of.
 
 Rule: rows and ``applied`` change together or not at all, so that a hold made of the rows goes on with the next fact.
-Rule: a store is a view. Whatever is wrong with it, the remedy is to remove it and to replay the log.
+Rule: a store is a view. Whatever is wrong with it, the remedy is to replay the log, as far as the log still reaches.
 Rule: keys are ordered: by kind, then part by part; None before texts (by code point) before integers (by size).
 """
 
@@ -38,16 +38,14 @@ class StoreError(WhimbrelError):
 
 
 class CorruptStoreError(StoreError):
-    """A file is not a store, or not a whole one. Reaction: remove it and replay the log."""
+    """A file is not a store, or not a whole one. Reaction: set it aside and replay the log, if that is whole."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.reason}; nothing is lost, the log is the truth: remove it, and it is rebuilt from it"
-        )
+        return f"{self.path}: {self.reason}; a log that was never cut has everything that it had"
 
 
 class NewerStoreError(StoreError):
-    """A newer Whimbrel wrote this file. Reaction: use that one, or remove the file and replay the log."""
+    """A newer Whimbrel wrote this file. Reaction: use that one, or set the file aside and replay a whole log."""
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(path, f"found format {found}, known are formats up to {known}")
@@ -55,7 +53,7 @@ class NewerStoreError(StoreError):
         self.found, self.known = found, known
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; use a newer Whimbrel, or remove it, and it is rebuilt from the log"
+        return f"{self.path}: {self.reason}; use a newer Whimbrel"
 
 
 class StoreUnavailableError(StoreError):
@@ -82,6 +80,12 @@ class Store(Protocol):
         """Drop, then put, and be the view up to *applied*: all of it or, with an error, nothing.
 
         *applied* never goes back; it stands still where a tick alone changed something.
+        """
+
+    def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
+        """Have *rows* and no others, and be the view up to *applied*: all of it or, with an error, nothing.
+
+        For a shell that lost track of what it had committed: a commit failed, and the changes went on.
         """
 
     def close(self) -> None:

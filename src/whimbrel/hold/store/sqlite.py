@@ -5,14 +5,16 @@ happens; after a power failure the last commits may be absent, ``applied`` says 
 keeps several stores that must not fall behind each other has each commit synced.
 Rule: a row carries its CRC-32, because SQLite checks the structure of its pages and not what stands in them.
 Rule: a file that is not ours is refused and left alone, never overwritten.
+Rule: a file that is made here is its owner's alone; SQLite gives its companions, -wal and -shm, the same mode.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
@@ -36,6 +38,7 @@ CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value ANY NOT NULL) WITHOUT R
 CREATE TABLE rows (kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
 _CRC_BYTES = 4
+_PRIVATE_FILE = 0o600
 # What the machine does to us; everything else that SQLite complains of is the file's fault.
 _ENVIRONMENT = frozenset({
     sqlite3.SQLITE_BUSY,
@@ -55,6 +58,8 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, is_synced: bool = False) -> None:
         self._path, self._is_synced = path, is_synced
+        with suppress(OSError):  # it is there already, or SQLite will say why it cannot be made
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE))
         with self._translated():
             # The broker may open it in one thread and commit in another; never in two at a time.
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -115,6 +120,15 @@ class SqliteStore:
         with self._translated(), self._transaction():
             self._connection.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", map(encode_key, drop))
             self._connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", map(_row, put.items()))
+            self._write_applied(applied)
+        self._applied = applied
+
+    def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
+        """Have *rows* and no others, and be the view up to *applied*: all of it or, with an error, nothing."""
+        whole("applied", applied, self._applied, INT64_MAX)
+        with self._translated(), self._transaction():
+            self._connection.execute("DELETE FROM rows")
+            self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", map(_row, rows.items()))
             self._write_applied(applied)
         self._applied = applied
 
