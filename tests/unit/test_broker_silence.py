@@ -32,6 +32,7 @@ def test_a_step_of_the_clock_neither_disconnects_nor_keeps_a_client(rig: Rig, st
     assert not peer.is_closed
     assert watcher.payloads() == []
     rig.tick(1)
+    rig.settle()  # and its publication before it is passed on
     assert watcher.payloads() == [b"will"]
     assert peer.is_closed
 
