@@ -133,6 +133,10 @@ class Link:
         """The named session that SUBSCRIBE is for; None if it is for the private one."""
         return self.joining[0].session if self.joining else None
 
+    def is_here(self) -> bool:
+        """Tell whether it is neither closed nor to be closed."""
+        return self.closing is None
+
 
 class Client:
     """A device: its link while there is one, and its private session's business on the wire."""

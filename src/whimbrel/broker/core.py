@@ -64,7 +64,7 @@ _OLD_REFUSAL = b"\x20\x02\x00\x01"
 
 
 Verify = Callable[[str, bytes | None], bool]
-"""Whether a user has a password; it takes tens of milliseconds, in any thread."""
+"""Whether a user has a password; it takes most of a second, in any thread."""
 
 
 class Broker:
@@ -402,7 +402,8 @@ class Broker:
         else:
             link.parked = connect
             ask = partial(self._verify, connect.username, connect.password)
-            self.questions.put(link.address, ask, partial(self._verified, link, connect), partial(self._wait, link))
+            verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
+            self.questions.put(link.address, ask, verified, wait, link.is_here)
 
     def _wait(self, link: Link) -> None:
         if link.closing is None:

@@ -62,6 +62,7 @@ _SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _ASKERS = 2
+"""How many passwords are hashed at once, each in 128 MiB."""
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
@@ -282,7 +283,7 @@ class Server:
             state,
             rng=random.SystemRandom(),
             visitors=Visitors(rights, self._groups),
-            verify=None if self._users is None else self._users.verify,
+            verify=None if self._users is None else self._users.log_in,
             died_at=self.restored.time.died_at,
             now=self.clock.now(),
         )

@@ -92,7 +92,7 @@ class Sessions:
         self._settings, self._journal, self._state, self._sender = config.sessions, journal, state, sender
         self._visitors, self._interests, self._delivering, self._questions = visitors, interests, delivering, questions
         self._rng = rng
-        self.door = Doorkeeper(state, visitors, questions, key=rng.randbytes(MIN_SALT_BYTES))
+        self.door = Doorkeeper(state, visitors, questions, rng=rng, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
         self._verbs: Mapping[str, Callable[[_Asked, Joining, int], None]] = {
@@ -308,6 +308,18 @@ class Sessions:
             return
         self._state.changing[joining.session] = asked.client.id
         self._enter_change(asked, SessionChange.ACCESS, access, self._access_changed, now)
+
+    def _write_raised(self, session: str, access: str, now: int) -> None:
+        """Write down that the same passwords have hashes that cost more; nobody waits for it."""
+        fact = SessionChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            session=session,
+            change=SessionChange.ACCESS,
+            access=access,
+        )
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
 
     def _access_changed(self, asked: _Asked, fact: SessionChanged) -> None:
         """Put everybody else out: they joined with what is not valid any more."""
