@@ -1,4 +1,4 @@
-"""Sessions whose passwords have hashes from before: raised when a password is given, and nobody can tell by the time."""
+"""Hashes of sessions from before: raised when a password is given; nobody can tell from the time it takes."""
 
 from __future__ import annotations
 

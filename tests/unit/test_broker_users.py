@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_written_keeps_nobody_out(path: Path, monkeypatch:
 def test_a_file_of_another_account_stays_as_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its owner could not read it any more."""
     users = _users(path)
-    monkeypatch.setattr(module.os, "geteuid", lambda: path.stat().st_uid + 1)
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
     assert users.log_in("ann", "secret", cost=DEARER)
     assert "scrypt$4$" not in path.read_text(encoding="utf-8")
 

@@ -151,8 +151,10 @@ class Client:
         "flying",
         "id",
         "id_bytes",
+        "is_unclaimed",
         "link",
         "live",
+        "owner",
         "queue",
         "queued_bytes",
         "received",
@@ -168,6 +170,10 @@ class Client:
         self.id, self.session = client_id, session
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
+        self.owner: str | None = None
+        """The verified user whose session it is; None if nobody was verified."""
+        self.is_unclaimed = False
+        """Nobody knows whose session it is: it is from before owners were written down, or was released."""
         self.expiry_us = 0
         """How long the session outlives the connection."""
         self.disconnected_at: int | None = None

@@ -175,7 +175,7 @@ class Rights:
     @property
     def is_open(self) -> bool:
         """Whether everybody may publish and subscribe to everything, so that nobody need ask."""
-        return self._allows_by_default and not self._entries
+        return self._allows_by_default and all(rule.actions == {Action.OPERATE} for rule, _ in self._entries)
 
     def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether the client may publish to *topic*."""

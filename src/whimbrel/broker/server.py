@@ -38,7 +38,7 @@ from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.storage import Storage
-from whimbrel.broker.users import Users
+from whimbrel.broker.users import MAX_NAME_BYTES, Users
 from whimbrel.broker.view_writer import ViewWriter
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.websocket import Framing, accept
@@ -500,6 +500,8 @@ class Server:
         broker = self.broker
         if broker.questions:
             self._ask()
+        for notice in broker.take_notices():
+            _log.warning(notice.text, client=notice.client, user=notice.user)
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
         half = most // 2
@@ -762,6 +764,6 @@ def certified_user(certificate: object) -> str | None:
         return None
     for entry in certificate.get("subject", ()):
         for name, value in entry:
-            if name == "commonName":
+            if name == "commonName" and 1 <= len(str(value).encode()) <= MAX_NAME_BYTES and "\0" not in str(value):
                 return str(value)
     return None
