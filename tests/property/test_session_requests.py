@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.requests import VERBS, read_request
+from whimbrel.broker.rights import Action, Rights, Rule
+from whimbrel.broker.visitors import Visitors
 from whimbrel.model.keys import Scheme
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.errors import ProtocolError
@@ -91,7 +93,12 @@ known: dict[str, st.SearchStrategy[Any]] = {
     "insecure": st.booleans(),
     "add": st.lists(keys, max_size=3),
     "remove": st.lists(keys, max_size=3),
+    "client": st.sampled_from(["maker", "pda", "other"]) | texts,
 }
+
+
+OPERATORS = Rights([Rule(topics=("$whimbrel/session/release",), actions=frozenset({Action.OPERATE}), is_allowing=True)])
+"""Everybody may do everything, and everybody is an operator."""
 
 
 @st.composite
@@ -119,7 +126,7 @@ user_properties = st.lists(
 def _rig() -> Iterator[Rig]:
     """Yield a broker with an open session, and one with passwords, in both of which something is held."""
     with tempfile.TemporaryDirectory() as folder, patch("whimbrel.hold.access._scrypt", quick_scrypt):
-        rig = Rig(Path(folder), CONFIG)
+        rig = Rig(Path(folder), CONFIG, visitors=Visitors(OPERATORS))
         maker = rig.client("maker")
         for session, access in (("ann", {}), ("locked", {"passwords": {"owner": "sesame-4711"}})):
             more: dict[str, Any] = access

@@ -646,9 +646,7 @@ def test_a_device_is_not_given_what_its_rights_withhold_and_does_not_take_it_fro
             del link
             return (client_id, topic) != ("pda", "secret")
 
-    visitors = NotForThePda()
-    visitors.checks_deliveries = True
-    rig = Rig(tmp_path, visitors=visitors)
+    rig = Rig(tmp_path, visitors=NotForThePda())
     _make(rig, "ann")
     pda, laptop = _join(rig, "pda", "ann"), _join(rig, "laptop", "ann")
     _subscribe(rig, laptop, "#")

@@ -11,7 +11,7 @@ import pytest
 
 from whimbrel.broker import rights as module
 from whimbrel.broker.config import ConfigError
-from whimbrel.broker.rights import Action, Rights, Rule, covers
+from whimbrel.broker.rights import Action, Rights, Rule, covers, overlaps
 from whimbrel.errors import InvalidValueError
 from whimbrel.match.topics import is_topic_filter, matches
 
@@ -95,7 +95,6 @@ def test_open_rights_allow_everything() -> None:
     assert Rights.OPEN.may_subscribe(None, (), "c", "#")
     assert Rights.OPEN.may_receive(None, (), "c", "$SYS/a")
     assert Rights.OPEN.is_open
-    assert not Rights.OPEN.checks_deliveries
     assert not Rights(allows_by_default=False).is_open
 
 
@@ -156,7 +155,6 @@ def test_a_denied_topic_cannot_be_subscribed_to(tmp_path: Path) -> None:
 def test_a_denied_topic_does_not_arrive_through_a_wildcard() -> None:
     """Asking for more must not be the way to what was refused."""
     rights = Rights([_rule("secret/#", is_allowing=False)])
-    assert rights.checks_deliveries
     assert not rights.may_subscribe(None, (), "c", "secret/+")
     assert rights.may_subscribe(None, (), "c", "#")
     assert not rights.may_receive(None, (), "c", "secret/plan")
@@ -196,13 +194,43 @@ def test_decisions_are_those_of_asking_rule_after_rule() -> None:
             assert rights.may_receive(None, (), "c", topic) == first
 
 
-def test_deliveries_need_no_check_where_rights_say_so() -> None:
-    """The broker saves a question for each delivery, and nothing may leak through that."""
+def test_a_share_is_allowed_only_if_all_of_it_may_be_received() -> None:
+    """What a member of a share may not have would be lost for the whole share."""
     rng = random.Random(5)
     for rights in _some_rights(rng):
         for asked in rng.sample(FILTERS, 10):
-            if not rights.checks_deliveries and rights.may_subscribe(None, (), "c", asked):
+            if rights.may_share(None, (), "c", asked):
+                assert rights.may_subscribe(None, (), "c", asked)
                 assert all(rights.may_receive(None, (), "c", topic) for topic in ADMITTED[asked])
+
+
+def test_a_share_passes_no_narrower_denial() -> None:
+    """Though a subscription of the same filter that is not shared does."""
+    rights = Rights([_rule("secret/#", is_allowing=False)])
+    assert rights.may_subscribe(None, (), "c", "#")
+    assert not rights.may_share(None, (), "c", "#")
+    assert rights.may_share(None, (), "c", "open/#")
+    allowing = Rights([_rule("a/#"), _rule("#", is_allowing=False)], allows_by_default=False)
+    assert allowing.may_share(None, (), "c", "a/+")
+    assert not allowing.may_share(None, (), "c", "+/b")
+
+
+def test_overlaps_is_what_the_topics_say() -> None:
+    """Two filters overlap if a topic is admitted by both; the empty one, which both of + and /# would, is none."""
+    for one, other in product(FILTERS, repeat=2):
+        is_meant = {one, other} == {"+", "/#"} or bool(ADMITTED[one] & ADMITTED[other])
+        assert overlaps(one, other) == is_meant, (one, other)
+
+
+def test_to_operate_is_never_a_default(tmp_path: Path) -> None:
+    """Requests that concern the sessions of others need a rule that says so."""
+    release = "$whimbrel/session/release"
+    assert not Rights.OPEN.may_operate("ann", (), "c", release)
+    rules = '[[rule]]\ntopics = ["$whimbrel/#"]\nallow = ["publish", "subscribe"]\n'
+    assert not _read(tmp_path, rules).may_operate("ann", (), "c", release)
+    operators = _read(tmp_path, f'[[rule]]\ngroup = "ops"\ntopics = ["{release}"]\nallow = ["operate"]')
+    assert operators.may_operate("ann", ("ops",), "c", release)
+    assert not operators.may_operate("ann", (), "c", release)
 
 
 # -- placeholders ------------------------------------------------------------------------------------------------------
@@ -257,7 +285,10 @@ def test_whoever_has_no_user_name_fits_no_placeholder_for_it() -> None:
     ("document", "message"),
     [
         ('default = "maybe"', 'default: found \'maybe\', allowed is "allow" or "deny"'),
-        ('defualt = "deny"', "defualt: found 'an unknown name', allowed is default, rule; did you mean default?"),
+        (
+            'defualt = "deny"',
+            "defualt: found 'an unknown name', allowed is default, rule, client; did you mean default?",
+        ),
         ("rule = 3", "rule: found 3, allowed is rules that each begin with [[rule]]"),
         ("rule = [3]", "rule 1: found 3"),
         ('[[rule]]\ntopics = ["a"]', "rule 1, allow and deny: found 'neither', allowed is one of them"),
@@ -274,6 +305,13 @@ def test_whoever_has_no_user_name_fits_no_placeholder_for_it() -> None:
         ('[[rule]]\nuser = 3\ntopics = ["a"]\nallow = ["publish"]', "rule 1, user: found 3, allowed is a string"),
         ('[[rule]]\nuser = "a:b"\ntopics = ["a"]\nallow = ["publish"]', "rule 1, user name: found 'a:b'"),
         ('[[rule]]\nclient = ""\ntopics = ["a"]\nallow = ["publish"]', "rule 1, client: found ''"),
+        ("client = 3", "client: found 3, allowed is clients that each begin with [[client]]"),
+        ('[[client]]\nuser = "ann"', "client 1, ids: found 'nothing', allowed is an array of strings"),
+        ("[[client]]\nids = []", "client 1, ids: found [], allowed is at least one pattern"),
+        ('[[client]]\nids = [""]', "client 1, ids: found ''"),
+        ('[[client]]\nids = ["{client}"]', "client 1, ids: found '{client}', allowed is text with {user}"),
+        ('[[client]]\nids = ["a"]\nuser = "a:b"', "client 1, user name: found 'a:b'"),
+        ('[[client]]\nids = ["a"]\nclient = "b"', "client 1, client: found 'an unknown name', allowed is user, group"),
         ('[[rule]]\ntopics = ["a"]\nallow = ["publish"]\n[[rule]]', "rule 2, allow and deny: found 'neither'"),
     ],
 )

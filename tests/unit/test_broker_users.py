@@ -9,6 +9,7 @@ from traceback import format_exception
 
 import pytest
 
+from whimbrel.broker import users as module
 from whimbrel.broker.config import ConfigError
 from whimbrel.broker.users import Users, check_group, check_user_name
 from whimbrel.errors import InvalidValueError
@@ -99,6 +100,91 @@ def test_a_file_without_users_costs_what_one_with_users_costs(path: Path, costs:
     path.touch()
     Users.read(path).verify("ann", "secret")
     assert costs == [access.DEFAULT_COST]
+
+
+DEARER = Cost(n=4, r=1)
+
+
+def test_a_hash_that_costs_too_little_is_raised_with_the_next_login(path: Path) -> None:
+    """What guessing costs has to grow with machines, and nobody asks all users for their passwords for that."""
+    users = _users(path)
+    assert not users.log_in("ann", "wrong", cost=DEARER)
+    assert path.read_text(encoding="utf-8").count("scrypt$2$1$1$") == 2
+    assert users.log_in("ann", b"secret", cost=DEARER)
+    (raised,) = [line for line in path.read_text(encoding="utf-8").splitlines() if "scrypt$4$1$1$" in line]
+    assert raised.startswith("ann:")
+    assert raised.endswith(":day,ops")
+    for asked in (users, Users.read(path)):
+        assert asked.verify("ann", "secret")
+        assert not asked.verify("ann", "wrong")
+        assert asked.groups("ann") == {"ops", "day"}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_raising_overwrites_no_change_that_was_made_meanwhile(path: Path) -> None:
+    """An administrator who gives another password, or removes a user, has the last word."""
+    running = _users(path)
+    elsewhere = Users.read(path)
+    elsewhere.add("ann", "new", groups=["night"], cost=CHEAP)
+    elsewhere.remove("bob")
+    assert running.log_in("ann", "secret", cost=DEARER)
+    assert running.log_in("bob", "word", cost=DEARER)
+    after = Users.read(path)
+    assert after.names() == ["ann"]
+    assert after.verify("ann", "new")
+    assert after.groups("ann") == {"night"}
+    assert running.groups("ann") == {"ops", "day"}, "groups are those that were read when the broker started"
+
+
+def test_a_file_that_cannot_be_written_keeps_nobody_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may belong to an administrator; in memory the hash is raised all the same."""
+    users = _users(path)
+
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "not yours")
+
+    monkeypatch.setattr(module, "_put", fail)
+    assert users.log_in("ann", "secret", cost=DEARER)
+    assert "scrypt$4$" not in path.read_text(encoding="utf-8")
+    assert users._state[0]["ann"].password.cost == DEARER
+
+
+def test_a_file_of_another_account_stays_as_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its owner could not read it any more."""
+    users = _users(path)
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    assert users.log_in("ann", "secret", cost=DEARER)
+    assert "scrypt$4$" not in path.read_text(encoding="utf-8")
+
+
+def test_a_password_that_was_right_is_not_hashed_again(path: Path, costs: list[Cost]) -> None:
+    """A fleet that comes back must not wait for most of a second of scrypt for each device."""
+    users = _users(path)
+    costs.clear()
+    assert users.log_in("ann", "secret", cost=CHEAP)
+    assert users.log_in("ann", b"secret", cost=CHEAP)
+    assert costs == [CHEAP]
+    assert not users.log_in("ann", "wrong", cost=CHEAP)
+    assert costs == [CHEAP] * 2
+    users.add("ann", "new", cost=CHEAP)
+    assert not users.log_in("ann", "secret", cost=CHEAP)
+
+
+def test_logins_in_threads_raise_every_user(path: Path) -> None:
+    """Two that come at once must not lose each other's hashes."""
+    users = Users.read(path, missing_ok=True)
+    for number in range(8):
+        users.add(f"user {number}", "secret", cost=CHEAP)
+    with ThreadPoolExecutor(4) as pool:
+        names = [f"user {number}" for number in range(8)] * 3
+        assert all(pool.map(lambda name: users.log_in(name, "secret", cost=DEARER), names))
+    assert path.read_text(encoding="utf-8").count("scrypt$4$1$1$") == 8
+    assert {user.password.cost for user in users._state[0].values()} == {DEARER}
+
+
+def test_the_default_is_todays_recommendation() -> None:
+    """OWASP's, for scrypt: n of 2 to the 17, r of 8, p of 1."""
+    assert Cost(n=2**17, r=8, p=1) == access.DEFAULT_COST
 
 
 def test_questions_may_be_asked_in_threads(path: Path) -> None:
@@ -219,7 +305,7 @@ def test_a_group_has_no_comma_in_its_name(path: Path) -> None:
         (f"ann:{HASH}:a:b", "line 1: group name: found 'a:b'"),
         (f"ann:{HASH[:-5]}", "line 1: "),
         (f"ann:{HASH.replace('$2$', '$1073741824$', 1)}", "line 1: found 'something else'"),
-        (f"ann:{HASH.replace('$2$', '$131072$', 1)}", "line 1: scrypt n: found 131072, allowed is an integer from 2"),
+        (f"ann:{HASH.replace('$2$', '$524288$', 1)}", "line 1: scrypt n: found 524288, allowed is an integer from 2"),
         ("ann:scrypt$2$1$1$AAAA$AAAA", "line 1: salt: found '3 bytes', allowed is 16 to 64 bytes"),
         (f"ann :{HASH}", "line 1: user name: found 'ann '"),
     ],

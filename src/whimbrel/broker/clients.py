@@ -133,6 +133,10 @@ class Link:
         """The named session that SUBSCRIBE is for; None if it is for the private one."""
         return self.joining[0].session if self.joining else None
 
+    def is_here(self) -> bool:
+        """Tell whether it is neither closed nor to be closed."""
+        return self.closing is None
+
 
 class Client:
     """A device: its link while there is one, and its private session's business on the wire."""
@@ -147,8 +151,10 @@ class Client:
         "flying",
         "id",
         "id_bytes",
+        "is_unclaimed",
         "link",
         "live",
+        "owner",
         "queue",
         "queued_bytes",
         "received",
@@ -164,6 +170,10 @@ class Client:
         self.id, self.session = client_id, session
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
+        self.owner: str | None = None
+        """The verified user whose session it is; None if nobody was verified."""
+        self.is_unclaimed = False
+        """Nobody knows whose session it is: it is from before owners were written down, or was released."""
         self.expiry_us = 0
         """How long the session outlives the connection."""
         self.disconnected_at: int | None = None

@@ -14,6 +14,7 @@ from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
+from whimbrel.broker.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
@@ -57,13 +58,14 @@ class Connecting:
         delivering: Delivering,
         sessions: Sessions,
         wills: WillHandling,
+        ownership: Ownership,
         *,
         rng: random.Random,
         opened: Callable[[Link], None],
     ) -> None:
         self._config, self._journal, self._state, self._sender = config, journal, state, sender
         self._visitors, self._delivering, self._wills = visitors, delivering, wills
-        self._sessions = sessions
+        self._sessions, self._ownership = sessions, ownership
         self._rng, self._opened = rng, opened
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
@@ -89,6 +91,9 @@ class Connecting:
                 self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
                 return
             client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
+        elif not self._visitors.may_connect(user, client_id):
+            self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+            return
         refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)
         if refusal is not None:
             self.refuse(link, *refusal)
@@ -106,13 +111,18 @@ class Connecting:
         if refusal is not None:
             self.refuse(link, *refusal)
             return
-        client = self._state.clients.get(client_id)
+        client, is_clean = self._state.clients.get(client_id), connect.clean_start
         if client is not None:
+            claim = self._ownership.claim(client, link.user)
+            if claim is Claim.REFUSED:
+                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+                return
+            is_clean = is_clean or claim is Claim.ENDS
             if client.link is not None:
-                self._give_way(client, now, is_clean=connect.clean_start)
-            if connect.clean_start and client_id not in self._ending:
+                self._give_way(client, now, is_clean=is_clean)
+            if is_clean and client_id not in self._ending:
                 self._end(client, now)
-        is_resumed = client is not None and not connect.clean_start
+        is_resumed = client is not None and not is_clean
         self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
         expiry_us = self._expiry_us(connect)
         link.confirms = bool(link.machine.max_packet_bytes) or self._visitors.checks_deliveries
@@ -126,6 +136,7 @@ class Connecting:
             receipt=Mode.TAKE,
             session_expiry_us=expiry_us,
             confirms=link.confirms,
+            owner=link.user,
         )
         self._coming.add(client_id)
         apply = partial(self._came, link, connect, fact, assigned)

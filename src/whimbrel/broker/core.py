@@ -22,10 +22,12 @@ from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.learned import Learned
 from whimbrel.broker.messages import Message
+from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
 from whimbrel.broker.patience import Patience
 from whimbrel.broker.publishing import Publishing
 from whimbrel.broker.questions import Question, Questions
 from whimbrel.broker.reports import Reports
+from whimbrel.broker.rights import Rights
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
@@ -64,7 +66,7 @@ _OLD_REFUSAL = b"\x20\x02\x00\x01"
 
 
 Verify = Callable[[str, bytes | None], bool]
-"""Whether a user has a password; it takes tens of milliseconds, in any thread."""
+"""Whether a user has a password; it takes most of a second, in any thread."""
 
 
 class Broker:
@@ -96,6 +98,7 @@ class Broker:
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
         self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
+        self._ownership = Ownership(config, state, visitors, self._interests)
         self._sessions = Sessions(
             config,
             self._journal,
@@ -120,6 +123,7 @@ class Broker:
             self._delivering,
             self._sessions,
             wills,
+            self._ownership,
             rng=rng,
             opened=self._opened,
         )
@@ -135,6 +139,7 @@ class Broker:
         self.is_draining = False
         self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
         wills.begin(self._journal.last_at if now is None else now)
+        self._ownership.end_shares(self._journal.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
@@ -330,6 +335,19 @@ class Broker:
                     identifiers = state.terms(session, identities, client.id).identifiers
                     self._sender.news(link, message, identifiers, now)
 
+    def replace_rights(self, rights: Rights) -> None:
+        """Let other rights decide from now on, also of what was subscribed to before."""
+        self._visitors.replace(rights)
+        self._ownership.end_shares(self._journal.last_at)
+        for link in list(self.links):
+            if link.client is not None and not self._visitors.may_connect(link.user, link.client.id):
+                self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_YOURS)
+
+    def take_notices(self) -> list[Notice]:
+        """Return what an operator should read in the log of the process since the last call."""
+        notices, self._ownership.notices = self._ownership.notices, []
+        return notices
+
     def drain(self) -> None:
         """Send everybody away: the broker stops."""
         self.is_draining = True
@@ -402,7 +420,8 @@ class Broker:
         else:
             link.parked = connect
             ask = partial(self._verify, connect.username, connect.password)
-            self.questions.put(link.address, ask, partial(self._verified, link, connect), partial(self._wait, link))
+            verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
+            self.questions.put(link.address, ask, verified, wait, link.is_here)
 
     def _wait(self, link: Link) -> None:
         if link.closing is None:

@@ -111,13 +111,18 @@ class Interests:
             self._check_named(subscription, rights, client.id)
         if self.is_refusing:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
-        _, plain = split_share(subscription.subject_filter)
-        if not self._visitors.may_subscribe(link, client.id, plain):
+        if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
+
+    def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
+        """Tell whether the rights of a user let a client have *subscription*."""
+        wanted = subscription.subject_filter or "#"
+        _, plain = split_share(wanted)
+        return self._visitors.may_subscribe(user, client_id, plain, is_shared=is_shared(wanted))
 
     def _check_named(self, subscription: Subscription, rights: frozenset[Right], device: str) -> None:
         session = subscription.session

@@ -4,10 +4,13 @@ CONNECT of version 5 names sessions, passwords and receipts as user properties; 
 Rule: whether there is no such session, or the password is wrong, or a list has no place for the user, the answer is
 the same and comes after the same time.
 Rule: hashing takes long, so it is a question for the shell; what is open, or allowed by a list, is known at once.
+Rule: a hash that costs less than is recommended today is replaced when its password is given; that is no change of who
+may do what.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +22,17 @@ from whimbrel.broker.requests import check_session_name, read_mode
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.access import ALL_RIGHTS, AccessControlList, Right, decoy, read_access
+from whimbrel.hold.access import (
+    ALL_RIGHTS,
+    DEFAULT_COST,
+    MIN_SALT_BYTES,
+    AccessControlList,
+    Cost,
+    Passwords,
+    Right,
+    decoy,
+    read_access,
+)
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -83,10 +96,28 @@ def _each(what: str, values: list[str], count: int) -> list[str]:
 
 
 class Doorkeeper:
-    """Who finds out what somebody may do; *key* is random bytes, for the decoys."""
+    """Who finds out what somebody may do; *write* is given a session and its access with hashes that cost more."""
 
-    def __init__(self, state: BrokerState, visitors: Visitors, questions: Questions, *, key: bytes) -> None:
-        self._state, self._visitors, self._questions, self._key = state, visitors, questions, key
+    def __init__(
+        self,
+        state: BrokerState,
+        visitors: Visitors,
+        questions: Questions,
+        *,
+        rng: random.Random,
+        write: Callable[[str, str, int], None],
+    ) -> None:
+        self._state, self._visitors, self._questions = state, visitors, questions
+        self._rng, self._write = rng, write
+        self._key = rng.randbytes(MIN_SALT_BYTES)
+        self._cheap = {
+            session: (access, cost)
+            for session in state.hold.sessions()
+            if (access := state.hold.access(session)) is not None and (cost := _cost_below(access)) is not None
+        }
+        """Sessions from before whose hashes cost less than those of today."""
+        self._raised: dict[str, tuple[str, str]] = {}
+        """Their access before and after they were raised."""
 
     def rights_in(
         self,
@@ -109,9 +140,40 @@ class Doorkeeper:
         elif self._questions.is_full:
             refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
-            ask = partial(_judge, tuple(doors), link.user, groups, self._key)
+            salt = self._rng.randbytes(MIN_SALT_BYTES)
+            ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._lowest_cost())
             too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
-            self._questions.put(link.address, ask, partial(self._judged, link, doors, then), too_many)
+            self._questions.put(link.address, ask, partial(self._raise, link, doors, then), too_many, link.is_here)
+
+    def _lowest_cost(self) -> Cost | None:
+        """Return what hashes cost in a session that is from before, if there is still one."""
+        while self._cheap:
+            session, (access, cost) = next(iter(self._cheap.items()))
+            found = self._state.hold.access(session)
+            if found == access:
+                return cost
+            del self._cheap[session]
+            if found is not None and (lower := _cost_below(found)) is not None:  # only some of its levels were raised
+                self._cheap[session] = (found, lower)
+        return None
+
+    def _raise(
+        self,
+        link: Link,
+        doors: Sequence[_Door],
+        then: Callable[[Sequence[Joining], int], None],
+        answer: tuple[Sequence[frozenset[Right]], Sequence[str | None]],
+        now: int,
+    ) -> None:
+        """Have the hashes written that were raised, and go on."""
+        rights, raised = answer
+        for door, access in zip(doors, raised, strict=True):
+            session = door.wanted.session
+            is_changing = session in self._state.changing or not self.is_staying(session)
+            if access is not None and not is_changing and self._state.hold.access(session) == door.access:
+                self._raised[session] = (door.access or "", access)
+                self._write(session, access, now)
+        self._judged(link, doors, then, rights, now)
 
     def _judged(
         self,
@@ -136,7 +198,9 @@ class Doorkeeper:
     def is_as_it_was(self, joining: Joining) -> bool:
         """Tell whether what was found out still holds."""
         session, hold = joining.session, self._state.hold
-        return hold.has(session) and self.is_staying(session) and hold.access(session) == joining.access
+        access = hold.access(session)
+        is_same = access == joining.access or self._raised.get(session) == (joining.access, access)
+        return hold.has(session) and self.is_staying(session) and is_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +223,34 @@ class _Door:
         return access.rights(user=user, groups=groups) or None
 
 
-def _judge(doors: tuple[_Door, ...], user: str | None, groups: frozenset[str], key: bytes) -> list[frozenset[Right]]:
-    """Return the rights in each session; in any thread."""
+def _judge(
+    doors: tuple[_Door, ...],
+    user: str | None,
+    groups: frozenset[str],
+    key: bytes,
+    salt: bytes,
+    beside: Cost | None,
+) -> tuple[list[frozenset[Right]], list[str | None]]:
+    """Return the rights in each session, and its access where a hash in it was raised; in any thread."""
     found: list[frozenset[Right]] = []
+    raised: list[str | None] = []
     for door in doors:
-        rights = door.opens_at_once(user, groups)
-        if rights is None and door.is_there and door.access is not None:
-            access = read_access(door.access)
-            if not isinstance(access, AccessControlList):
-                found.append(access.rights(password=door.wanted.password))
-                continue
+        rights, more = door.opens_at_once(user, groups), None
         if rights is None:
-            decoy(door.wanted.session, key).rights(password=door.wanted.password)
-        found.append(rights or frozenset())
-    return found
+            access = read_access(door.access) if door.is_there and door.access is not None else None
+            is_decoy = not isinstance(access, Passwords)
+            asked = decoy(door.wanted.session, key) if is_decoy else access
+            assert isinstance(asked, Passwords)
+            rights, more = asked.examine(door.wanted.password, salt=salt, beside=beside)
+            if is_decoy:
+                rights = frozenset()
+        found.append(rights)
+        raised.append(None if more is None else more.to_text())
+    return found, raised
+
+
+def _cost_below(access: str) -> Cost | None:
+    """Return what hashes cost in *access*, if one of them costs less than is recommended today."""
+    found = read_access(access)
+    cost = found.lowest_cost() if isinstance(found, Passwords) else DEFAULT_COST
+    return cost if cost.is_below(DEFAULT_COST) else None

@@ -3,6 +3,8 @@
 The core writes a question down; the shell asks it in a thread, a few at a time and in order, and tells the answer.
 Rule: a question whose time is over when its turn comes is not asked: whoever gave too many wrong passwords meanwhile
 learns nothing from the ones that still wait.
+Rule: a question that nobody waits for any more is not asked either: hashing a password takes most of a second, and
+clients that gave up and came again must not wait behind themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _Answer = TypeVar("_Answer")
 class Question:
     """One question: *ask* may run in any thread; *then*, which is given the time, and *refuse* are the core's."""
 
-    __slots__ = ("address", "ask", "refuse", "then")
+    __slots__ = ("address", "ask", "is_wanted", "refuse", "then")
 
     def __init__(
         self,
@@ -31,8 +33,10 @@ class Question:
         ask: Callable[[], object],
         then: Callable[[object, int], None],
         refuse: Callable[[], None],
+        is_wanted: Callable[[], bool],
     ) -> None:
         self.address, self.ask, self.then, self.refuse = address, ask, then, refuse
+        self.is_wanted = is_wanted
 
 
 class Questions:
@@ -58,15 +62,21 @@ class Questions:
         ask: Callable[[], _Answer],
         then: Callable[[_Answer, int], None],
         refuse: Callable[[], None],
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Let a question wait for its turn; *refuse* is called instead if *address* has to wait when it comes."""
-        self._waiting.append(Question(address, ask, partial(_told, then), refuse))
+        """Let a question wait for its turn; *refuse* is called instead if *address* has to wait when it comes.
+
+        Where nobody wants to know by then (*is_wanted*), nothing is done.
+        """
+        self._waiting.append(Question(address, ask, partial(_told, then), refuse, is_wanted))
 
     def next(self, listened_us: int) -> Question | None:
         """Return the next question to be asked, if there is one."""
         self.listened_us = listened_us
         while self._waiting:
             question = self._waiting.popleft()
+            if not question.is_wanted():
+                continue
             if self._patience.may_try(question.address, listened_us):
                 return question
             question.refuse()

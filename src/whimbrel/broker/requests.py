@@ -51,6 +51,7 @@ class Request:
     insecure: bool | None = None
     add: tuple[str, ...] = field(default=(), repr=False)
     remove: tuple[str, ...] = field(default=(), repr=False)
+    client: str = ""
 
 
 def read_request(verb: str, body: bytes) -> Request:
@@ -206,6 +207,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "insecure": _flag("insecure"),
     "add": _texts("add"),
     "remove": _texts("remove"),
+    "client": _text("client"),
 }
 
 _ONE = ("session",)
@@ -223,6 +225,7 @@ VERBS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "unsubscribe": (("session", "topic"), ("name", "password")),
     "keys": ((), ("add", "remove")),
+    "release": (("client",), ()),
 }
 """What each verb needs, and what it may have beside."""
 

@@ -1,4 +1,4 @@
-"""Rights: who may publish to and subscribe to which topics, from a file of rules.
+"""Rights: who may publish to and subscribe to which topics, and use which client identifiers, from a file of rules.
 
     default = "deny"              # what holds where no rule does; "allow" if not given
 
@@ -6,6 +6,9 @@
     user = "ann"                  # also: group = "…", client = "…"; all that are given must fit
     topics = ["home/{user}/#"]    # topic filters; {user} and {client} stand for the client's own
     allow = ["publish", "subscribe"]   # or deny = […]
+
+    [[client]]                    # see ``client_ids``
+    ids = ["{user}", "{user}:*"]
 
 Rule: the first rule that fits client, action and topic decides.
 Rule: ``"*"`` fits every user or client, ``user = ""`` those who gave no user name.
@@ -15,6 +18,9 @@ filter begin with ``$``. Otherwise a client could call itself ``#`` and be given
 Rule: a rule decides about a subscription if it *covers* it: every topic that the subscription admits, the rule admits.
 So a wider subscription passes a narrower denial, and deliveries are asked about too (``may_receive``): what is denied
 does not arrive through a wildcard.
+Rule: a share is another matter: what one member may not have would be lost for all. It is allowed only if no topic in
+it is denied (``may_share``).
+Rule: ``operate`` is the right to requests that concern the sessions of others. No default gives it, only a rule.
 
 Rules are found through an index of topics, by the filter that has ``+`` for each level with a placeholder; those found
 are then asked in order. A filter that covers a subscription admits each of its topics, so one topic of it, made up,
@@ -29,15 +35,16 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
+from whimbrel.broker.client_ids import ClientIds, ClientRule
 from whimbrel.broker.config import ConfigError, nearest, read_toml
 from whimbrel.broker.users import check_group, check_user_name
 from whimbrel.errors import InvalidValueError
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.bounds import name
 
-__all__ = ["Action", "Rights", "Rule", "covers"]
+__all__ = ["Action", "Rights", "Rule", "covers", "overlaps"]
 
 MAX_RULES = 10_000
 MAX_FILTERS = 100_000
@@ -47,7 +54,9 @@ _BRACED = re.compile(r"\{[^{}/]*\}")
 _UNSAFE = re.compile(r"[+#/]")
 _FRESH = "\0"  # a level that no filter names, because no topic may have it
 _MAX_CLIENT_BYTES = 65_535
+_KEYS = ("default", "rule", "client")
 _RULE_KEYS = ("user", "group", "client", "topics", "allow", "deny")
+_CLIENT_KEYS = ("user", "group", "ids")
 _DEFAULTS = {"allow": True, "deny": False}
 
 
@@ -56,6 +65,8 @@ class Action(Enum):
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
+    OPERATE = "operate"
+    """Make a request that concerns the sessions of others; the topic is that of the request."""
 
 
 def covers(rule_filter: str, requested_filter: str) -> bool:
@@ -75,6 +86,20 @@ def covers(rule_filter: str, requested_filter: str) -> bool:
     elif is_requested_open:
         return False
     return len(rule) == len(requested) and all(own in {"+", asked} for own, asked in zip(rule, requested, strict=True))
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Tell whether there is a topic that both filters admit."""
+    if (one.startswith(("+", "#")) and other.startswith("$")) or (other.startswith(("+", "#")) and one.startswith("$")):
+        return False
+    ours, theirs = one.split("/"), other.split("/")
+    for own, asked in zip(ours, theirs, strict=False):
+        if "#" in {own, asked}:
+            return True
+        if own != asked and "+" not in {own, asked}:
+            return False
+    longer, shorter = (ours, theirs) if len(ours) >= len(theirs) else (theirs, ours)
+    return len(longer) == len(shorter) or longer[len(shorter) :] == ["#"]  # "a/#" admits "a"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +143,16 @@ class Rights:
     OPEN: ClassVar[Rights]
     """Everybody may do everything."""
 
-    def __init__(self, rules: Sequence[Rule] = (), *, allows_by_default: bool = True) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Rule] = (),
+        *,
+        allows_by_default: bool = True,
+        client_ids: Sequence[ClientRule] = (),
+    ) -> None:
         self._allows_by_default = allows_by_default
+        self.client_ids = ClientIds(client_ids)
+        """Which client identifiers a user may connect with."""
         self._entries: list[tuple[Rule, str]] = [(rule, pattern) for rule in rules for pattern in rule.topics]
         if len(rules) > MAX_RULES:
             raise InvalidValueError("number of rules", len(rules), f"at most {MAX_RULES}")
@@ -129,7 +162,10 @@ class Rights:
         for number, (rule, pattern) in enumerate(self._entries):
             for action in rule.actions:
                 self._indexes[action].add(_widened(pattern), number)
-        self._denies_subscribing = any(not rule.is_allowing and Action.SUBSCRIBE in rule.actions for rule in rules)
+        self.asks_client = any(
+            rule.client not in {None, ANYBODY} or "{client}" in pattern for rule, pattern in self._entries
+        )
+        """Whether an answer may depend on the client identifier."""
 
     @classmethod
     def read(cls, path: Path) -> Rights:
@@ -138,13 +174,8 @@ class Rights:
 
     @property
     def is_open(self) -> bool:
-        """Whether every answer is yes, so that nobody need ask."""
-        return self._allows_by_default and not self._entries
-
-    @property
-    def checks_deliveries(self) -> bool:
-        """Whether ``may_receive`` can say no of a topic in a subscription that ``may_subscribe`` said yes of."""
-        return self._denies_subscribing
+        """Whether everybody may publish and subscribe to everything, so that nobody need ask."""
+        return self._allows_by_default and all(rule.actions == {Action.OPERATE} for rule, _ in self._entries)
 
     def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether the client may publish to *topic*."""
@@ -160,23 +191,48 @@ class Rights:
         """Return whether *topic* may be delivered to the client, whatever it subscribed to."""
         return self._decided(Action.SUBSCRIBE, (user, groups, client_id), topic, partial(_admits, topic))
 
+    def may_share(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
+        """Return whether the client may receive every topic that *topic_filter* admits, so that it may serve a share.
+
+        A denial of a part counts also where a rule before it allows that part: in doubt the answer is no.
+        """
+        for rule, pattern in self._entries:
+            if Action.SUBSCRIBE not in rule.actions or not rule.fits(user, groups, client_id):
+                continue
+            filled = _filled(pattern, user, client_id)
+            if filled is None or not overlaps(filled, topic_filter):
+                continue
+            if not rule.is_allowing:
+                return False
+            if covers(filled, topic_filter):
+                return True
+        return self._allows_by_default
+
+    def may_operate(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
+        """Return whether a rule lets the client make the request *topic*, which concerns the sessions of others."""
+        who = (user, groups, client_id)
+        return self._decided(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
+
     def _decided(
         self,
         action: Action,
         client: tuple[str | None, Collection[str], str],
         topic: str,
         is_meant: Callable[[str], bool],
+        *,
+        default: bool | None = None,
     ) -> bool:
         """Return what the first rule says that is about *client* and about what *is_meant*, of which *topic* is one."""
+        default = self._allows_by_default if default is None else default
         if not self._entries:
-            return self._allows_by_default
+            return default
         for number in sorted(self._indexes[action].match(topic)):
             rule, pattern = self._entries[number]
             if rule.fits(*client):
                 topic_filter = _filled(pattern, client[0], client[2])
                 if topic_filter is not None and is_meant(topic_filter):
                     return rule.is_allowing
-        return self._allows_by_default
+        return default
 
 
 Rights.OPEN = Rights()
@@ -229,36 +285,48 @@ def _filled(pattern: str, user: str | None, client_id: str) -> str | None:
 
 def _rights(source: str, tree: Mapping[str, object]) -> Rights:
     for key in tree:
-        if key not in {"default", "rule"}:
-            _refuse_key(source, key, key, ("default", "rule"))
+        if key not in _KEYS:
+            _refuse_key(source, key, key, _KEYS)
     default = tree.get("default", "allow")
     if not isinstance(default, str) or default not in _DEFAULTS:
         raise ConfigError(source, "default", default, '"allow" or "deny"')
-    rules = tree.get("rule", [])
-    if not isinstance(rules, list):
-        raise ConfigError(source, "rule", rules, "rules that each begin with [[rule]]")
-    if len(rules) > MAX_RULES:
-        raise ConfigError(source, "rule", f"{len(rules)} rules", f"at most {MAX_RULES}")
-    read = [_rule(source, f"rule {number}", each) for number, each in enumerate(rules, start=1)]
+    read = [_rule(source, where, each) for where, each in _tables(source, tree, "rule", _RULE_KEYS)]
+    client_ids = [_client_rule(source, where, each) for where, each in _tables(source, tree, "client", _CLIENT_KEYS)]
     try:
-        return Rights(read, allows_by_default=_DEFAULTS[default])
+        return Rights(read, allows_by_default=_DEFAULTS[default], client_ids=client_ids)
     except InvalidValueError as error:
         raise ConfigError(source, error.what, error.found, error.allowed) from None
 
 
-def _rule(source: str, where: str, tree: object) -> Rule:
-    if not isinstance(tree, dict):
-        raise ConfigError(source, where, tree, "a rule that begins with [[rule]]")
-    for key in tree:
-        if key not in _RULE_KEYS:
-            _refuse_key(source, f"{where}, {key}", key, _RULE_KEYS)
+def _tables(
+    source: str, tree: Mapping[str, object], kind: str, keys: Sequence[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tables ``[[kind]]`` with the words that an error names each by; their selectors are strings."""
+    found = tree.get(kind, [])
+    if not isinstance(found, list):
+        raise ConfigError(source, kind, found, f"{kind}s that each begin with [[{kind}]]")
+    if len(found) > MAX_RULES:
+        raise ConfigError(source, kind, f"{len(found)} {kind}s", f"at most {MAX_RULES}")
+    tables: list[tuple[str, dict[str, Any]]] = []
+    for number, table in enumerate(found, start=1):
+        where = f"{kind} {number}"
+        if not isinstance(table, dict):
+            raise ConfigError(source, where, table, f"a {kind} that begins with [[{kind}]]")
+        for key in table:
+            if key not in keys:
+                _refuse_key(source, f"{where}, {key}", key, keys)
+        for key in ("user", "group", "client"):
+            if not isinstance(table.get(key, ""), str):
+                raise ConfigError(source, f"{where}, {key}", table[key], "a string")
+        tables.append((where, table))
+    return tables
+
+
+def _rule(source: str, where: str, tree: dict[str, Any]) -> Rule:
     if ("allow" in tree) == ("deny" in tree):
         found = "both" if "allow" in tree else "neither"
         raise ConfigError(source, f"{where}, allow and deny", found, "one of them")
     verdict = "allow" if "allow" in tree else "deny"
-    for key in ("user", "group", "client"):
-        if not isinstance(tree.get(key, ""), str):
-            raise ConfigError(source, f"{where}, {key}", tree[key], "a string")
     try:
         return Rule(
             topics=_strings(source, f"{where}, topics", tree.get("topics")),
@@ -268,6 +336,14 @@ def _rule(source: str, where: str, tree: object) -> Rule:
             group=tree.get("group"),
             client=tree.get("client"),
         )
+    except InvalidValueError as error:
+        raise ConfigError(source, f"{where}, {error.what}", error.found, error.allowed) from None
+
+
+def _client_rule(source: str, where: str, tree: dict[str, Any]) -> ClientRule:
+    try:
+        ids = _strings(source, f"{where}, ids", tree.get("ids"))
+        return ClientRule(ids=ids, user=tree.get("user"), group=tree.get("group"))
     except InvalidValueError as error:
         raise ConfigError(source, f"{where}, {error.what}", error.found, error.allowed) from None
 
@@ -282,7 +358,7 @@ def _actions(source: str, where: str, value: object) -> frozenset[Action]:
     words = {action.value: action for action in Action}
     for each in (found := _strings(source, where, value)):
         if each not in words:
-            raise ConfigError(source, where, each, '"publish" and "subscribe"')
+            raise ConfigError(source, where, each, '"publish", "subscribe" and "operate"')
     return frozenset(words[each] for each in found)
 
 

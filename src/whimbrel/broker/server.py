@@ -38,7 +38,7 @@ from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.storage import Storage
-from whimbrel.broker.users import Users
+from whimbrel.broker.users import MAX_NAME_BYTES, Users
 from whimbrel.broker.view_writer import ViewWriter
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.websocket import Framing, accept
@@ -62,6 +62,7 @@ _SETTLE_TICKS = 4
 _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _ASKERS = 2
+"""How many passwords are hashed at once, each in 128 MiB."""
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
@@ -282,7 +283,7 @@ class Server:
             state,
             rng=random.SystemRandom(),
             visitors=Visitors(rights, self._groups),
-            verify=None if self._users is None else self._users.verify,
+            verify=None if self._users is None else self._users.log_in,
             died_at=self.restored.time.died_at,
             now=self.clock.now(),
         )
@@ -499,6 +500,8 @@ class Server:
         broker = self.broker
         if broker.questions:
             self._ask()
+        for notice in broker.take_notices():
+            _log.warning(notice.text, client=notice.client, user=notice.user)
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
         half = most // 2
@@ -761,6 +764,6 @@ def certified_user(certificate: object) -> str | None:
         return None
     for entry in certificate.get("subject", ()):
         for name, value in entry:
-            if name == "commonName":
+            if name == "commonName" and 1 <= len(str(value).encode()) <= MAX_NAME_BYTES and "\0" not in str(value):
                 return str(value)
     return None

@@ -44,6 +44,7 @@ __all__ = ["Sessions"]
 
 _SECOND_US = 1_000_000
 _ANSWERS = SESSIONS + "answer"
+_RELEASE = SESSIONS + "release"
 _AT_LEAST_ONCE = 1
 _MOST_LISTED = 1_000
 _RETAINED_TOO, _NOTHING_RETAINED = 0, 2
@@ -92,7 +93,7 @@ class Sessions:
         self._settings, self._journal, self._state, self._sender = config.sessions, journal, state, sender
         self._visitors, self._interests, self._delivering, self._questions = visitors, interests, delivering, questions
         self._rng = rng
-        self.door = Doorkeeper(state, visitors, questions, key=rng.randbytes(MIN_SALT_BYTES))
+        self.door = Doorkeeper(state, visitors, questions, rng=rng, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
         self._verbs: Mapping[str, Callable[[_Asked, Joining, int], None]] = {
@@ -162,7 +163,7 @@ class Sessions:
         if packet.qos > _AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         try:
-            if verb in VERBS and not self._visitors.may_publish(link, client.id, packet.topic):
+            if verb in VERBS and not self._may_ask(link, client, packet.topic):
                 raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
             if self._interests.is_refusing:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
@@ -177,6 +178,12 @@ class Sessions:
         else:
             self._journal.then(partial(self._begin, asked, now))
 
+    def _may_ask(self, link: Link, client: Client, topic: str) -> bool:
+        """Tell whether a client may make a request; one that concerns the sessions of others needs more than others."""
+        if topic == _RELEASE:
+            return self._visitors.may_operate(link, client.id, topic)
+        return self._visitors.may_publish(link, client.id, topic)
+
     def _begin(self, asked: _Asked, now: int) -> None:
         """Look at a request, everything before which is accepted."""
         request = asked.request
@@ -189,6 +196,8 @@ class Sessions:
             self._create(asked, now)
         elif request.verb == "list":
             self._list(asked)
+        elif request.verb == "release":
+            self._release(asked, now)
         elif request.password is None and session in asked.link.rights:
             joining = Joining(session, request.receipt, asked.link.rights[session], self._state.hold.access(session))
             self._do(asked, joining, now)
@@ -308,6 +317,18 @@ class Sessions:
             return
         self._state.changing[joining.session] = asked.client.id
         self._enter_change(asked, SessionChange.ACCESS, access, self._access_changed, now)
+
+    def _write_raised(self, session: str, access: str, now: int) -> None:
+        """Write down that the same passwords have hashes that cost more; nobody waits for it."""
+        fact = SessionChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            session=session,
+            change=SessionChange.ACCESS,
+            access=access,
+        )
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
 
     def _access_changed(self, asked: _Asked, fact: SessionChanged) -> None:
         """Put everybody else out: they joined with what is not valid any more."""
@@ -447,6 +468,31 @@ class Sessions:
             self._refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
         else:
             self._answer(asked, {})
+
+    # -- operating ---------------------------------------------------------------------------------------------------
+
+    def _release(self, asked: _Asked, now: int) -> None:
+        """Let a private session have no owner, so that another user may have its client identifier."""
+        client = self._state.clients.get(asked.request.client)
+        if client is None:
+            self._refuse(asked, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
+            return
+        fact = SessionChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            session=client.session,
+            change=SessionChange.ACCESS,
+            device=asked.client.id,
+        )
+        self._journal.enter(fact, partial(self._released, asked, client, fact), is_owed=True)
+
+    def _released(self, asked: _Asked, client: Client, fact: SessionChanged) -> None:
+        owner = client.owner
+        self._state.replay(fact)
+        self._answer(asked, {"client": client.id, "owner": owner})
+        if client.link is not None:
+            self._sender.fail(client.link, ReasonCode.ADMINISTRATIVE_ACTION, "an operator released this session")
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

@@ -153,6 +153,8 @@ class BrokerState:
             client.disconnected_at = None
             self.wills.present(fact)
             self._let_confirm(client, is_confirming=bool(fact.confirms))
+            client.owner = fact.owner
+            client.is_unclaimed = fact.owner is None and fact.confirms is None  # from before both were written down
         client = self.clients.get(fact.device)
         if client is not None:
             if change is PresenceChange.LEFT:
@@ -195,6 +197,11 @@ class BrokerState:
 
     def apply_session(self, fact: SessionChanged) -> list[Command]:
         """Take in what became of a session."""
+        if fact.change is SessionChange.ACCESS and is_private(fact.session):
+            released = self.clients.get(client_of(fact.session) or "")
+            if released is not None:
+                released.owner, released.is_unclaimed = None, True
+                self._touched.add(("client", released.id))
         if fact.change is SessionChange.DELETED:
             for subscription in self.hold.subscriptions(fact.session):
                 self.routes.remove(fact.session, (subscription.subject_filter, subscription.name))
@@ -486,6 +493,8 @@ class BrokerState:
                 client.disconnected_at,
                 sorted(client.received),
                 sorted(client.releasing),
+                client.owner,
+                client.is_unclaimed,
             ]
         )
 
@@ -514,8 +523,9 @@ class BrokerState:
     def _restore_row(self, kind: str, whose: str | int | None, value: bytes) -> None:
         if kind == "client":
             client = self.clients[str(whose)] = Client(str(whose), "")
-            client.session, client.expiry_us, client.disconnected_at, received, releasing = cbor2.loads(value)
+            client.session, client.expiry_us, client.disconnected_at, received, releasing, *more = cbor2.loads(value)
             client.received, client.releasing = set(received), set(releasing)
+            client.owner, client.is_unclaimed = more or (None, True)  # views from before have no owners
             return
         if kind == "will":
             self.wills.restore(self.node, str(whose), value)

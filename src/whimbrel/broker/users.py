@@ -7,8 +7,12 @@ Rule: no password is kept, only its scrypt hash; neither stands in an error.
 Rule: a question costs the same whoever asks: for a name that is not in the file, the password is compared with the
 hash of somebody who is, and the answer is no.
 Rule: the file is replaced as a whole, under a lock, and only its owner may read it: a reader sees old or new.
-Rule: questions may be asked from any thread, also while users come and go. scrypt takes tens of milliseconds and lets
-other threads run meanwhile, so an event loop asks ``verify`` in a thread.
+Rule: questions may be asked from any thread, also while users come and go. scrypt takes most of a second and 128 MiB,
+and lets other threads run meanwhile, so an event loop asks ``log_in`` in one of a few threads.
+Rule: a hash that costs less than is recommended today is replaced by one that costs as much when its user logs in next,
+in memory and, where the file is ours to write, there.
+Rule: a password that was right is remembered in memory as a keyed hash, of which the key is this process's own: a fleet
+that comes back after its network was gone does not wait for scrypt again. A wrong password costs what it always does.
 """
 
 from __future__ import annotations
@@ -16,15 +20,20 @@ from __future__ import annotations
 import base64
 import binascii
 import fcntl
+import hashlib
+import hmac
 import os
 import re
 import secrets
 import tempfile
+import threading
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import structlog
 
 from whimbrel.broker.config import ConfigError
 from whimbrel.errors import InvalidValueError
@@ -38,6 +47,7 @@ MAX_FILE_BYTES = 64 << 20
 MAX_NAME_BYTES = 255
 _ALLOWED_LINE = "name:scrypt$n$r$p$salt$hash, and perhaps :group,group"
 _HASH = re.compile(r"scrypt\$([0-9]{1,9})\$([0-9]{1,9})\$([0-9]{1,9})\$([A-Za-z0-9+/]+={0,2})\$([A-Za-z0-9+/]+={0,2})")
+_log = structlog.get_logger("whimbrel")
 _UNPRINTED = {"Cc", "Zl", "Zp"}  # control characters, among them tab and line feed, and Unicode's line breaks
 
 
@@ -88,6 +98,10 @@ class Users:
 
     def __init__(self, path: Path, users: Mapping[str, User]) -> None:
         self._path = path
+        self._changing = threading.Lock()
+        self._key = secrets.token_bytes(32)
+        self._known: dict[str, tuple[PasswordHash, bytes]] = {}
+        """Of users who have logged in: the hash that their password was compared with, and its keyed hash."""
         self._set(users)
 
     @classmethod
@@ -111,7 +125,7 @@ class Users:
         return frozenset() if user is None else user.groups
 
     def verify(self, name: str, password: bytes | str | None) -> bool:
-        """Return whether *name* is a user and *password* theirs. Takes tens of milliseconds, in any thread."""
+        """Return whether *name* is a user and *password* theirs. Takes most of a second, in any thread."""
         users, hashes = self._state
         user = users.get(name)
         # Where costs differ, the same unknown name always costs the same, as a known one does: hash() is as constant
@@ -119,6 +133,49 @@ class Users:
         hashed = hashes[hash(name) % len(hashes)] if user is None else user.password
         is_theirs = hashed.verify(_text(password))
         return is_theirs and user is not None
+
+    def log_in(self, name: str, password: bytes | str | None, *, cost: Cost = DEFAULT_COST) -> bool:
+        """Return what ``verify`` says, at once if it said yes before; raise what the user's hash costs to *cost*."""
+        user, word = self._state[0].get(name), _text(password)
+        if user is not None and word is not None and self._is_known(user, word):
+            return True
+        is_theirs = self.verify(name, password)
+        if is_theirs and user is not None and word is not None:
+            hashed = user.password
+            if hashed.cost.is_below(cost):
+                hashed = PasswordHash.of(word, salt=secrets.token_bytes(MIN_SALT_BYTES), cost=cost)
+                self._raise(user, hashed)
+            self._known[name] = (hashed, self._quick(name, word))
+        return is_theirs
+
+    def _is_known(self, user: User, word: str) -> bool:
+        hashed, quick = self._known.get(user.name, (None, b""))
+        return hashed is user.password and hmac.compare_digest(quick, self._quick(user.name, word))
+
+    def _quick(self, name: str, word: str) -> bytes:
+        """Return a hash that tells nothing to those who do not have this process's key."""
+        return hashlib.blake2b(f"{name}\0{word}".encode(errors="surrogatepass"), key=self._key).digest()
+
+    def _raise(self, user: User, hashed: PasswordHash) -> None:
+        """Let a user have another hash of the same password."""
+        with self._changing:  # another thread may do the same for another user
+            users = dict(self._state[0])
+            if users.get(user.name) != user:
+                return
+            users[user.name] = replace(user, password=hashed)
+            self._set(users)
+        try:
+            if os.geteuid() not in {0, self._path.stat().st_uid}:
+                raise PermissionError(1, "the file belongs to another account")
+            with _locked(self._path) as path:
+                lines = _lines(path, missing_ok=False)
+                found = _users(path, lines).get(user.name)
+                if found is not None and found.password == user.password:
+                    lines[_place(lines, user.name)] = replace(found, password=hashed).to_line()
+                    _put(path, lines)
+        except (OSError, ConfigError) as error:
+            advice = f"set the password anew with `whimbrel user add {user.name}`"
+            _log.warning("the hash of a password stays as it is in the file", reason=str(error), advice=advice)
 
     # -- change --------------------------------------------------------------------------------------------------------
 

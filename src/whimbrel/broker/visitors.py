@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from whimbrel.broker.clients import Link
 from whimbrel.broker.rights import Rights
+from whimbrel.broker.verdicts import Verdicts
 
 __all__ = ["Visitors"]
 
@@ -15,35 +16,78 @@ def _no_groups(_user: str | None) -> frozenset[str]:
 
 
 class Visitors:
-    """The rights of everybody who is connected; *groups* tells which groups a user is in."""
+    """The rights of everybody who is connected; *groups* tells which groups a user is in.
+
+    What rights say of publishing and receiving is remembered until they are replaced.
+    """
 
     def __init__(
         self, rights: Rights = Rights.OPEN, groups: Callable[[str | None], frozenset[str]] = _no_groups
     ) -> None:
-        self._rights, self._groups = rights, groups
+        self._groups = groups
+        self._publishing, self._receiving = Verdicts(), Verdicts()
+        self.epoch = 0
+        """Changes when the rights are replaced."""
+        self._set(rights)
+
+    def _set(self, rights: Rights) -> None:
+        self._rights = rights
         self.is_open = rights.is_open
-        """Whether everybody may do everything."""
-        self.checks_deliveries = rights.checks_deliveries
+        """Whether everybody may publish and subscribe to everything."""
+        self.checks_deliveries = not rights.is_open
         """Whether something that was subscribed to may still not be received."""
+        self._asks_client = rights.asks_client
+
+    def replace(self, rights: Rights) -> None:
+        """Let other rights decide from now on."""
+        self._set(rights)
+        self._publishing.clear()
+        self._receiving.clear()
+        self.epoch += 1
 
     def groups_of(self, link: Link) -> frozenset[str]:
         """Return the groups that a client's user is in."""
         return self._groups(link.user)
 
+    def may_connect(self, user: str | None, client_id: str) -> bool:
+        """Tell whether a user may connect as *client_id*."""
+        return self._rights.client_ids.may_use(user, self._groups(user), client_id)
+
     def may_publish(self, link: Link, client_id: str, topic: str) -> bool:
         """Tell whether a client may publish to *topic*."""
-        return self.is_open or self._rights.may_publish(link.user, self._groups(link.user), client_id, topic)
+        if self.is_open:
+            return True
+        user = link.user
+        question = (user, client_id if self._asks_client else "", topic)
+        found = self._publishing.recent.get(question)
+        if found is None and (found := self._publishing.get(question)) is None:
+            found = self._rights.may_publish(user, self._groups(user), client_id, topic)
+            self._publishing.put(question, found)
+        return found
 
     def may_publish_as(self, user: str | None, client_id: str, topic: str) -> bool:
         """Tell the same of a client that is not connected, whose user is known."""
         return self.is_open or self._rights.may_publish(user, self._groups(user), client_id, topic)
 
-    def may_subscribe(self, link: Link, client_id: str, topic_filter: str) -> bool:
-        """Tell whether a client may subscribe to *topic_filter*, which is not shared."""
-        return self.is_open or self._rights.may_subscribe(link.user, self._groups(link.user), client_id, topic_filter)
+    def may_subscribe(self, user: str | None, client_id: str, topic_filter: str, *, is_shared: bool = False) -> bool:
+        """Tell whether a user's client may subscribe to *topic_filter*, without what makes it a share."""
+        if self.is_open:
+            return True
+        may = self._rights.may_share if is_shared else self._rights.may_subscribe
+        return may(user, self._groups(user), client_id, topic_filter)
 
     def may_receive(self, link: Link, client_id: str, topic: str) -> bool:
         """Tell whether *topic* may be delivered to a client, whatever it subscribed to."""
-        if not self.checks_deliveries:
+        if self.is_open:
             return True
-        return self._rights.may_receive(link.user, self._groups(link.user), client_id, topic)
+        user = link.user
+        question = (user, client_id if self._asks_client else "", topic)
+        found = self._receiving.recent.get(question)
+        if found is None and (found := self._receiving.get(question)) is None:
+            found = self._rights.may_receive(user, self._groups(user), client_id, topic)
+            self._receiving.put(question, found)
+        return found
+
+    def may_operate(self, link: Link, client_id: str, topic: str) -> bool:
+        """Tell whether a client may make the request *topic*, which concerns the sessions of others."""
+        return self._rights.may_operate(link.user, self._groups(link.user), client_id, topic)

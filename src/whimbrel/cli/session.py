@@ -42,7 +42,10 @@ __all__ = ["app"]
 _T = TypeVar("_T")
 
 app = typer.Typer(
-    help="Keep named sessions of a broker: create, join, leave, list, show, passwd, subscribe, unsubscribe, delete.",
+    help=(
+        "Keep named sessions of a broker: create, join, leave, list, show, passwd, subscribe, unsubscribe, delete; "
+        "and release the session of a client."
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -353,6 +356,35 @@ def delete(
     client = _client(host, port, device, user, password_file, mqtt=mqtt)
     _asked(client, lambda sessions: sessions.delete(name, password=password))
     _done(name, "deleted", as_json=as_json)
+
+
+@app.command()
+def release(
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The client identifier.")],
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    device: As = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    mqtt: Mqtt = "5",
+    as_json: Json = False,
+) -> None:
+    """Take the session of CLIENT_ID from the user who owns it, for operators.
+
+    A client that is connected with it is sent away. The session, with all that it keeps, becomes that of the user who
+    connects with CLIENT_ID next, if their rights cover all its subscriptions; else it is ended. The right to this is
+    "operate" on the topic $whimbrel/session/release in the rights file. Exits 1 if the broker cannot be reached or
+    refuses.
+
+    Example: whimbrel session release ward-3-panel --user operator
+    """
+    client = _client(host, port, device, user, password_file, mqtt=mqtt)
+    owner = _asked(client, lambda sessions: sessions.release(client_id))
+    if as_json:
+        typer.echo(json.dumps({"client": client_id, "owner": owner}, ensure_ascii=False))
+    else:
+        typer.echo(f"{client_id}: released" + ("" if owner is None else f", it was {owner}'s"))
 
 
 # -- subscriptions ---------------------------------------------------------------------------------------------------

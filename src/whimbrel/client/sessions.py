@@ -95,6 +95,15 @@ class Sessions:
         await self._in_doubt_out("delete", name, {}, password)
         self._joins.remove(name)
 
+    async def release(self, client_id: str) -> str | None:
+        """Let the private session of *client_id* have no owner; return the user whose it was. For operators.
+
+        The right to it is ``operate`` on ``$whimbrel/session/release`` in the broker's rights file.
+        """
+        answer = await self._ask(Request("release", "", {"client": client_id}))
+        owner = answer.get("owner")
+        return owner if isinstance(owner, str) else None
+
     async def list(self) -> tuple[SessionSummary, ...]:
         """Return the sessions that this device is a member of or that its user owns."""
         return summaries_of(await self._ask(Request("list", "", {})))

@@ -3,6 +3,7 @@
 Rule: a session has passwords of one, two or three levels, or an access control list; ``Access`` is any of them.
 Rule: no password is kept, only its scrypt hash; neither stands in a ``repr`` or in an error.
 Rule: a question costs the same whoever asks: the hashes of all levels are computed and compared, always.
+Rule: a hash that costs less than is recommended today is replaced when its password is given next (``examine``).
 Rule: for a session that does not exist a ``decoy`` is asked, so that it costs what one that exists would.
 Rule: the salt is given: whoever draws random bytes is a shell.
 
@@ -48,8 +49,9 @@ __all__ = [
 MAX_PASSWORD_BYTES = 1_024
 MIN_SALT_BYTES, MAX_SALT_BYTES = 16, 64
 HASH_BYTES = 32
-_MAX_N, _MAX_R, _MAX_P = 2**16, 32, 16
-_MAX_MEMORY_BYTES = 2**26
+_MAX_N, _MAX_R, _MAX_P = 2**18, 32, 16
+_MAX_MEMORY_BYTES = 2**27
+"""What one hash may take: as much as the default does. How many are computed at once is for the shell to bound."""
 _MAX_WORK = 2**21
 _HEXADECIMAL = re.compile(r"(?:[0-9a-f]{2})+")
 
@@ -83,9 +85,12 @@ _SCHEMES_TEXT = "those of owner; of user and admin; or of user, admin and owner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one hash costs: scrypt's n, r and p. The default takes 16 MiB of memory."""
+    """What one hash costs: scrypt's n, r and p.
 
-    n: int = 2**14
+    The default is what OWASP's Password Storage Cheat Sheet recommends for scrypt; it takes 128 MiB of memory.
+    """
+
+    n: int = 2**17
     r: int = 8
     p: int = 1
 
@@ -100,6 +105,10 @@ class Cost:
             raise InvalidValueError("scrypt memory, 128 n r", 128 * self.n * self.r, f"at most {_MAX_MEMORY_BYTES}")
         if self.n * self.r * self.p > _MAX_WORK:
             raise InvalidValueError("scrypt work, n r p", self.n * self.r * self.p, f"at most {_MAX_WORK}")
+
+    def is_below(self, other: Cost) -> bool:
+        """Tell whether guessing costs less work or less memory than with *other*."""
+        return self.n * self.r * self.p < other.n * other.r * other.p or self.n * self.r < other.n * other.r
 
 
 DEFAULT_COST = Cost()
@@ -132,6 +141,10 @@ class PasswordHash:
             return False
         return hmac.compare_digest(_scrypt(secret, self.salt, self.cost), self.digest)
 
+    def spend(self, cost: Cost) -> None:
+        """Take the time that a hash of *cost* takes."""
+        _scrypt(b"", self.salt, cost)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passwords:
@@ -161,8 +174,9 @@ class Passwords:
         _check_size("salt", salt, MIN_SALT_BYTES, MAX_SALT_BYTES)
         words = {level: word for level, word in ((_USER, user), (_ADMIN, admin), (_OWNER, owner)) if word is not None}
         _check_scheme(tuple(words))
-        salts = {level: hashlib.sha256(level.encode() + salt).digest() for level in words}
-        return cls(**{level: PasswordHash.of(word, salt=salts[level], cost=cost) for level, word in words.items()})
+        return cls(
+            **{level: PasswordHash.of(word, salt=_level_salt(level, salt), cost=cost) for level, word in words.items()}
+        )
 
     def allows(
         self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
@@ -180,6 +194,33 @@ class Passwords:
         # A list, not a generator: every level is computed before one is looked at.
         found = [(rights[level], hashed.verify(password)) for level, hashed in levels.items()]
         return frozenset[Right]().union(*(given for given, is_theirs in found if is_theirs))
+
+    def examine(
+        self, password: str | None, *, salt: bytes, cost: Cost = DEFAULT_COST, beside: Cost | None = None
+    ) -> tuple[frozenset[Right], Passwords | None]:
+        """Return all that *password* gives; and these passwords with its hash at *cost*, if one of its levels is below.
+
+        Where sessions with hashes below *cost* are about, *beside* is what those cost: then each level takes the time
+        of both, so that nobody can tell by the time an answer takes which sessions there are.
+        """
+        levels, given = self._levels(), frozenset[Right]()
+        rights, raised = _SCHEMES[tuple(levels)], dict[str, PasswordHash]()
+        for level, hashed in levels.items():
+            is_theirs = hashed.verify(password)
+            if hashed.cost.is_below(cost):
+                if is_theirs and password is not None:
+                    raised[level] = PasswordHash.of(password, salt=_level_salt(level, salt), cost=cost)
+                else:
+                    hashed.spend(cost)
+            elif beside is not None:
+                hashed.spend(beside)
+            if is_theirs:
+                given |= rights[level]
+        return given, Passwords(**{**levels, **raised}) if raised else None
+
+    def lowest_cost(self) -> Cost:
+        """Return what the cheapest of the hashes costs."""
+        return min((hashed.cost for hashed in self._levels().values()), key=lambda cost: cost.n * cost.r * cost.p)
 
     def to_text(self) -> str:
         """Return the JSON text for ``SessionChanged.access``: hashes and what they cost, no password."""
@@ -344,6 +385,10 @@ def _secret(password: str | None) -> bytes:
         return unicodedata.normalize("NFC", word).encode()
     except InvalidValueError as error:
         raise InvalidValueError("password", "one that is not shown", error.allowed) from None
+
+
+def _level_salt(level: str, salt: bytes) -> bytes:
+    return hashlib.sha256(level.encode() + salt).digest()
 
 
 def _check_size(what: str, value: bytes, low: int, high: int) -> None:
