@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
 from session_traffic import SessionTraffic
 
+from whimbrel.broker.rights import Action, Rights, Rule
+from whimbrel.broker.visitors import Visitors
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
@@ -16,9 +19,9 @@ from whimbrel.mqtt.properties import Properties, Property
 CASES, STEPS = 200, 150
 
 
-def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch, rights: Rights = Rights.OPEN) -> Rig:
     """Return a broker that has every publication go through the hold."""
-    rig = Rig(folder)
+    rig = Rig(folder, visitors=Visitors(rights))
     way = rig.broker._publishing
     monkeypatch.setattr(way._lanes, "get", lambda _subject: None)
     monkeypatch.setattr(way._lanes, "of", lambda _subject, _found: None)
@@ -52,6 +55,38 @@ def test_lanes_make_no_difference(
     clients = 8 if has_content else 5
     ours = Traffic(Rig(tmp_path / "lanes"), seed, clients=clients, has_content=has_content)
     slow = _without_lanes(tmp_path / "hold", monkeypatch)
+    _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
+
+
+def _some_rights(seed: int, clients: list[str]) -> Rights:
+    """Return rights that refuse some clients some topics, and let most have most."""
+    rng = Random(seed)
+    rules = [
+        Rule(
+            topics=tuple(rng.sample(("#", "a", "a/#", "a/+", "+/a", "b", "$x/#", "+"), 2)),
+            actions=rng.choice((frozenset({Action.SUBSCRIBE}), frozenset({Action.PUBLISH}))),
+            is_allowing=rng.random() < 0.5,
+            client=rng.choice(clients),
+        )
+        for _ in range(4)
+    ]
+    return Rights(rules)
+
+
+@pytest.mark.parametrize("has_content", [False, True])
+@pytest.mark.parametrize("seed", range(CASES))
+def test_lanes_make_no_difference_where_there_are_rights(
+    seed: int,
+    has_content: bool,  # noqa: FBT001 # pytest's parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rights are asked about publishing on both ways, and receiving is asked about where they may refuse it."""
+    clients = 8 if has_content else 5
+    rights = _some_rights(seed, [f"c{number}" for number in range(clients)])
+    rig = Rig(tmp_path / "lanes", visitors=Visitors(rights))
+    slow = _without_lanes(tmp_path / "hold", monkeypatch, rights)
+    ours = Traffic(rig, seed, clients=clients, has_content=has_content)
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
 

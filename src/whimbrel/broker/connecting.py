@@ -20,7 +20,7 @@ from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.will_handling import WillHandling
-from whimbrel.hold.private import private_session
+from whimbrel.hold.private import asked_for, private_session
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
@@ -125,7 +125,7 @@ class Connecting:
         is_resumed = client is not None and not is_clean
         self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
         expiry_us = self._expiry_us(connect)
-        link.confirms = bool(link.machine.max_packet_bytes) or self._visitors.checks_deliveries
+        link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
         fact = PresenceChanged(
             node=self._journal.node,
             seq=self._journal.seq,
@@ -145,6 +145,20 @@ class Connecting:
         if link.joining:
             self._sessions.enter(link, client_id, now)
             self._journal.then(partial(self._settle_in, link, client_id))
+
+    def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
+        """Tell whether QoS 0 hand-overs have receipts: some may be too long for a client, or refused by its rights."""
+        subscriptions = self._state.hold.subscriptions(private_session(client_id)) if is_resumed else ()
+        filters = [asked_for(subscription.subject_filter) or "#" for subscription in subscriptions]
+        return bool(link.machine.max_packet_bytes) or self._visitors.may_be_refused(link.user, client_id, filters)
+
+    def review_receipts(self, link: Link, now: int) -> None:
+        """Let QoS 0 hand-overs of a client have receipts from here on, or none, as its rights are now."""
+        client = link.client
+        if client is not None and client.link is link:
+            before, link.confirms = link.confirms, self._must_confirm(link, client.id, is_resumed=True)
+            if link.confirms is not before and not link.is_lagging:
+                self.change_receipts(client, now, is_confirming=link.confirms)
 
     def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> None:
         now, state = fact.changed_at, self._state

@@ -127,6 +127,7 @@ class Broker:
             rng=rng,
             opened=self._opened,
         )
+        self._interests.let_confirm = partial(self._connecting.change_receipts, is_confirming=True)
         self._limits = ServerLimits(
             packet_bytes=config.limits.packet_bytes,
             receive_maximum=config.limits.receive_maximum,
@@ -336,12 +337,17 @@ class Broker:
                     self._sender.news(link, message, identifiers, now)
 
     def replace_rights(self, rights: Rights) -> None:
-        """Let other rights decide from now on, also of what was subscribed to before."""
+        """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
+        self._journal.then(partial(self._replace_rights, rights))
+
+    def _replace_rights(self, rights: Rights) -> None:
+        now = self._journal.last_at
         self._visitors.replace(rights)
-        self._ownership.end_shares(self._journal.last_at)
         for link in list(self.links):
             if link.client is not None and not self._visitors.may_connect(link.user, link.client.id):
                 self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_YOURS)
+            self._connecting.review_receipts(link, now)
+        self._ownership.end_shares(now)
 
     def take_notices(self) -> list[Notice]:
         """Return what an operator should read in the log of the process since the last call."""

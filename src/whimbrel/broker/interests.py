@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from whimbrel.broker.telling import SESSIONS, subscriptions_of, subscriptions_to
 from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
-from whimbrel.hold.private import is_private, is_shared
+from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
@@ -70,6 +71,8 @@ class Interests:
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.is_refusing = False
         """The disk takes nothing."""
+        self.let_confirm: Callable[[Client, int], None] = lambda _client, _now: None
+        """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""
 
     def subscribe(self, link: Link, client: Client, packet: Subscribe, now: int) -> None:
         """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
@@ -152,6 +155,11 @@ class Interests:
         subscribed = self._state.subscribed.setdefault(session, {})
         is_new = identity not in subscribed
         subscribed[identity] = subscription.max_held or 0
+        if is_private(session) and not link.confirms:
+            wanted = asked_for(subscription.subject_filter) or "#"
+            if self._visitors.may_be_refused(link.user, client.id, [wanted]):
+                link.confirms = True
+                self.let_confirm(client, now)
         fact = InterestChanged(
             node=self._journal.node,
             seq=self._journal.seq,

@@ -8,6 +8,8 @@ what is on its way to it is in its client's queue, and the receipt is written do
 Rule: what may expire takes no lane: at QoS 0 each copy of it has a receipt.
 Rule: who is on a lane is a matter of subscriptions alone; whether a client is here, and whether its session outlives
 the connection, is looked at every time.
+Rule: rights are not asked here. A client whose rights may refuse something that its private session subscribes to has
+receipts for QoS 0 (``confirms``), so that the hold is asked; what waits for a client is asked about when it is sent.
 """
 
 from __future__ import annotations

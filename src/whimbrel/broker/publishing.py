@@ -73,8 +73,8 @@ class Publishing:
             packets = packets[end:]
 
     def _is_open(self, link: Link) -> bool:
-        """Tell whether what comes over a link may be passed on without looking at rights, keys or the disk."""
-        return self._visitors.is_open and not link.keyring.publications.hashes and not self.is_refusing
+        """Tell whether what comes over a link may be passed on without looking at keys or the disk."""
+        return not link.keyring.publications.hashes and not self.is_refusing
 
     def _taken_in(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         has_keys = bool(link.keyring.publications.hashes)
@@ -107,12 +107,15 @@ class Publishing:
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
         most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos) if self._has_room(link) else 0
+        may_publish, is_guarded = self._visitors.may_publish, not self._visitors.is_open
         others: Others | None = None
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if qos > most or retain or properties is not NO_PROPERTIES or waiting:
                 break
             lane = lanes.get(topic)
             if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_owed)):
+                break
+            if is_guarded and not may_publish(link, client.id, topic):
                 break
             if handles:
                 others = lanes.others(handles)
@@ -392,7 +395,7 @@ class Publishing:
 
     def _lane(self, message: Message, found: Found) -> Lane | None:
         """Return the lane of a publication that may take one."""
-        is_plain = self._visitors.is_open and message.secured is OPEN and message.expires_at is None
+        is_plain = message.secured is OPEN and message.expires_at is None
         return self._lanes.of(message.subject, found) if is_plain else None
 
     def _pass_on(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from whimbrel.broker.clients import Link
 from whimbrel.broker.rights import Rights
@@ -25,7 +25,7 @@ class Visitors:
         self, rights: Rights = Rights.OPEN, groups: Callable[[str | None], frozenset[str]] = _no_groups
     ) -> None:
         self._groups = groups
-        self._publishing, self._receiving = Verdicts(), Verdicts()
+        self._publishing, self._receiving, self._sharing = Verdicts(), Verdicts(), Verdicts()
         self.epoch = 0
         """Changes when the rights are replaced."""
         self._set(rights)
@@ -34,8 +34,6 @@ class Visitors:
         self._rights = rights
         self.is_open = rights.is_open
         """Whether everybody may publish and subscribe to everything."""
-        self.checks_deliveries = not rights.is_open
-        """Whether something that was subscribed to may still not be received."""
         self._asks_client = rights.asks_client
 
     def replace(self, rights: Rights) -> None:
@@ -43,6 +41,7 @@ class Visitors:
         self._set(rights)
         self._publishing.clear()
         self._receiving.clear()
+        self._sharing.clear()
         self.epoch += 1
 
     def groups_of(self, link: Link) -> frozenset[str]:
@@ -73,8 +72,23 @@ class Visitors:
         """Tell whether a user's client may subscribe to *topic_filter*, without what makes it a share."""
         if self.is_open:
             return True
-        may = self._rights.may_share if is_shared else self._rights.may_subscribe
-        return may(user, self._groups(user), client_id, topic_filter)
+        if is_shared:
+            return self._may_receive_all(user, client_id, topic_filter)
+        return self._rights.may_subscribe(user, self._groups(user), client_id, topic_filter)
+
+    def may_be_refused(self, user: str | None, client_id: str, topic_filters: Iterable[str]) -> bool:
+        """Tell whether ``may_receive`` may say no to a user's client of a topic that one of these filters admits."""
+        if self.is_open:
+            return False
+        return not all(self._may_receive_all(user, client_id, each) for each in topic_filters)
+
+    def _may_receive_all(self, user: str | None, client_id: str, topic_filter: str) -> bool:
+        question = (user, client_id if self._asks_client else "", topic_filter)
+        found = self._sharing.get(question)
+        if found is None:
+            found = self._rights.may_share(user, self._groups(user), client_id, topic_filter)
+            self._sharing.put(question, found)
+        return found
 
     def may_receive(self, link: Link, client_id: str, topic: str) -> bool:
         """Tell whether *topic* may be delivered to a client, whatever it subscribed to."""
