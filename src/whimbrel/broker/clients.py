@@ -209,13 +209,15 @@ class Client:
         return self.expiry_us > 0
 
     def put(self, out: Outgoing) -> None:
-        """Let something wait for its turn."""
+        """Let something wait for its turn that is not retained."""
         self.queue.append(out)
-        if out.via != RETAINED:  # it is kept anyway, and whoever subscribes to much is not slow for that
-            self.queued_bytes += len(out.message.body)
+        self.queued_bytes += len(out.message.body)
 
     def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
-        """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before."""
+        """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before.
+
+        Its bytes do not count: it is kept anyway, and a client that subscribes to much is not slow for that.
+        """
         if any(out.via == RETAINED for out in self.queue):
             self.queue = deque(out for out in self.queue if out.via != RETAINED or out.terms != terms)
         self.queue.extend(found)
@@ -251,13 +253,12 @@ class Client:
     def put_again(self) -> None:
         """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
         again, self._again = self._again, []
-        for out in again:
-            self.put(out)
+        self.queue.extend(again)  # retained, all of it
 
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""
-        link = self.link
-        if link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN or not (self.queue or self.live):
+        link, queue = self.link, self.queue
+        if not (queue or self.live) or link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN:
             return None
         if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
             return None
@@ -265,11 +266,11 @@ class Client:
             out = self.live.popleft()
             self.queued_bytes -= len(out.message.body)
             return out
-        if not self.queue[0].qos:  # nothing is to be acknowledged
+        out = queue[0]
+        if not out.qos:  # nothing is to be acknowledged
             return self._next()
         if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
             return None
-        out = self.queue[0]
         identifier = packet_id_of(out.message.seq)
         if identifier in self.flying or identifier in self.releasing:
             return None  # 65,535 notifications ago; it must be answered first
@@ -280,7 +281,7 @@ class Client:
 
     def _next(self) -> Outgoing:
         out = self.queue.popleft()
-        if out.via != RETAINED:
+        if out.via is not RETAINED:
             self.queued_bytes -= len(out.message.body)
         if self._also and out.is_held:
             for terms in self._also.pop(out.message.seq, ()):
@@ -312,7 +313,9 @@ class Client:
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)
-            if left.terms:
+            if left.terms and left.via is RETAINED:
+                self.queue.append(left)
+            elif left.terms:
                 self.put(left)
 
 

@@ -56,32 +56,23 @@ class Delivering:
 
     def pump(self, client: Client, now: int) -> None:
         """Send a client what may be sent to it now."""
+        is_open = self._visitors.is_open
         while (out := client.next_to_send()) is not None:
             link, message = client.link, out.message
             assert link is not None
-            if not out.qos and out.via == RETAINED:
-                self._send_retained(client, link, out, now)
-                continue
-            # What was begun at QoS 2 is brought to its end, expired or not (4.3.3).
-            is_begun = out.qos == _EXACTLY_ONCE and out.dup
-            if message.expires_at is not None and message.expires_at <= now and not is_begun:
+            if message.expires_at is not None and message.expires_at <= now and not _is_begun(out):
                 self._receipt(client, out, Outcome.EXPIRED, now)
-            elif not self._visitors.may_receive(link, client.id, message.subject):
+            elif not is_open and not self._visitors.may_receive(link, client.id, message.subject):
                 self._receipt(client, out, Outcome.WITHHELD, now)
+            elif not out.qos and out.via is RETAINED:
+                # Where a newer one has come while it waited for room, that was sent, or dropped.
+                if self._state.retained.get(message.subject) is message:
+                    self._sender.copy(link, message, out.identifiers, now, retain=True)
             elif not out.qos:
                 is_sent = self._sender.copy(link, message, out.identifiers, now, retain=out.retain)
                 self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
             elif not self._sender.hand_over(link, out, now):
                 self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
-
-    def _send_retained(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
-        """Send a retained message of QoS 0 that waited for room, unless a newer one was sent or dropped meanwhile."""
-        message = out.message
-        is_over = message.expires_at is not None and message.expires_at <= now
-        if self._state.retained.get(message.subject) is not message or is_over:
-            return
-        if self._visitors.may_receive(link, client.id, message.subject):
-            self._sender.copy(link, message, out.identifiers, now, retain=True)
 
     def resume(self, client: Client, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""
@@ -102,11 +93,12 @@ class Delivering:
                 continue
             del flying[identifier]  # the hold does not know of it, so this is all
             receipts += 1
+            via = out.via
             for terms in out.terms:
-                if out.via == RETAINED:
+                if via is RETAINED:
                     journal.append(self._of_retained(journal.seq, now, terms, client, out.message))
                 else:
-                    append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, out.via), now)
+                    append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, via), now)
         self._sender.counters.receipts += receipts
         if client.queue:
             self.pump(client, now)
@@ -207,3 +199,8 @@ class Delivering:
             outcome=outcome,
             subscriptions=tuple(SubscriptionIdentity(*identity) for identity in terms.identities),
         )
+
+
+def _is_begun(out: Outgoing) -> bool:
+    """Tell whether a delivery is brought to its end, expired or not: it was begun at QoS 2 (4.3.3)."""
+    return out.qos == _EXACTLY_ONCE and out.dup
