@@ -18,6 +18,7 @@ from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.serve import serve
 from whimbrel.cli.session import app as session_app
+from whimbrel.cli.sim import app as sim_app
 from whimbrel.cli.subscribe import subscribe
 from whimbrel.cli.tickertape import tickertape
 from whimbrel.cli.user import app as user_app
@@ -39,6 +40,7 @@ app.add_typer(filter_app, name="filter")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(session_app, name="session")
+app.add_typer(sim_app, name="sim")
 app.add_typer(user_app, name="user")
 app.command("demo")(demo)
 app.command("match")(match)

@@ -6,7 +6,7 @@ Rule: a pause is a line from a corner to itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,11 +47,11 @@ class Walks:
         columns = (self.time[span].tolist(), self.x[span].tolist(), self.y[span].tolist())
         return list(zip(*columns, strict=True))
 
-    def positions(self, now: float) -> Iterator[tuple[float, float]]:
-        """Yield where each node is at the time *now*."""
+    def positions(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return where each node is at each of *times*: by node, time and axis."""
+        found = np.empty((self.nodes, len(times), 2))
         for node in range(self.nodes):
             span = slice(self.first[node], self.first[node + 1])
-            yield (
-                float(np.interp(now, self.time[span], self.x[span])),
-                float(np.interp(now, self.time[span], self.y[span])),
-            )
+            found[node, :, 0] = np.interp(times, self.time[span], self.x[span])
+            found[node, :, 1] = np.interp(times, self.time[span], self.y[span])
+        return found
