@@ -12,6 +12,7 @@ from whimbrel import __version__
 from whimbrel.cli.bench import app as bench_app
 from whimbrel.cli.demo import demo
 from whimbrel.cli.filter import app as filter_app
+from whimbrel.cli.lab import app as lab_app
 from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.pipeline import app as pipeline_app
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 app.add_typer(filter_app, name="filter")
+app.add_typer(lab_app, name="lab")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(session_app, name="session")
