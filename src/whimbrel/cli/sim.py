@@ -124,6 +124,12 @@ def campus(
     transfer: Annotated[
         float, typer.Option("--transfer", metavar="SECONDS", help="From a request until its answer has come.")
     ] = 0.0,
+    warmup: Annotated[
+        float | None,
+        typer.Option(
+            "--warmup", metavar="SECONDS", help="What is published before does not count; else two intervals."
+        ),
+    ] = None,
     show_retrieved: Annotated[
         bool, typer.Option("--show-retrieved", help="Subscribers show what they retrieved to other subscribers.")
     ] = False,
@@ -150,6 +156,7 @@ def campus(
         hello=hello,
         transfer=transfer,
         shows_retrieved=show_retrieved,
+        warmup=warmup,
     )
     source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace)
     if trace is None:
@@ -290,6 +297,7 @@ def _campus(
     hello: str,
     transfer: float,
     shows_retrieved: bool,
+    warmup: float | None,
 ) -> Campus:
     from whimbrel.sim.campus.scenario import Campus
 
@@ -306,6 +314,7 @@ def _campus(
         hello_s=_hello_s(hello),
         transfer_s=transfer,
         shows_retrieved=shows_retrieved,
+        warmup_s=warmup,
     )
 
 
