@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from whimbrel.errors import InvalidValueError
@@ -11,10 +14,31 @@ from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.report import campus_report
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.table import Contacts
+from whimbrel.sim.kernels.links import link_room
 from whimbrel.sim.unicast.reference import route
 from whimbrel.sim.unicast.report import message_stats
 from whimbrel.sim.unicast.scenario import Parcel, Unicast
 from whimbrel.sim.unicast.theory import spray_delay_s
+
+
+def test_a_world_is_imagined_without_a_compiler() -> None:
+    """Numba takes a second to load and Spark more: only what simulates or sweeps pays for them."""
+    modules = "whimbrel.sim.worlds, whimbrel.sim.campus.reference, whimbrel.sim.unicast.reference, whimbrel.cli.main"
+    code = f"import sys, {modules}; print([each for each in ('numba', 'pyspark', 'matplotlib') if each in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    code = "import sys, whimbrel.carry.node; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_crowd_that_would_fill_the_memory_is_refused() -> None:
+    """A star of many nodes is a short file."""
+    star = Contacts.of([(0, 1, 0, other) for other in range(1, 8_000)], nodes=8_000, seconds=1)
+    with pytest.raises(InvalidValueError, match="nodes × neighbours at once"):
+        link_room(star, star.end_order())
+    with pytest.raises(InvalidValueError, match="nodes × topics"):
+        Campus(topics=60_000, workload=1).world(nodes=10_000, seconds=1, seed=1)
 
 
 def test_the_papers_plans() -> None:

@@ -11,7 +11,7 @@ from whimbrel.sim.campus.outcome import CampusOutcome
 from whimbrel.sim.campus.scenario import Campus, World
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.kernels.campus import COUNTERS, CURSORS, CampusState, advance
-from whimbrel.sim.kernels.links import most_neighbours
+from whimbrel.sim.kernels.links import link_room
 
 __all__ = ["campus_state", "outcome_of", "simulate"]
 
@@ -59,7 +59,7 @@ def campus_state(contacts: Contacts, campus: Campus, world: World) -> CampusStat
     topic_of = np.array([each.topic for each in world.publications], np.int32)
     most_deliveries = int(subscribes.sum(axis=0)[topic_of].sum())
     end_order = contacts.end_order()
-    degree = most_neighbours(nodes, contacts.start, contacts.end, contacts.low, contacts.high, end_order)
+    room = link_room(contacts, end_order)
     under_way = 1
     if campus.transfer_s > 0:
         under_way = nodes * (topics + campus.memory) * (2 + int(campus.transfer_s / campus.interval_s))
@@ -88,8 +88,8 @@ def campus_state(contacts: Contacts, campus: Campus, world: World) -> CampusStat
         newest=np.full((nodes, topics), -1, np.int32),
         got=np.full((nodes, topics), -1, np.int32),
         asked=np.full((nodes, topics), -1, np.int32),
-        neighbours=np.zeros((nodes, degree + 1), np.int32),
-        since=np.zeros((nodes, degree + 1), np.float64),
+        neighbours=np.zeros((nodes, room), np.int32),
+        since=np.zeros((nodes, room), np.float64),
         degree=np.zeros(nodes, np.int64),
         to_speak=np.zeros(nodes + 1, np.int32),
         is_to_speak=np.zeros(nodes, np.uint8),

@@ -26,6 +26,8 @@ __all__ = ["Allocation", "Campus", "Publication", "World", "share_by_power"]
 
 Allocation = Literal["sqrt", "flat"]
 _MAX_PUBLICATIONS = 20_000_000
+_MAX_CELLS = 50_000_000
+"""Nodes × topics, of each of which the simulator keeps some numbers."""
 _US_PER_S = 1_000_000
 
 
@@ -103,6 +105,8 @@ class Campus:
             raise InvalidValueError(
                 "interval_s", self.interval_s, f"one that makes at most {_MAX_PUBLICATIONS} samples"
             )
+        if nodes * self.topics > _MAX_CELLS:
+            raise InvalidValueError("nodes × topics", nodes * self.topics, f"at most {_MAX_CELLS:,}")
         rng = random.Random(f"{seed}/subscriptions")
         subscribers = [sorted(rng.sample(range(nodes), count)) for count in self.subscribers_of_topics(nodes)]
         publications: list[Publication] = []

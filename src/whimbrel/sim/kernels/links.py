@@ -5,10 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.match.compiled import njit
+from whimbrel.sim.contacts.table import Contacts
 
-__all__ = ["connect", "disconnect", "most_neighbours"]
+__all__ = ["connect", "disconnect", "link_room", "most_neighbours"]
+
+_MOST_LINKS = 50_000_000
+
+
+def link_room(contacts: Contacts, end_order: NDArray[np.int64]) -> int:
+    """Return how many neighbours there must be room for; a crowd that would fill the memory is refused."""
+    columns = (contacts.start, contacts.end, contacts.low, contacts.high, end_order)
+    most = int(most_neighbours(contacts.nodes, *columns)) + 1
+    if most * contacts.nodes > _MOST_LINKS:
+        allowed = f"at most {_MOST_LINKS:,}: fewer nodes, or fewer of them in contact at once"
+        raise InvalidValueError("nodes × neighbours at once", most * contacts.nodes, allowed)
+    return most
 
 
 @njit(cache=True, nogil=True)

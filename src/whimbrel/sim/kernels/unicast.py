@@ -17,12 +17,12 @@ __all__ = ["route_all"]
 
 
 @njit(cache=True, nogil=True)
-def route_all(start: Any, end: Any, low: Any, high: Any, end_order: Any, seconds: Any, nodes: Any, most_neighbours: Any, created_s: Any, source: Any, destination: Any, limit: Any, transfer_s: Any) -> Any:  # noqa: E501 # fmt: skip
+def route_all(start: Any, end: Any, low: Any, high: Any, end_order: Any, seconds: Any, nodes: Any, room: Any, created_s: Any, source: Any, destination: Any, limit: Any, transfer_s: Any) -> Any:  # noqa: E501 # fmt: skip
     """Return when each message was delivered, and transfers started, done and aborted; a limit of 0 is epidemic."""
     delivered_s = np.full(len(created_s), np.nan)
     counts = np.zeros(3, np.int64)
-    neighbours = np.zeros((nodes, most_neighbours + 1), np.int32)
-    since = np.zeros((nodes, most_neighbours + 1), np.float64)
+    neighbours = np.zeros((nodes, room), np.int32)
+    since = np.zeros((nodes, room), np.float64)
     degree = np.zeros(nodes, np.int64)
     copies = np.zeros((64, nodes), np.int32)
     message_of = np.zeros(64, np.int64)
