@@ -47,6 +47,14 @@ def test_a_link_may_go_down_under_either_name() -> None:
     assert spans("0 CONN 1 2 up\n9 CONN 2 1 down") == [(0, 9, 0, 1)]
 
 
+def test_two_interfaces_are_one_contact(tmp_path: Path) -> None:
+    """Which radio it was does not matter; a mark of the byte order or line ends of another system do not, either."""
+    file = tmp_path / "two.trace"
+    lines = ["0 CONN 1 2 up bt", "1 CONN 1 2 up wifi", "5 CONN 1 2 down bt", "8 CONN 2 1 down wifi"]
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    assert read_trace(file).contacts.rows() == [(0, 8, 0, 1)]
+
+
 def test_what_is_up_at_the_end_lasts_until_then_and_comments_say_nothing() -> None:
     """And a pair whose contact ended and began in one instant never parted."""
     text = "# made by hand\n\n3 CONN a b up\n5 CONN a b down\n5 CONN b a up\n8 CONN a c up\n9 CONN a c DOWN\n"
@@ -64,7 +72,7 @@ def test_what_is_up_at_the_end_lasts_until_then_and_comments_say_nothing() -> No
         ("6 CONN 1 2 sideways", "found 'sideways', allowed is up or down"),
         ("6 CONN 1 3 down", "found 1 3 down, which was not up"),
         ("6 CONN 3 3 up", "found node 3 in contact with itself"),
-        ("6 CONN 1 2", "found 4 words, allowed are five: time CONN node node up|down"),
+        ("6 CONN 1 2", "found 4 words, allowed are: time CONN node node up|down [interface]"),
         ("soon CONN 1 2 up", "found the time 'soon', allowed is a number of seconds from 0 to 1e+12"),
         ("nan CONN 1 2 up", "found the time 'nan'"),
     ],

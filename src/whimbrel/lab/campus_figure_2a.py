@@ -156,6 +156,8 @@ def _plot(rows: Sequence[Row], figure: Any) -> None:  # noqa: ANN401 # matplotli
         axes.fill_between(loads, low, high, alpha=0.25, color=line.get_color())
     axes.axvline(80, linestyle=":", color="grey", label="the paper's best: 80 %")
     axes.set(xlabel="used memory in %", ylabel="mean delivery delay in s", yscale="log")
+    for axis_format in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis_format("{x:.0f}")
     axes.set_title("Campus++, Figure 2a: means over seeds, bands of 95 % confidence")
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()

@@ -33,7 +33,7 @@ _US_PER_S = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campus:
-    """The settings of one simulation; all but the last six are the paper's."""
+    """The settings of one simulation; the paper says nothing of those from ``exponent`` on."""
 
     topics: int = 100
     memory: int = PLACES

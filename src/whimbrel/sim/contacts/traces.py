@@ -1,7 +1,8 @@
 """Contact traces in the format of the ONE: ``time CONN a b up`` and ``time CONN a b down``, one event a line.
 
 Many traces are of directed sightings, a saw b and b saw a: a pair is in contact while either lasts. A trace of links
-has one direction only, and may name the two nodes in another order when the link goes down. Both are read.
+has one direction only, and may name the two nodes in another order when the link goes down. Both are read. A sixth word
+names an interface, as the ONE's reader has it: the pair is in contact while any of theirs is.
 
 Rule: lines are taken in the order of the file, whose times never run backwards; a contact of no length is kept.
 Rule: a second ``up`` of the same direction changes nothing; what is up at the end lasts until the last time.
@@ -39,7 +40,7 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """Return the trace in the file at *path*."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
         return trace_of(_bounded(lines, str(path)), source=str(path))
 
 
@@ -76,8 +77,8 @@ class _Reader:
         self._first_s: float | None = None
         self._now = -math.inf
         self._names: set[str] = set()
-        self._up: dict[tuple[str, str], set[str]] = {}
-        """Who of a pair sees the other now."""
+        self._up: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        """Who of a pair sees the other now, on which interface."""
         self._since: dict[tuple[str, str], float] = {}
         self._found: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
@@ -87,9 +88,9 @@ class _Reader:
         words = line.split()
         if not words or words[0].startswith("#"):
             return
-        if len(words) != 5:
-            raise self._wrong(f"found {len(words)} words, allowed are five: time CONN node node up|down")
-        time, verb, one, other, change = words
+        if not 5 <= len(words) <= 6:
+            raise self._wrong(f"found {len(words)} words, allowed are: time CONN node node up|down [interface]")
+        time, verb, one, other, change = words[:5]
         self._advance(time)
         if verb.upper() != "CONN":
             raise self._wrong(f"found the verb {verb!r}, allowed is CONN")
@@ -101,10 +102,12 @@ class _Reader:
         if len(self._names) > MAX_NODES:
             raise self._wrong(f"more than the {MAX_NODES} nodes allowed")
         pair = (one, other) if one < other else (other, one)
+        interface = words[5] if len(words) > 5 else ""
         if change.lower() == "up":
-            self._begin(pair, one)
+            self._up.setdefault(pair, set()).add((one, interface))
+            self._since.setdefault(pair, self._now)
         else:
-            self._end(pair, one, other)
+            self._end(pair, (one, interface), (other, interface))
 
     def finish(self) -> Trace:
         """Return what was read."""
@@ -134,15 +137,11 @@ class _Reader:
         if self._first_s is None:
             self._first_s = time
 
-    def _begin(self, pair: tuple[str, str], seer: str) -> None:
-        self._up.setdefault(pair, set()).add(seer)
-        self._since.setdefault(pair, self._now)
-
-    def _end(self, pair: tuple[str, str], one: str, other: str) -> None:
+    def _end(self, pair: tuple[str, str], seer: tuple[str, str], seen: tuple[str, str]) -> None:
         seers = self._up.get(pair, set())
-        if not seers:
-            raise self._wrong(f"found {one} {other} down, which was not up")
-        seers.discard(one if one in seers else other)
+        if seer not in seers and seen not in seers:
+            raise self._wrong(f"found {seer[0]} {seen[0]} down, which was not up")
+        seers.discard(seer if seer in seers else seen)
         if not seers:
             self._keep(pair, self._since.pop(pair))
 
