@@ -67,13 +67,15 @@ def test_unicast_uses_the_words_of_the_one(run: Run) -> None:
 def test_a_world_becomes_a_trace_and_a_log(run: Run, tmp_path: Path) -> None:
     """Contacts go out in the ONE's format and come in again; positions are imported as reports."""
     trace, rows = tmp_path / "walk.trace", tmp_path / "walk.jsonl"
-    small = ("--nodes", "4", "--area", "60", "--range", "20", "--seconds", "500")
+    small = ("--nodes", "4", "--area", "60", "--range", "20", "--seconds", "500", "--positions-every", "5")
     written = run("sim", "contacts", *small, "--write", str(trace), "--positions", str(rows), "--json")[1]
     read = run("sim", "contacts", "--trace", str(trace), "--json")[1]
     assert json.loads(read)["contacts"] == json.loads(written)["contacts"]
+    recorded = run("sim", "contacts", "--walks", str(rows), "--range", "20", "--json")[1]
+    assert json.loads(recorded)["contact_mean_s"] == pytest.approx(json.loads(written)["contact_mean_s"], rel=0.1)
     assert run("log", "import", str(tmp_path / "log"), str(rows), "--node", "walk")[0] == 0
     tables = [table for table, _ in LogReader(tmp_path / "log", "walk").rows()]
-    assert tables == ["reports"] * 4 * 51
+    assert tables == ["reports"] * 4 * 101
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ def test_a_world_becomes_a_trace_and_a_log(run: Run, tmp_path: Path) -> None:
         (("contacts", "--nodes", "1"), "nodes: found 1"),
         (("contacts", "--seconds", "1e9"), "contacts or legs to be expected: found"),
         (("unicast", "--trace", "nowhere.trace"), "nowhere.trace: No such file or directory"),
+        (("contacts", "--trace", "a", "--walks", "b"), "--trace: found 'with --walks', allowed is one of the two"),
         (("contacts", "--positions", "f", "--positions-every", "0"), "--positions-every: found 0.0"),
     ],
 )

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, MalformedLineError
 from whimbrel.sim.mobility.positions import position_lines
+from whimbrel.sim.mobility.recorded import walks_of
 from whimbrel.sim.mobility.walks import Walks
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 
@@ -65,3 +66,36 @@ def test_positions_are_rows_of_reports() -> None:
     assert [row["reported_at"][17:19] for row in rows] == ["00", "00", "05", "05", "10", "10"]
     east = rows[4]["place"]["longitude"] - rows[0]["place"]["longitude"]
     assert east * 111_320 * math.cos(math.radians(41.8535)) == pytest.approx(10, rel=0.01)
+
+
+def test_recorded_positions_are_walks_again() -> None:
+    """Straight between two reports, still before the first and after the last."""
+    walks = Walks.of([[(0, 0, 0), (10, 10, 0)], [(0, 5, 5), (10, 5, 5)]], seconds=10)
+    lines = [line.encode() for line in position_lines(walks, every_s=5)]
+    again = walks_of([b"\n", b'{"table": "presence"}', *lines[:5]], source="walk")
+    assert (again.nodes, again.seconds) == (2, 10)
+    assert again.positions(np.array([0.0, 2.5, 10.0]))[0] == pytest.approx(
+        np.array([[0, 0], [2.5, 0], [10, 0]]), abs=0.05
+    )
+    assert again.corners(1)[-1][0] == 10
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[", "line 2, column"),
+        (b'{"table": "reports", "place": 7, "device": "a", "reported_at": "2026-01-05T00:00:01Z"}', "place: found 7"),
+        (b'{"table": "reports", "place": "1,2", "device": 7}', "device and reported_at"),
+        (b'{"table": "reports", "place": "1,2", "device": "a", "reported_at": "2025-01-05T00:00:01Z"}', "backwards"),
+        (b'{"table": "reports", "place": "1,200", "device": "a", "reported_at": "2026-01-05T00:00:01Z"}', "longitude"),
+    ],
+)
+def test_a_bad_position_is_named_with_its_line(line: bytes, reason: str) -> None:
+    """Anything from outside may be anything."""
+    good = b'{"table": "reports", "place": "1,2", "device": "a", "reported_at": "2026-01-05T00:00:00Z"}'
+    with pytest.raises(MalformedLineError) as caught:
+        walks_of([good, line], source="walk")
+    assert "walk: line 2" in str(caught.value)
+    assert reason in str(caught.value)
+    with pytest.raises(InvalidValueError, match="two devices that walk"):
+        walks_of([good], source="walk")

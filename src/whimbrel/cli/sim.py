@@ -41,6 +41,10 @@ Trace = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Contacts from a file in the format of the ONE, instead of a walk."),
 ]
+RecordedWalks = Annotated[
+    Path | None,
+    typer.Option("--walks", metavar="FILE", help="Walks as recorded in rows of reports, as --positions writes them."),
+]
 Positions = Annotated[
     Path | None,
     typer.Option("--positions", metavar="FILE", help="Write the walk as rows of reports, for whimbrel log import."),
@@ -62,6 +66,7 @@ def contacts(
     seconds: Seconds = 500_000.0,
     seed: Seed = 1,
     trace: Trace = None,
+    walks: RecordedWalks = None,
     positions: Positions = None,
     positions_every: PositionsEvery = 10.0,
     write: Annotated[
@@ -79,7 +84,7 @@ def contacts(
     from whimbrel.sim.contacts.statistics import contact_statistics
     from whimbrel.sim.contacts.traces import trace_lines
 
-    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace)
+    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace, walks)
     found, rate = _contacts(source, positions, positions_every)
     if write is not None:
         with write.open("w", encoding="utf-8") as file:
@@ -98,6 +103,7 @@ def campus(
     seconds: Seconds = 500_000.0,
     seed: Seed = 1,
     trace: Trace = None,
+    walks: RecordedWalks = None,
     positions: Positions = None,
     positions_every: PositionsEvery = 10.0,
     memory: Annotated[int, typer.Option("--memory", metavar="N", help="Samples that a node has places for.")] = 10,
@@ -158,8 +164,8 @@ def campus(
         shows_retrieved=show_retrieved,
         warmup=warmup,
     )
-    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace)
-    if trace is None:
+    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace, walks)
+    if trace is None and walks is None:
         settings.copies(nodes)  # a plan that cannot be need not wait for contacts
     found, rate = _contacts(source, positions, positions_every)
     world = settings.world(nodes=found.nodes, seconds=found.seconds, seed=seed)
@@ -181,6 +187,7 @@ def unicast(
     seconds: Seconds = 500_000.0,
     seed: Seed = 1,
     trace: Trace = None,
+    walks: RecordedWalks = None,
     positions: Positions = None,
     positions_every: PositionsEvery = 10.0,
     copies: Annotated[
@@ -214,7 +221,7 @@ def unicast(
     settings = Unicast(
         copies=copies, interval_s=interval, message_bytes=message_bytes, rate_bytes_s=rate_bytes, look_s=look
     )
-    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace)
+    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace, walks)
     found, rate = _contacts(source, positions, positions_every)
     parcels = settings.parcels(nodes=found.nodes, seconds=found.seconds, seed=seed)
     with _progress("Routing", is_known=False):
@@ -239,11 +246,17 @@ def _source(  # noqa: PLR0917 # the options of the commands, in their order
     seconds: float,
     seed: int,
     trace: Path | None,
+    walks: Path | None,
 ) -> object:
+    if trace is not None and walks is not None:
+        raise InvalidValueError("--trace", "with --walks", "one of the two")
     if trace is not None:
         return trace
     from whimbrel.sim.mobility.waypoint import RandomWaypoint
-    from whimbrel.sim.worlds import WalkedWorld
+    from whimbrel.sim.worlds import RecordedWorld, WalkedWorld
+
+    if walks is not None:
+        return RecordedWorld(path=walks, range_m=radio_range)
 
     waypoint = RandomWaypoint(nodes=nodes, area_m=area, speed_m_s=speed, pause_s=pause)
     return WalkedWorld(waypoint=waypoint, range_m=radio_range, seconds=seconds, seed=seed)
@@ -252,12 +265,14 @@ def _source(  # noqa: PLR0917 # the options of the commands, in their order
 def _contacts(source: object, positions: Path | None, every_s: float) -> tuple[Contacts, Callable[[float], float]]:
     """Return the contacts, and what tells simulated seconds per second from their making on."""
     from whimbrel.sim.mobility.positions import position_lines
-    from whimbrel.sim.worlds import WalkedWorld, make_contacts, make_ready
+    from whimbrel.sim.worlds import RecordedWorld, WalkedWorld, make_contacts, make_ready
 
-    assert isinstance(source, Path | WalkedWorld)
+    assert isinstance(source, Path | RecordedWorld | WalkedWorld)
     if positions is not None:
         _check_positions(source, every_s)
     with _progress("Preparing; the first time on a machine kernels are compiled", is_known=False):
+        if isinstance(source, RecordedWorld):
+            source.walks()  # see below
         if isinstance(source, Path):
             found, walks = make_contacts(source)  # a bad line need not wait for a compiler
             make_ready()
@@ -278,7 +293,7 @@ def _check_positions(source: object, every_s: float) -> None:
     from whimbrel.sim.worlds import WalkedWorld
 
     if not isinstance(source, WalkedWorld):
-        raise InvalidValueError("--positions", "with --trace", "a walk: a trace has no positions")
+        raise InvalidValueError("--positions", "with --trace or --walks", "a random walk")
     rows = source.waypoint.nodes * source.seconds / every_s if every_s > 0 else float("inf")
     if rows > _MOST_POSITIONS:
         allowed = f"what makes at most {_MOST_POSITIONS:,} rows of the walk"

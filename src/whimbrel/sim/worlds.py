@@ -1,4 +1,4 @@
-"""Where contacts come from: a random waypoint world or a trace, and how fast they were made.
+"""Where contacts come from: a random waypoint world, recorded walks or a trace.
 
 Rule: kernels are compiled, or loaded, before a clock runs: what is measured is the simulation.
 """
@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import real
 from whimbrel.sim.contacts.table import Contacts
+from whimbrel.sim.mobility.recorded import read_walks
 from whimbrel.sim.mobility.walks import Walks
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 
-__all__ = ["MOST_EVENTS", "WalkedWorld", "make_contacts", "make_ready"]
+__all__ = ["MOST_EVENTS", "RecordedWorld", "WalkedWorld", "make_contacts", "make_ready"]
 
 MOST_EVENTS = 100_000_000
 
@@ -41,7 +43,22 @@ class WalkedWorld:
         return self.waypoint.walks(self.seconds, seed=self.seed)
 
 
-def make_contacts(source: WalkedWorld | Path) -> tuple[Contacts, Walks | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedWorld:
+    """Walks that were recorded, in JSON lines of ``reports``, with radios."""
+
+    path: Path
+    range_m: float = 50.0
+
+    def __post_init__(self) -> None:
+        real("range_m", self.range_m, 1e-3, 1e7)
+
+    def walks(self) -> Walks:
+        """Return how the devices walked."""
+        return read_walks(self.path)
+
+
+def make_contacts(source: WalkedWorld | RecordedWorld | Path) -> tuple[Contacts, Walks | None]:
     """Return the contacts of a world with its walks, or those of a trace, which has none."""
     if isinstance(source, Path):
         from whimbrel.sim.contacts.traces import read_trace
