@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from whimbrel.sim.campus.scenario import Campus
+from whimbrel.sim.contacts.synthetic import exponential_contacts
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 from whimbrel.sim.worlds import WalkedWorld, make_contacts
@@ -54,16 +55,21 @@ _ARROW = pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for eac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where contacts come from: the paper's world, or a trace by name and digest of its contents."""
+    """Where contacts come from: the paper's world, a trace by name and digest of its contents, or theory's world."""
 
     seconds: float = 500_000.0
     range_m: float = 50.0
     waypoint: RandomWaypoint = field(default_factory=RandomWaypoint)
     trace: str | None = None
     digest: str | None = None
+    meeting_s: float | None = None
+    """Contacts without a place: any two nodes meet for an instant after an exponential time of this mean."""
 
     def contacts(self, seed: int) -> Contacts:
         """Make the contacts; a trace has the same for every seed."""
+        if self.meeting_s is not None:
+            nodes = self.waypoint.nodes
+            return exponential_contacts(nodes=nodes, meeting_s=self.meeting_s, seconds=self.seconds, seed=seed)
         if self.trace is None:
             world = WalkedWorld(waypoint=self.waypoint, range_m=self.range_m, seconds=self.seconds, seed=seed)
             return make_contacts(world)[0]
