@@ -38,7 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
         made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         config.add_cleanup(lambda: _end(made))
     if is_leader:
-        subprocess.run([sys.executable, "-m", "whimbrel.match.first_use"], check=True)
+        code = "from whimbrel.sim.worlds import make_ready; make_ready()"
+        with subprocess.Popen([sys.executable, "-c", code]) as of_the_simulator:
+            subprocess.run([sys.executable, "-m", "whimbrel.match.first_use"], check=True)
+        assert of_the_simulator.returncode == 0
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist, which `make check` does without

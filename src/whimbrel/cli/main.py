@@ -12,12 +12,14 @@ from whimbrel import __version__
 from whimbrel.cli.bench import app as bench_app
 from whimbrel.cli.demo import demo
 from whimbrel.cli.filter import app as filter_app
+from whimbrel.cli.lab import app as lab_app
 from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.serve import serve
 from whimbrel.cli.session import app as session_app
+from whimbrel.cli.sim import app as sim_app
 from whimbrel.cli.subscribe import subscribe
 from whimbrel.cli.tickertape import tickertape
 from whimbrel.cli.user import app as user_app
@@ -36,9 +38,11 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 app.add_typer(filter_app, name="filter")
+app.add_typer(lab_app, name="lab")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(session_app, name="session")
+app.add_typer(sim_app, name="sim")
 app.add_typer(user_app, name="user")
 app.command("demo")(demo)
 app.command("match")(match)

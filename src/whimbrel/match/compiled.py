@@ -2,8 +2,8 @@
 
 Numba keeps them by the path of their source. But on a cluster the package comes as a zip, to another path with every
 job, and each worker would compile it all again, for half a minute; and a kernel that calls one of another file would
-stay as it was when that file changes. So the folder is named after the content of all modules here: whoever has these
-finds what any process of this user has compiled, wherever the modules are.
+stay as it was when that file changes. So the folder is named after the content of all modules of a package: whoever
+has these finds what any process of this user has compiled, wherever the modules are.
 
 Rule: code is loaded from there, so the folder is this user's, and nobody else may write into it; where there is none
 such, numba does as it likes. So it does if ``NUMBA_CACHE_DIR`` says where.
@@ -30,6 +30,8 @@ __all__ = ["DONE", "Compiled", "kernels_folder", "njit", "read_only", "safe_fold
 
 DONE = "all-compiled"
 """The file that says that all kernels are there."""
+_PACKAGES = ("whimbrel.match", "whimbrel.sim.kernels")
+"""Whose kernels are kept here."""
 _ROOM_BYTES = 32 << 20
 """Of which they take a tenth."""
 
@@ -44,8 +46,9 @@ class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wan
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
         """Return the place of a kernel, None if numba is to look for one."""
-        is_ours = py_func.__module__.startswith("whimbrel.match.") and not getattr(config, "CACHE_DIR", "")
-        found = kernels_folder() if is_ours else None
+        package = py_func.__module__.rpartition(".")[0]
+        is_ours = package in _PACKAGES and not getattr(config, "CACHE_DIR", "")
+        found = kernels_folder(package) if is_ours else None
         return None if found is None else cls(py_func, py_file, found)
 
     def get_cache_path(self) -> str:
@@ -62,10 +65,10 @@ class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wan
 
 
 @cache
-def kernels_folder() -> Path | None:
-    """Return the folder of the kernels that these modules make."""
+def kernels_folder(package: str = "whimbrel.match") -> Path | None:
+    """Return the folder of the kernels that the modules of *package* make."""
     digest = sha256()
-    for module in sorted(files("whimbrel.match").iterdir(), key=lambda each: each.name):
+    for module in sorted(files(package).iterdir(), key=lambda each: each.name):
         if module.name.endswith(".py"):
             digest.update(module.name.encode() + b"\0" + sha256(module.read_bytes()).digest())
     return safe_folder(_places(), digest.hexdigest()[:16])

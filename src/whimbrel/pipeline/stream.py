@@ -43,6 +43,7 @@ from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.files import lock_folder, put
 from whimbrel.log.layout import check_format, nodes
 from whimbrel.log.reader import Frontier
+from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.dead_letters import missing_letters
 from whimbrel.pipeline.latency import tallied
@@ -51,7 +52,7 @@ from whimbrel.pipeline.matches import Shipped
 from whimbrel.pipeline.outputs import WHOLE, Output
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.reading import Spans
-from whimbrel.pipeline.replicas import TooManySubjectsError, planned
+from whimbrel.pipeline.replicas import planned
 from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
 from whimbrel.pipeline.slices import Readers, Slice, matched
 from whimbrel.pipeline.snapshots import Missing, first_number, missing_numbers, snapshot, undisturbed

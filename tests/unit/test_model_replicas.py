@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.pipeline.replicas import TooManySubjectsError, plan
+from whimbrel.model.replicas import TooManySubjectsError, plan
 
 popularities = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), st.integers(0, 10**6), max_size=60)
 
@@ -92,3 +94,10 @@ def test_impossible_memory_is_refused(nodes: int, slots: int, target: float) -> 
     """A slip in the numbers must not become a plan."""
     with pytest.raises(InvalidValueError):
         plan({}, nodes=nodes, slots_per_node=slots, target=target)
+
+
+def test_a_carrier_plans_without_numpy() -> None:
+    """The formula runs on a node, where there is no room for numpy and no Spark."""
+    code = "import sys, whimbrel.model.replicas; print([name for name in ('numpy', 'pyspark') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""Samples carried from device to device where there is no infrastructure (Campus++)."""

@@ -1,0 +1,254 @@
+"""A carrier: the memory of one node, what it asks of its neighbours and gives them (Campus++, sections 2 and 3).
+
+Rule: memory has a fixed number of places, one a sample; the source's own copy takes one, too.
+Rule: half of the copies go to a carrier that asks, of an odd number the larger half stays; who has one copy waits.
+Rule: a stored sample is *removable* from the sight of a newer one of its topic in a neighbour's Hello. It is still
+given to subscribers, no longer to carriers, and removed when its place is needed, the oldest id first.
+Rule: what a neighbour offers takes free and removable places only. A source always stores what it publishes: if no
+place is free or removable, the oldest sample gives way, and its copies are lost.
+Rule: what a subscriber retrieved is its application's, takes no place and is no replica; with *shows_retrieved* it is
+listed for other subscribers, without copies to give.
+Rule: no clock and no random numbers: ids break ties. The shell delivers messages and performs the steps in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from whimbrel.carry.hello import (
+    MAX_COPIES,
+    Answer,
+    Entry,
+    Hello,
+    Message,
+    Refusal,
+    Request,
+    Sample,
+    SampleId,
+)
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
+
+__all__ = ["PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "Store", "StoredCopy"]
+
+PLACES = 10
+"""Samples in the memory of the paper's chip (section 3.3)."""
+
+
+_NONE = SampleId(INT64_MIN - 1, 0)
+"""Older than any sample."""
+
+
+class Loss(Enum):
+    """Why copies are gone."""
+
+    REPLACED = "replaced"
+    """The sample was removable and its place was needed."""
+    DISPLACED = "displaced"
+    """The carrier published a sample of its own and had neither a free nor a removable place."""
+    OUTDATED = "outdated"
+    """A newer sample of the topic came while this one was on its way."""
+    NO_PLACE = "no place"
+    """The place was taken while it was on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give *message* to the neighbour at *address*."""
+
+    address: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give *sample* to the application: it subscribes to the topic."""
+
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Keep *sample* in memory, with *copies* to spread, this one included."""
+
+    sample: Sample
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove *sample*, or do not store it: *copies* are gone."""
+
+    sample: Sample
+    copies: int
+    loss: Loss
+
+
+Step = Send | Deliver | Store | Drop
+
+
+@dataclass(slots=True)
+class StoredCopy:
+    """A sample in memory; *copies* counts itself."""
+
+    sample: Sample
+    copies: int
+    is_removable: bool = False
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a share of them is given to carriers."""
+        return self.copies > 1 and not self.is_removable
+
+    @property
+    def age_order(self) -> tuple[SampleId, int]:
+        """What orders samples of all topics, the oldest first."""
+        return self.sample.id, self.sample.topic
+
+
+class Carrier:
+    """The state of one node; *address* names it in messages and in the ids of what it publishes."""
+
+    def __init__(
+        self, address: int, *, places: int = PLACES, subscriptions: Iterable[int] = (), shows_retrieved: bool = False
+    ) -> None:
+        self.address, self.places = address, whole("places", places, 1, INT32_MAX)
+        self.subscriptions = frozenset(subscriptions)
+        self.shows_retrieved = shows_retrieved
+        self._stored: dict[tuple[int, SampleId], StoredCopy] = {}
+        self._retrieved: dict[int, Sample] = {}
+        self._requested: dict[tuple[int, SampleId], bool] = {}
+        """What was requested and not answered yet, and whether a place is reserved for it."""
+
+    @property
+    def stored(self) -> list[StoredCopy]:
+        """What is in memory, in the order of topic and id."""
+        return [self._stored[name] for name in sorted(self._stored)]
+
+    def retrieved(self, topic: int) -> Sample | None:
+        """Return the newest sample of *topic* that the application has."""
+        return self._retrieved.get(topic)
+
+    def publish(self, sample: Sample, *, copies: int) -> list[Step]:
+        """Store a sample of one's own, *copies* of which are to exist in all, this one included."""
+        whole("copies", copies, 1, MAX_COPIES)
+        newest = max(self._newest_stored(sample.topic), self._newest_retrieved(sample.topic))
+        if sample.id <= newest:
+            raise InvalidValueError("id of a published sample", sample.id, f"one newer than {newest}")
+        self._see_newer(sample.topic, sample.id)
+        steps: list[Step] = self._make_room(is_own=True)
+        self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)
+        if sample.topic in self.subscriptions:
+            self._retrieved[sample.topic] = sample  # it knows its own; that is no delivery
+        return [*steps, Store(sample, copies)]
+
+    def hello(self) -> Hello:
+        """Return what to tell the neighbours."""
+        entries = [Entry(*name, copy.has_copies) for name, copy in self._stored.items()]
+        if self.shows_retrieved:
+            shown = ((topic, sample.id) for topic, sample in self._retrieved.items())
+            entries += [Entry(*name, has_copies=False) for name in shown if name not in self._stored]
+        return Hello(tuple(sorted(entries)))
+
+    def receive(self, sender: int, message: Message) -> list[Step]:
+        """Take in what the neighbour *sender* says; return what to do, in order."""
+        match message:
+            case Hello(entries):
+                return [Send(sender, request) for request in self._requests(entries)]
+            case Request():
+                return [Send(sender, self._answer(message))]
+            case Answer(sample, copies):
+                return self._take(sample, copies)
+            case Refusal(topic, sample_id):
+                self.forget(topic, sample_id)
+                return []
+
+    def forget(self, topic: int, sample_id: SampleId) -> None:
+        """Wait no longer for the answer to a request: it was refused, or it was lost with the contact."""
+        self._requested.pop((topic, sample_id), None)
+
+    # -- hearing a Hello ---------------------------------------------------------------------------------------------
+
+    def _requests(self, entries: Iterable[Entry]) -> Iterator[Request]:
+        entries = list(entries)
+        for topic, sample_id, _ in entries:
+            self._see_newer(topic, sample_id)
+        # The newest first: if places are few, they go to what was published last.
+        for topic, sample_id, has_copies in sorted(entries, key=lambda each: (each.id, each.topic), reverse=True):
+            if self._newest_requested(topic) >= sample_id:
+                continue
+            is_subscriber = topic in self.subscriptions and self._newest_retrieved(topic) < sample_id
+            wants_copies = has_copies and self._is_new_to_memory(topic, sample_id) and self._has_place()
+            if is_subscriber or wants_copies:
+                self._requested[topic, sample_id] = wants_copies
+                yield Request(topic=topic, id=sample_id, is_subscriber=is_subscriber, wants_copies=wants_copies)
+
+    def _see_newer(self, topic: int, sample_id: SampleId) -> None:
+        for name, copy in self._stored.items():
+            if name[0] == topic and name[1] < sample_id:
+                copy.is_removable = True
+
+    def _is_new_to_memory(self, topic: int, sample_id: SampleId) -> bool:
+        """Tell whether neither this sample is stored nor a newer one of the topic known here."""
+        return self._newest_stored(topic) < sample_id and self._newest_retrieved(topic) <= sample_id
+
+    def _newest_stored(self, topic: int) -> SampleId:
+        return max((name[1] for name in self._stored if name[0] == topic), default=_NONE)
+
+    def _newest_requested(self, topic: int) -> SampleId:
+        return max((name[1] for name in self._requested if name[0] == topic), default=_NONE)
+
+    def _newest_retrieved(self, topic: int) -> SampleId:
+        return self._retrieved[topic].id if topic in self._retrieved else _NONE
+
+    def _has_place(self) -> bool:
+        reserved = sum(self._requested.values())
+        removable = sum(copy.is_removable for copy in self._stored.values())
+        return len(self._stored) + reserved - removable < self.places
+
+    # -- giving and taking -------------------------------------------------------------------------------------------
+
+    def _answer(self, request: Request) -> Message:
+        copy = self._stored.get((request.topic, request.id))
+        if copy is None:
+            retrieved = self._retrieved.get(request.topic)
+            is_shown = self.shows_retrieved and retrieved is not None and retrieved.id == request.id
+            if retrieved is None or not (is_shown and request.is_subscriber):
+                return Refusal(request.topic, request.id)
+            return Answer(retrieved, 0)
+        granted = copy.copies // 2 if request.wants_copies and copy.has_copies else 0
+        if not (granted or request.is_subscriber):
+            return Refusal(request.topic, request.id)
+        copy.copies -= granted
+        return Answer(copy.sample, granted)
+
+    def _take(self, sample: Sample, copies: int) -> list[Step]:
+        self.forget(sample.topic, sample.id)
+        steps: list[Step] = []
+        is_current = (
+            self._is_new_to_memory(sample.topic, sample.id) and self._newest_requested(sample.topic) < sample.id
+        )
+        if sample.topic in self.subscriptions and self._newest_retrieved(sample.topic) < sample.id:
+            self._retrieved[sample.topic] = sample
+            steps.append(Deliver(sample))
+        if not copies:
+            return steps
+        if not is_current:
+            return [*steps, Drop(sample, copies, Loss.OUTDATED)]
+        if len(self._stored) >= self.places and not any(copy.is_removable for copy in self._stored.values()):
+            return [*steps, Drop(sample, copies, Loss.NO_PLACE)]
+        self._see_newer(sample.topic, sample.id)
+        steps += self._make_room(is_own=False)
+        self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)
+        return [*steps, Store(sample, copies)]
+
+    def _make_room(self, *, is_own: bool) -> list[Step]:
+        """Free a place if there is none; a sample that is not removable gives way to one's own only."""
+        if len(self._stored) < self.places:
+            return []
+        removable = [copy for copy in self._stored.values() if copy.is_removable]
+        victim = min(removable or (self._stored.values() if is_own else ()), key=lambda copy: copy.age_order)
+        del self._stored[victim.sample.topic, victim.sample.id]
+        return [Drop(victim.sample, victim.copies, Loss.REPLACED if victim.is_removable else Loss.DISPLACED)]

@@ -1,0 +1,174 @@
+"""Points of a sweep: one simulation each, one task of Spark each, kept in a table and never made twice.
+
+Rule: a point is named by everything that decides its result: its settings, its seed, the contents of its trace, and the
+source of what simulates it. What is in the table under that name is not made again.
+Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was.
+Rule: a worker makes the contacts of a seed once and replays them for every configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache, lru_cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from whimbrel.sim.campus.scenario import Campus
+from whimbrel.sim.contacts.synthetic import exponential_contacts
+from whimbrel.sim.contacts.table import Contacts
+from whimbrel.sim.mobility.waypoint import RandomWaypoint
+from whimbrel.sim.worlds import WalkedWorld, make_contacts
+
+if TYPE_CHECKING:  # Spark is brought by whoever has a session
+    from pyspark.sql import SparkSession
+
+__all__ = ["Place", "Point", "Row", "measure", "sweep"]
+
+Row = dict[str, Any]
+_BATCH = 24
+_SOURCES = ("whimbrel.carry", "whimbrel.sim")
+_FORMULA = "replicas.py"
+
+_SETTINGS = (
+    "topics int, memory int, workload double, zipf_exponent double, allocation string, exponent double, "
+    "subscribers double, interval_s double, hello_s double, transfer_s double, shows_retrieved boolean, warmup_s double"
+)
+_FIGURES = (
+    "created bigint, delivered bigint, delivery_prob double, delay_mean_s double, delay_p50_s double, "
+    "delay_p95_s double, never_retrieved bigint, spray_time_s double, spray_finished double, memory_used double, "
+    "replicas_planned double, replicas_seen double, messages_sent bigint, hellos_sent bigint, copies_lost bigint, "
+    "copies_replaced bigint"
+)
+SCHEMA = f"key string, place string, seed int, {_SETTINGS}, {_FIGURES}, core_s double"
+_TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
+_ARROW = pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in SCHEMA.split(", "))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where contacts come from: the paper's world, a trace by name and digest of its contents, or theory's world."""
+
+    seconds: float = 500_000.0
+    range_m: float = 50.0
+    waypoint: RandomWaypoint = field(default_factory=RandomWaypoint)
+    trace: str | None = None
+    digest: str | None = None
+    meeting_s: float | None = None
+    """Contacts without a place: any two nodes meet for an instant after an exponential time of this mean."""
+
+    def contacts(self, seed: int) -> Contacts:
+        """Make the contacts; a trace has the same for every seed."""
+        if self.meeting_s is not None:
+            nodes = self.waypoint.nodes
+            return exponential_contacts(nodes=nodes, meeting_s=self.meeting_s, seconds=self.seconds, seed=seed)
+        if self.trace is None:
+            world = WalkedWorld(waypoint=self.waypoint, range_m=self.range_m, seconds=self.seconds, seed=seed)
+            return make_contacts(world)[0]
+        path = Path(self.trace)
+        if not path.is_absolute():  # sent to the workers of a cluster
+            from pyspark import SparkFiles
+
+            path = Path(SparkFiles.get(self.trace))
+        return make_contacts(path)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One simulation."""
+
+    campus: Campus
+    seed: int
+    place: Place = field(default_factory=Place)
+
+    @property
+    def text(self) -> str:
+        """Everything that decides its result, but for the source."""
+        told = asdict(self)
+        if self.place.digest is not None:
+            del told["place"]["trace"]  # wherever the file lies
+        return json.dumps(told, sort_keys=True)
+
+    @property
+    def key(self) -> str:
+        """The name of its result."""
+        return sha256((_source_digest() + self.text).encode()).hexdigest()[:32]
+
+
+def measure(point: Point) -> Row:
+    """Simulate one point; return its row."""
+    from whimbrel.sim.campus.fast import simulate
+    from whimbrel.sim.campus.report import campus_report
+
+    begun = time.process_time()
+    contacts = _contacts(point.place, 0 if point.place.trace is not None else point.seed)
+    world = point.campus.world(nodes=contacts.nodes, seconds=contacts.seconds, seed=point.seed)
+    report = campus_report(simulate(contacts, point.campus, world), point.campus, world)
+    settings = asdict(point.campus) | {"warmup_s": point.campus.measured_from_s}
+    place = json.dumps(asdict(point.place), sort_keys=True)
+    core_s = time.process_time() - begun
+    return {"key": point.key, "place": place, "seed": point.seed, **settings, **report, "core_s": core_s}
+
+
+def sweep(
+    spark: SparkSession, points: Sequence[Point], folder: Path, *, on_progress: Callable[[int, int], None] | None = None
+) -> list[Row]:
+    """Make what is missing of *points* in the table below *folder*; return the rows of all, in their order."""
+    table = folder / "points"
+    known = _kept(table)
+    missing = [point for point in dict.fromkeys(points) if point.key not in known]
+    missing.sort(key=lambda point: point.seed)  # so that a worker has the contacts of few seeds
+    done = len(set(points)) - len(missing)
+    for begin in range(0, len(missing), _BATCH):
+        batch = missing[begin : begin + _BATCH]
+        if on_progress is not None:
+            on_progress(done + begin, len(set(points)))
+        tasks = spark.range(0, len(batch), 1, len(batch))
+        tasks.mapInArrow(partial(_measured, batch), SCHEMA).write.mode("append").parquet(str(table.absolute()))
+    known = _kept(table)
+    return [known[point.key] for point in points]
+
+
+def _measured(points: Sequence[Point], batches: Iterable[Any]) -> Iterator[Any]:
+    """Measure the points whose numbers come in *batches*; runs in a worker."""
+    for batch in batches:
+        rows = [measure(points[number]) for number in batch.column(0).to_pylist()]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
+
+
+def _kept(table: Path) -> dict[str, Row]:
+    if not table.is_dir() or not any(table.glob("*.parquet")):
+        return {}
+    found = ds.dataset(sorted(map(str, table.glob("*.parquet"))), format="parquet").to_table()
+    return {row["key"]: row for row in found.to_pylist()}
+
+
+@lru_cache(maxsize=2)
+def _contacts(place: Place, seed: int) -> Contacts:
+    return place.contacts(seed)
+
+
+@cache
+def _source_digest() -> str:
+    digest = sha256((files("whimbrel.model") / _FORMULA).read_bytes())
+    for package in _SOURCES:
+        for name, module in sorted(_modules(files(package), package)):
+            digest.update(name.encode() + b"\0" + sha256(module.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _modules(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _modules(each, f"{name}.{each.name}")
+        elif each.name.endswith(".py"):
+            yield f"{name}.{each.name}", each

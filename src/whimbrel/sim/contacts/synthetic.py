@@ -1,0 +1,34 @@
+"""Contacts without a world: every pair meets at random, for an instant, and forgets when it met last.
+
+It is what the theory of spray and wait assumes (Campus++, section 3.3, after Spyropoulos and others, 2008), so that a
+simulator can be held against an exact chain.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from whimbrel.model.bounds import real, whole
+from whimbrel.sim.contacts.table import Contacts
+
+__all__ = ["exponential_contacts"]
+
+
+def exponential_contacts(*, nodes: int, meeting_s: float, seconds: float, seed: int) -> Contacts:
+    """Return contacts of no length; each pair's come *meeting_s* apart in the mean, exponentially."""
+    whole("nodes", nodes, 2, 10_000)
+    real("meeting_s", meeting_s, 1e-3, 1e9)
+    real("seconds", seconds, 1e-3, 1e9)
+    generator = np.random.Generator(np.random.PCG64(random.Random(f"{seed}/exponential").getrandbits(64)))
+    pairs = nodes * (nodes - 1) // 2
+    # All pairs together are one Poisson process, of which each event is any pair's.
+    count = int(generator.poisson(pairs * seconds / meeting_s))
+    time = np.sort(generator.random(count) * seconds)
+    low = generator.integers(0, nodes, count)
+    high = (low + 1 + generator.integers(0, nodes - 1, count)) % nodes
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    return Contacts(
+        nodes=nodes, seconds=seconds, start=time, end=time.copy(), low=low.astype(np.int32), high=high.astype(np.int32)
+    )

@@ -1,0 +1,1 @@
+"""The fast twins: numba kernels of what its plain reference says, each under a differential test against it."""

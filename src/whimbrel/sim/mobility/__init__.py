@@ -1,0 +1,1 @@
+"""Walks through a made-up world: where every node is at any time."""
