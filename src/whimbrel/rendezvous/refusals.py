@@ -26,6 +26,7 @@ class Refusal(Enum):
     NO_ROOM = 3110, "the controller has no room for more devices"
     IDLE = 3111, "a device without an event is disconnected after a while"
     NO_IDENTIFIER = 3112, "every identifier is in use"
+    SILENT = 3113, "a device that does not answer in time is taken for gone; what it had can be renewed for a while"
 
     code: int
     reason: str
