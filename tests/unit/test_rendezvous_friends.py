@@ -284,3 +284,16 @@ def test_facts_for_the_log_name_no_device_of_a_restricted_publication() -> None:
     assert all(note.address is None and note.other_address is None for note in found)
     assert FAMILY.public.hex() not in repr(rig.commands)
     assert repr(FAMILY.public)[2:-1] not in repr(rig.commands)
+
+
+def test_a_device_that_is_silent_about_itself_is_matched_with_nobody() -> None:
+    """It would be told of another publication and dropped at once, and that publisher would listen in vain."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    alice.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol")
+    assert "disconnect S SILENT" in script(rig.wait(2.56))
+    assert not notes(rig.commands, NoteKind.MATCHED)
+    assert rig.open() == {"P1", "P2"}

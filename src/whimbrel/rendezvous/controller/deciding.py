@@ -282,11 +282,8 @@ class Decider:
         for proofs in list(self._verifications.values())[:work]:
             question = proofs.question
             if question is not None and question.due_at <= now:
-                proofs.failed.add(_other(proofs, question).id)
-                silent = [each for each in question.held if each.address in question.silent]
-                self._end_question(proofs, now=now)
-                for member in silent:
-                    self._drop_silent(member, now)
+                for member in [each for each in question.held if each.address in question.silent]:
+                    self._drop_silent(member, now)  # which ends the question: nobody is matched with a silent device
             elif question is None:
                 self.go_on(proofs, now=now)
 

@@ -101,16 +101,16 @@ class Piconet:
         return commands
 
     def rest(self, member: Member, *, has_scans_off: bool = True) -> list[Command]:
-        """Park *member*, usually with its scans off, unless it is parked or in a conversation."""
-        if member.conversations or self._active.pop(member.address, None) is None:
+        """Park *member*, usually with its scans off, unless it is parked, in a conversation, or all parked addresses are taken."""
+        has_place = len(self._members) - len(self._active) < self._parameters.max_parked
+        if member.conversations or not has_place or self._active.pop(member.address, None) is None:
             return []
         sleep = [Send(member.address, Sleep())] if member.has_layer and has_scans_off else []
         return [*sleep, Park(member.address)]
 
     def relieve(self) -> list[Command]:
         """Park a device if all seats are taken, so that another can connect."""
-        has_place = len(self._members) - len(self._active) < self._parameters.max_parked
-        return self._free_a_seat() if has_place else []
+        return self._free_a_seat()
 
     def has_seats_for(self, *members: Member) -> bool:
         """Tell whether a conversation with *members* leaves a seat for others."""
