@@ -177,10 +177,13 @@ class Controller:
         self._state.out.append(Disconnect(member.address, reason))
         self._disconnect(member.address, now)
 
-    def _drop_silent(self, member: Member, now: int) -> None:
-        if not member.is_gone:
-            self._drop(member, Refusal.SILENT, now)
-            self._flush(self._gone.pop(member.address), now)
+    def _drop_silent(self, members: list[Member], now: int) -> None:
+        for member in members:
+            if not member.is_gone:
+                self._drop(member, Refusal.SILENT, now)
+        for member in members:
+            if self._gone.pop(member.address, None) is not None:
+                self._flush(member, now)
 
     def _hear(self, address: Address, data: bytes, now: int) -> None:
         state = self._state

@@ -44,7 +44,7 @@ class Decider:
     """Matches triggers and carries on the conversations."""
 
     def __init__(
-        self, state: State, *, address: Address, nonce_key: bytes, drop_silent: Callable[[Member, int], None]
+        self, state: State, *, address: Address, nonce_key: bytes, drop_silent: Callable[[list[Member], int], None]
     ) -> None:
         self._state, self._address = state, address
         self._drop_silent = drop_silent
@@ -276,16 +276,15 @@ class Decider:
 
     def time(self, *, now: int, work: int) -> None:
         """Give up on devices that are silent, and go on with triggers that waited for a seat."""
-        for answer in [each for each in self._answers.values() if each.due_at <= now][:work]:
-            for member in list(answer.awaited.values()):
-                self._drop_silent(member, now)
-        for proofs in list(self._verifications.values())[:work]:
+        silent = [m for each in self._answers.values() if each.due_at <= now for m in each.awaited.values()]
+        for proofs in self._verifications.values():
             question = proofs.question
             if question is not None and question.due_at <= now:
-                for member in [each for each in question.held if each.address in question.silent]:
-                    self._drop_silent(member, now)  # which ends the question: nobody is matched with a silent device
-            elif question is None:
-                self.go_on(proofs, now=now)
+                silent += [each for each in question.held if each.address in question.silent]
+        if silent:
+            self._drop_silent(silent, now)  # all at once: none of them is matched because another was dropped
+        for proofs in list(self._verifications.values())[:work]:
+            self.go_on(proofs, now=now)
 
     @property
     def next_due(self) -> int | None:

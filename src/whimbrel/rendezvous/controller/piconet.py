@@ -101,7 +101,7 @@ class Piconet:
         return commands
 
     def rest(self, member: Member, *, has_scans_off: bool = True) -> list[Command]:
-        """Park *member*, usually with its scans off, unless it is parked, in a conversation, or all parked addresses are taken."""
+        """Park *member* unless it is parked, in a conversation, or every parked address is taken."""
         has_place = len(self._members) - len(self._active) < self._parameters.max_parked
         if member.conversations or not has_place or self._active.pop(member.address, None) is None:
             return []

@@ -36,7 +36,7 @@ from whimbrel.rendezvous.tokens import GroupOwner
 from whimbrel.rendezvous.wire import encode
 
 FAMILY, WORK = GroupOwner(b"f" * 32), GroupOwner(b"w" * 32)
-CROWD = [address(number) for number in range(16, 26)]
+CROWD = [address(number) for number in range(16, 24)]
 TRUE_GROUPS: dict[Address, tuple[GroupOwner, ...]] = {
     who: ((FAMILY,), (WORK,), (FAMILY, WORK), ())[number % 4] for number, who in enumerate(CROWD)
 }
@@ -45,21 +45,21 @@ MEMBERS = {who: Member(who, *TRUE_GROUPS[who]) for who in CROWD}
 PARAMETERS = Parameters(max_active=5, max_parked=4, event_ttl_us=40_000_000, max_number=40, work=3, idle_us=50_000_000)
 
 who_ = st.sampled_from(CROWD)
-names = st.sampled_from(["bob", "BOB", "carol"])
-keys_ = st.sampled_from([(), (), (FAMILY.public,), (WORK.public,), (WORK.public, FAMILY.public)])
-classes = st.sampled_from([1, 2])
+names = st.sampled_from(["bob", "bob", "BOB", "carol"])
+keys_ = st.sampled_from([(), (FAMILY.public,), (WORK.public, FAMILY.public)])
+classes = st.sampled_from([1, 1, 2])
 publications = st.builds(
     Publication, address=who_, clock_offset=st.just(7), name=names, device_class=classes, keys=keys_
 )
 subscriptions = st.builds(
     Subscription,
-    address=st.none() | st.none() | who_,
-    name=st.none() | names,
+    address=st.none() | st.none() | st.none() | who_,
+    name=st.none() | st.none() | names,
     device_class=st.none() | classes,
     keys=keys_,
 )
 numbers = st.integers(1, 12)
-seconds = st.sampled_from([0.1, 1.0, 2.56, 5.2, 10.3, 33.28, 40.0, 121.0])
+seconds = st.sampled_from([0.1, 0.1, 1.0, 2.56, 5.2, 10.3, 33.28, 40.0, 121.0])
 
 
 class ControllerModel(RuleBasedStateMachine):
@@ -186,6 +186,10 @@ class ControllerModel(RuleBasedStateMachine):
     @rule(who=who_, has_layer=st.sampled_from([True, True, True, False]))
     def connect(self, who: Address, *, has_layer: bool) -> None:
         """Connect a device, on its own page or on ours."""
+        self.connect_now(who, has_layer=has_layer)
+
+    def connect_now(self, who: Address, *, has_layer: bool) -> None:
+        """Do what a page does."""
         is_called = who in self.calling
         if who in self.active or who in self.parked or not (self.is_connectable or is_called):
             return
@@ -215,7 +219,9 @@ class ControllerModel(RuleBasedStateMachine):
         self.do(*words, *(Disconnected(who) for who in lost))
 
     def say(self, who: Address, message: m.Message) -> None:
-        """Let a connected device speak; a parked one was polled and given a seat if there is one."""
+        """Let a device speak, once it is connected; a parked one was polled and given a seat if there is one."""
+        if who not in self.active and who not in self.parked:
+            self.connect_now(who, has_layer=True)
         if who in self.parked and len(self.active) < PARAMETERS.max_active:
             self.parked.remove(who)
             self.active[who] = None
@@ -232,6 +238,12 @@ class ControllerModel(RuleBasedStateMachine):
         """Let a device subscribe."""
         self.say(who, m.Subscribe(subscription))
 
+    @rule(publication=publications, who=who_)
+    def meet(self, publication: Publication, who: Address) -> None:
+        """Let a device publish and another seek it."""
+        self.say(publication.address, m.Publish(publication))
+        self.say(who, m.Subscribe(Subscription(name=publication.name, keys=publication.keys)))
+
     @rule(publication=publications)
     def lie_about_its_address(self, publication: Publication) -> None:
         """Let a device publish another."""
@@ -243,6 +255,13 @@ class ControllerModel(RuleBasedStateMachine):
         """Let a device speak of an event, its own or not."""
         kind = "P" if made is m.Unpublish else "S" if made is m.Unsubscribe else "PS"[number % 2]
         self.say(who, made(EventId(f"{kind}{number}")))
+
+    @precondition(lambda self: self.contents)
+    @rule(data=st.data(), made=st.sampled_from([m.Renew, m.Renew, m.Unpublish, m.Unsubscribe]))
+    def speak_of_its_own(self, data: st.DataObject, made: type[m.Renew]) -> None:
+        """Let a device renew or remove an event that it once had."""
+        identifier = data.draw(st.sampled_from(sorted(self.contents)))
+        self.say(self.contents[identifier][0], made(identifier))
 
     @rule(who=who_, name=names)
     def find(self, who: Address, name: str) -> None:
