@@ -152,8 +152,9 @@ def test_a_published_device_is_not_discoverable() -> None:
 
 
 def test_a_publisher_listens_for_pages_only_while_it_is_matched() -> None:
-    """From the wake-up until it is paged or has waited MIN_TIMEOUT."""
-    room = Room(Device(address=ALICE, name="Alice"), Device(address=BOB, name="Bob"), deaf={frozenset({ALICE, BOB})})
+    """From the wake-up until it is paged or has waited MIN_TIMEOUT, if that is what it is set to."""
+    bob = Device(address=BOB, name="Bob", page_timeout_us=2_560_000)
+    room = Room(Device(address=ALICE, name="Alice"), bob, deaf={frozenset({ALICE, BOB})})
     room.want(BOB, room.devices[BOB].publish())
     room.want(ALICE, room.devices[ALICE].subscribe(Subscription()))
     scans = [each.has_page_scan for each in room.done[BOB] if isinstance(each, d.SetScans)]

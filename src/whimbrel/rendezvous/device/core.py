@@ -2,7 +2,7 @@
 
 Rule: the device decides nothing about matches. It says what it is and what it seeks, sleeps, and does what the
 controller asks of its radio: page this address, listen for pages, turn the scans off.
-Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3).
+Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3); by default twice that.
 Rule: when the controller is lost, it goes back to the state it had before it joined, and looks for the controller
 again if it still has a wish.
 Rule: it proves only the groups that it has named itself, in an event that it still wants.
@@ -42,7 +42,12 @@ from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.tokens import DeviceKeys
 from whimbrel.rendezvous.wire import MalformedMessageError, decode
 
-__all__ = ["Device"]
+__all__ = ["PAGE_TIMEOUT_US", "Device"]
+
+PAGE_TIMEOUT_US = 2 * MIN_TIMEOUT_US
+"""How long a device pages or listens unless it is told otherwise. A parked publisher is woken at its next beacon, after
+the subscriber has begun to page: with the minimum alone about half of the pages over the simulated radio came to
+nothing, because the first train was over before the publisher listened."""
 
 
 class Device:
@@ -56,7 +61,7 @@ class Device:
         device_class: int = 0,
         keys: DeviceKeys | None = None,
         tokens: Mapping[GroupKey, bytes] | None = None,
-        page_timeout_us: int = MIN_TIMEOUT_US,
+        page_timeout_us: int = PAGE_TIMEOUT_US,
         is_discoverable: bool = False,
     ) -> None:
         self.address, self.name, self.device_class = address, name, device_class

@@ -42,6 +42,8 @@ class LinkMade:
     address: Address
     is_caller: bool
     """Whether we paged."""
+    name: str
+    """What the other calls itself; a radio asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

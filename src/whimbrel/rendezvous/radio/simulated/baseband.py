@@ -19,7 +19,6 @@ from whimbrel.rendezvous.radio.simulated.timing import (
     BACKOFF_SLOTS,
     INQUIRY_REPETITIONS,
     PAGE_REPETITIONS,
-    RESPONSE_TICKS,
     WINDOW_TICKS,
     Sending,
     scan_frequency,
@@ -38,7 +37,6 @@ class _Mode(Enum):
     WAITING = "waiting"
     LISTENING = "listening"
     BACKING_OFF = "backing off"
-    LISTENING_AGAIN = "listening again"
     BUSY = "busy"
 
 
@@ -53,6 +51,8 @@ class _Scan:
     end: int = 0
     version: int = 0
     heard: int = 0
+    answers: int = 0
+    """How often it has answered an inquiry: each time it listens one frequency further on."""
     callers: tuple[int, ...] = ()
 
 
@@ -114,7 +114,7 @@ class EventBaseband:
         """Look again at the windows that are open: somebody began or ended sending, or moved."""
         for pair in self._scans:
             for scan in pair:
-                if scan.mode in {_Mode.LISTENING, _Mode.LISTENING_AGAIN}:
+                if scan.mode is _Mode.LISTENING:
                     self._look_ahead(scan, tick)
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ class EventBaseband:
         scan.mode = _Mode.WAITING
         self._at(scan, self.stations[scan.number].next_window(tick, is_page=scan.is_page))
 
-    def _listen(self, scan: _Scan, tick: int, mode: _Mode, ticks: int) -> None:
-        scan.mode, scan.end = mode, tick + ticks
-        scan.frequency = scan_frequency(tick + self.stations[scan.number].offset)
+    def _listen(self, scan: _Scan, tick: int) -> None:
+        scan.mode, scan.end = _Mode.LISTENING, tick + WINDOW_TICKS
+        scan.frequency = scan_frequency(tick + self.stations[scan.number].offset, scan.answers)
         self._look_ahead(scan, tick)
 
     def _look_ahead(self, scan: _Scan, tick: int) -> None:
@@ -170,10 +170,10 @@ class EventBaseband:
     def _step(self, scan: _Scan, tick: int) -> None:
         match scan.mode:
             case _Mode.WAITING:
-                self._listen(scan, tick, _Mode.LISTENING, WINDOW_TICKS)
+                self._listen(scan, tick)
             case _Mode.BACKING_OFF:
-                self._listen(scan, tick, _Mode.LISTENING_AGAIN, RESPONSE_TICKS)
-            case _Mode.LISTENING | _Mode.LISTENING_AGAIN:
+                self._wait(scan, tick)
+            case _Mode.LISTENING:
                 callers = tuple(
                     number for number, sending in self._senders(scan) if sending.frequency(tick) == scan.frequency
                 )
@@ -191,17 +191,8 @@ class EventBaseband:
                 pass
 
     def _hear(self, scan: _Scan, tick: int, callers: tuple[int, ...]) -> None:
-        scan.heard, scan.callers = tick, callers
-        if scan.is_page:
-            scan.mode = _Mode.BUSY
-            self._at(scan, tick + EXCHANGE_TICKS)
-        elif scan.mode is _Mode.LISTENING:
-            scan.mode = _Mode.BACKING_OFF
-            slots = self.stations[scan.number].random.randint(0, BACKOFF_SLOTS)
-            self._at(scan, tick + 2 + 2 * slots)
-        else:
-            scan.mode = _Mode.BUSY
-            self._at(scan, tick + FHS_TICKS)
+        scan.heard, scan.callers, scan.mode = tick, callers, _Mode.BUSY
+        self._at(scan, tick + (EXCHANGE_TICKS if scan.is_page else FHS_TICKS))
 
     def _answer(self, scan: _Scan, tick: int) -> None:
         """Report the FHS to those who sent the ID, unless another answered the same ID at the same time."""
@@ -211,7 +202,7 @@ class EventBaseband:
             if other.mode is _Mode.BUSY and other.heard == scan.heard and other.frequency == scan.frequency
         ]
         for inquirer in scan.callers:
-            heard = [each.number for each in rivals if self._is_in_range(inquirer, each.number)]
+            heard = [e.number for e in rivals if e.number != inquirer and self._is_in_range(inquirer, e.number)]
             if self.stations[inquirer].inquiring is None or scan.number not in heard:
                 continue
             if len(heard) == 1:
@@ -220,7 +211,8 @@ class EventBaseband:
                 self._found.append((tick, Collided(inquirer, tuple(heard))))
         if scan is rivals[-1]:  # all of them answered in this tick; only now may they go on
             for each in rivals:
-                self._wait(each, tick)
+                each.mode, each.answers = _Mode.BACKING_OFF, each.answers + 1
+                self._at(each, tick + 2 * self.stations[each.number].random.randint(0, BACKOFF_SLOTS))
 
     def _end_exchange(self, scan: _Scan, tick: int) -> None:
         callers = [each for each in scan.callers if self._is_paging(each, scan.number)]

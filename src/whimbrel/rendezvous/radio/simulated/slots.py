@@ -14,7 +14,6 @@ from whimbrel.rendezvous.radio.simulated.timing import (
     BACKOFF_SLOTS,
     INQUIRY_REPETITIONS,
     PAGE_REPETITIONS,
-    RESPONSE_TICKS,
     WINDOW_TICKS,
     Sending,
     scan_frequency,
@@ -29,7 +28,7 @@ class _Ear:
 
     frequency: int = -1
     until: int = -1
-    is_second: bool = False
+    answers: int = 0
     resumes_at: int = -1
     """When a back-off is over."""
     busy_until: int = -1
@@ -99,12 +98,8 @@ class SlotBaseband:
         for number, ear in self._inquiry_ears.items():
             self._open_window(number, ear, tick, is_page=False)
             callers = self._heard(number, ear, tick, is_page=False)
-            if callers and ear.is_second:
+            if callers:
                 ear.busy_until, ear.heard_at, ear.callers = tick + FHS_TICKS, tick, callers
-                ear.until = -1
-            elif callers:
-                slots = self.stations[number].random.randint(0, BACKOFF_SLOTS)
-                ear.frequency, ear.resumes_at = -1, tick + 2 + 2 * slots
         for number, ear in self._page_ears.items():
             self._open_window(number, ear, tick, is_page=True)
             callers = self._heard(number, ear, tick, is_page=True)
@@ -116,11 +111,10 @@ class SlotBaseband:
         if ear.frequency >= 0 and ear.busy_until < 0 and tick >= ear.until:
             ear.frequency = -1
         if ear.resumes_at == tick:
-            ear.resumes_at, ear.is_second, ear.until = -1, True, tick + RESPONSE_TICKS
-            ear.frequency = scan_frequency(tick + station.offset)
-        elif ear.is_free and station.next_window(tick, is_page=is_page) == tick:
-            ear.is_second, ear.until = False, tick + WINDOW_TICKS
-            ear.frequency = scan_frequency(tick + station.offset)
+            ear.resumes_at = -1
+        if ear.is_free and station.next_window(tick, is_page=is_page) == tick:
+            ear.until = tick + WINDOW_TICKS
+            ear.frequency = scan_frequency(tick + station.offset, ear.answers)
 
     def _heard(self, listener: int, ear: _Ear, tick: int, *, is_page: bool) -> tuple[int, ...]:
         if ear.frequency < 0 or ear.busy_until >= 0:
@@ -152,8 +146,9 @@ class SlotBaseband:
                     self._found.append((tick, Discovered(inquirer, senders[0])))
                 elif station.inquiring is not None and senders:
                     self._found.append((tick, Collided(inquirer, senders)))
-        for ear in ending.values():
-            ear.busy_until, ear.frequency = -1, -1
+        for number, ear in ending.items():
+            ear.busy_until, ear.frequency, ear.answers = -1, -1, ear.answers + 1
+            ear.resumes_at = tick + 2 * self.stations[number].random.randint(0, BACKOFF_SLOTS)
 
     def _end_exchanges(self, tick: int) -> None:
         for number, ear in self._page_ears.items():

@@ -60,7 +60,6 @@ class Station:
     phase: int
     random: Random
     voice_links: int = 0
-    scan_interval: int = SCAN_INTERVAL_TICKS
     inquiring: Sending | None = None
     paging: Paging | None = None
     is_inquiry_scanning: bool = False
@@ -68,9 +67,8 @@ class Station:
 
     def next_window(self, tick: int, *, is_page: bool) -> int:
         """Return when the first scan window from *tick* on begins; a radio listens for pages half-way in between."""
-        if is_page:
-            return tick + (self.phase + SCAN_INTERVAL_TICKS // 2 - tick - self.offset) % SCAN_INTERVAL_TICKS
-        return tick + (self.phase - tick - self.offset) % self.scan_interval
+        phase = self.phase + SCAN_INTERVAL_TICKS // 2 if is_page else self.phase
+        return tick + (phase - tick - self.offset) % SCAN_INTERVAL_TICKS
 
 
 class Baseband(Protocol):

@@ -1,4 +1,4 @@
-"""Timing of inquiry and page, from the Bluetooth baseband specification 1.1 (chapters 10 and 11).
+"""Timing of inquiry and page, from the Bluetooth baseband specification 1.2, which the thesis cites.
 
 A *tick* is half a slot, 312.5 µs: the period of a device's clock. Hop frequencies are numbered by their place in the
 sequence of 32 that inquiry, or the pages of one device, use; which of the 79 channels each is plays no part in timing.
@@ -7,8 +7,10 @@ Rule: an inquirer sends two IDs in each even slot and listens in each odd one: 1
 repeats a train 256 times and goes on to the other; 512 times beside one voice link, 768 beside two. A pager repeats
 128 times. Which 16 are in a train moves by one frequency every 1.28 s, with the clock.
 Rule: a scanner listens on one frequency for 11.25 ms every 1.28 s; the frequency moves with its clock.
-Rule: who hears an inquiry waits a random time, up to 1,023 slots, listens again for up to 128 slots, and answers the
-next ID that it hears, so that two who heard the same ID do not answer at once.
+Rule: a scanner that hears an inquiry answers it after one slot with its FHS, and then waits a random time, up to 1,023
+slots, before it listens again, one frequency further on: two that answered the same ID at once collide only once.
+(Version 1.1 waited before it answered; then the shortest inquiry could not be the 1.25 ms of Table 2.1.)
+Rule: the slots that voice links take from an inquirer are not modelled one by one; the repetitions stand for them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ __all__ = [
     "BACKOFF_SLOTS",
     "INQUIRY_REPETITIONS",
     "PAGE_REPETITIONS",
-    "RESPONSE_TICKS",
     "SCAN_INTERVAL_TICKS",
     "TRAIN_TICKS",
     "WINDOW_TICKS",
@@ -32,7 +33,6 @@ __all__ = [
 TRAIN_TICKS = 32
 WINDOW_TICKS = 36
 SCAN_INTERVAL_TICKS = 4_096
-RESPONSE_TICKS = 256
 BACKOFF_SLOTS = 1_023
 INQUIRY_REPETITIONS, PAGE_REPETITIONS = 256, 128
 FREQUENCIES = 32
@@ -51,9 +51,9 @@ def to_ticks(duration_us: int) -> int:
     return -(-duration_us * 2 // 625)
 
 
-def scan_frequency(clock: int) -> int:
-    """Return what a scanner whose clock shows *clock* listens on: bits 16 to 12."""
-    return (clock >> 12) & 31
+def scan_frequency(clock: int, answers: int = 0) -> int:
+    """Return what a scanner listens on: bits 16 to 12 of its clock, and one further for each inquiry it answered."""
+    return ((clock >> 12) + answers) & 31
 
 
 @dataclass(frozen=True, slots=True)
