@@ -16,6 +16,7 @@ from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.cli.publish import publish
+from whimbrel.cli.rendezvous import app as rendezvous_app
 from whimbrel.cli.serve import serve
 from whimbrel.cli.session import app as session_app
 from whimbrel.cli.subscribe import subscribe
@@ -38,6 +39,7 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(filter_app, name="filter")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(rendezvous_app, name="rendezvous")
 app.add_typer(session_app, name="session")
 app.add_typer(user_app, name="user")
 app.command("demo")(demo)
