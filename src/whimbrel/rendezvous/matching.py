@@ -17,9 +17,9 @@ __all__ = ["common_groups", "has_common_key", "is_compatible", "is_consistent"]
 def is_consistent(publication: Publication, subscription: Subscription) -> bool:
     """Tell whether address, name and class agree: equal, or left open by the subscription."""
     return (
-        subscription.address in {None, publication.address}
+        (subscription.address is None or subscription.address == publication.address)
         and (subscription.name is None or fold(subscription.name) == fold(publication.name))
-        and subscription.device_class in {None, publication.device_class}
+        and (subscription.device_class is None or subscription.device_class == publication.device_class)
     )
 
 

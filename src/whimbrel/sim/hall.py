@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import flag, real, whole
 from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
 from whimbrel.rendezvous.device import Device
@@ -46,6 +47,10 @@ class HallScenario:
         real("arrivals_s", self.arrivals_s, 0, 86_400)
         flag("friends_only", self.friends_only)
         flag("discoverable", self.discoverable)
+        if self.friends_only and self.discoverable:
+            raise InvalidValueError(
+                "discoverable", "with friends_only", "one of the two: inquiry tells no groups (4.1.1)"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,27 +21,27 @@ class ArrivalQueue:
 
     def __init__(self, look_up: Callable[[Record], list[Record]], *, has_two: bool) -> None:
         self._look_up = look_up
-        first: deque[Record] = deque()
-        self._queues = {Kind.PUBLICATION: first, Kind.SUBSCRIPTION: deque() if has_two else first}
+        self._publications: deque[Record] = deque()
+        self._subscriptions: deque[Record] = deque() if has_two else self._publications
         self._has_two = has_two
         self._early: dict[Kind, tuple[Record, list[Record]]] = {}
 
     def push(self, record: Record) -> None:
         """Append *record*."""
-        self._queues[record.kind].append(record)
+        self._queue(record.kind).append(record)
 
     def head(self) -> tuple[Record, list[Record]] | None:
         """Return the oldest event that still waits, and the open events that match it but for proofs."""
-        heads = [found for found in map(self._first, self._kinds()) if found is not None]
+        if not self._has_two:
+            only = self._first(Kind.PUBLICATION)
+            return None if only is None else (only, self._look_up(only))
+        heads = [found for found in map(self._first, Kind) if found is not None]
         if not heads:
             return None
-        if self._has_two:
-            for each in heads:
-                if self._early.get(each.kind, (None,))[0] is not each:
-                    self._early[each.kind] = each, self._look_up(each)
+        for each in heads:
+            if self._early.get(each.kind, (None,))[0] is not each:
+                self._early[each.kind] = each, self._look_up(each)
         head = min(heads, key=lambda each: each.seq)
-        if not self._has_two:
-            return head, self._look_up(head)
         early = [each for each in self._early[head.kind][1] if each.stage is Stage.OPEN]
         return head, sorted(early, key=lambda each: each.seq)
 
@@ -53,18 +53,23 @@ class ArrivalQueue:
 
     def pop(self, record: Record) -> None:
         """Take the head out."""
-        popped = self._queues[record.kind].popleft()
+        popped = self._queue(record.kind).popleft()
         assert popped is record
         self._early.pop(record.kind, None)
 
-    def __len__(self) -> int:
-        return sum(len(self._queues[kind]) for kind in self._kinds())
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is in a queue; it may turn out to have been removed meanwhile."""
+        return bool(self._publications or self._subscriptions)
 
-    def _kinds(self) -> tuple[Kind, ...]:
-        return tuple(Kind) if self._has_two else (Kind.PUBLICATION,)
+    def __len__(self) -> int:
+        return len(self._publications) + len(self._subscriptions) * self._has_two
+
+    def _queue(self, kind: Kind) -> deque[Record]:
+        return self._publications if kind is Kind.PUBLICATION else self._subscriptions
 
     def _first(self, kind: Kind) -> Record | None:
-        queue = self._queues[kind]
+        queue = self._queue(kind)
         while queue and queue[0].stage is not Stage.QUEUED:
             queue.popleft()  # removed or flushed while it waited
         return queue[0] if queue else None

@@ -33,6 +33,7 @@ from whimbrel.rendezvous.refusals import Refusal
 __all__ = ["NONCE_KEY_BYTES", "Controller"]
 
 NONCE_KEY_BYTES = 32
+_CACHES_US = 1_000_000
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -50,6 +51,7 @@ class Controller:
         self._is_connectable = False
         self._poll_at: int | None = None
         self._is_blocked = False
+        self._caches_at = 0
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -65,9 +67,11 @@ class Controller:
         """Take *inputs* in their order, do one round, and return what the shell must do, in order."""
         for each in inputs:
             self._take_one(each, now)
-        for _ in range(min(self.parameters.work, len(self._gone))):
-            self._flush(self._gone.popitem(last=False)[1], now)
-        self._process(now)
+        if self._gone:
+            for _ in range(min(self.parameters.work, len(self._gone))):
+                self._flush(self._gone.popitem(last=False)[1], now)
+        if self._state.arrivals.is_waiting:
+            self._process(now)
         self._decider.time(now=now, work=self.parameters.work)
         self._clean(now)
         self._poll(now)
@@ -76,7 +80,7 @@ class Controller:
     @property
     def is_busy(self) -> bool:
         """Whether another round has work to do at once."""
-        return bool(self._gone) or (len(self._state.arrivals) > 0 and not self._is_blocked)
+        return bool(self._gone) or (self._state.arrivals.is_waiting and not self._is_blocked)
 
     @property
     def next_due(self) -> int | None:
@@ -254,8 +258,10 @@ class Controller:
             if member is not None:
                 self._drop(member, Refusal.IDLE, now)
             state.idle.pop(address, None)
-        for cache in (state.removed, state.pairs, state.introduced, self._decider.members):
-            cache.clean(now=now, work=work)
+        if now >= self._caches_at:  # a dead entry is never used; it may lie there for a while
+            self._caches_at = now + _CACHES_US
+            for cache in (state.removed, state.pairs, state.introduced, self._decider.members):
+                cache.clean(now=now, work=self.parameters.remembered)
 
     def _poll(self, now: int) -> None:
         if len(self._state.piconet) == len(self._state.piconet.active):
@@ -279,6 +285,8 @@ class Controller:
 def _due(queue: OrderedDict[_Key, int], now: int, work: int) -> list[_Key]:
     """Return the first of *queue* whose time has come, at most *work*."""
     due: list[_Key] = []
+    if not queue:
+        return due
     for key, at in queue.items():
         if at > now or len(due) >= work:
             break

@@ -128,10 +128,11 @@ class Decider:
             return False
         answer = _Answer(publication, subscription, now + state.parameters.answer_us, awaited, list(awaited.values()))
         for record in (publication, subscription):
+            if record.stage is Stage.OPEN:
+                state.index.remove(record)
+                state.expiring.pop(record.id, None)
             record.stage = Stage.ANSWERING
             self._verifications.pop(record.id, None)
-            state.index.remove(record)
-            state.expiring.pop(record.id, None)
         if publisher is None:
             state.connecting.pop(publication.id, None)
             state.introduced.put(publication.owner, value=True, now=now)
@@ -276,6 +277,8 @@ class Decider:
 
     def time(self, *, now: int, work: int) -> None:
         """Give up on devices that are silent, and go on with triggers that waited for a seat."""
+        if not self._answers and not self._verifications:
+            return
         silent = [m for each in self._answers.values() if each.due_at <= now for m in each.awaited.values()]
         for proofs in self._verifications.values():
             question = proofs.question

@@ -22,7 +22,6 @@ from whimbrel.rendezvous.events import (
     Subscription,
     event_id,
     fold,
-    kind_of,
 )
 from whimbrel.rendezvous.matching import is_compatible
 
@@ -47,18 +46,9 @@ class Record:
     owner: Address
     event: Event
     seq: int
-    stage: Stage = Stage.QUEUED
+    kind: Kind
     is_indirect: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """Publication or subscription."""
-        return kind_of(self.id)
-
-    @property
-    def shown_address(self) -> Address | None:
-        """The owner's address, unless the event names groups."""
-        return None if self.event.is_restricted else self.owner
+    stage: Stage = Stage.QUEUED
 
 
 class Identifiers:

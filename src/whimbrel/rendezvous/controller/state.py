@@ -79,7 +79,7 @@ class State:
             if identifier is None:
                 return None
         self._seq += 1
-        record = Record(identifier, owner, event, self._seq, is_indirect=is_indirect)
+        record = Record(identifier, owner, event, self._seq, kind, is_indirect)
         self.records[identifier] = record
         self.of_owner.setdefault(owner, {})[identifier] = record
         self.idle.pop(owner, None)
@@ -96,8 +96,9 @@ class State:
 
     def erase(self, record: Record, *, now: int, is_remembered: bool) -> None:
         """Take *record* out of every table; where it *is_remembered*, its device may renew it for a while."""
+        if record.stage is Stage.OPEN:
+            self.index.remove(record)
         record.stage = Stage.GONE
-        self.index.remove(record)
         self.records.pop(record.id, None)
         self.expiring.pop(record.id, None)
         self.connecting.pop(record.id, None)
