@@ -146,6 +146,7 @@ class Air:
                 )
             case PageOver(pager, target, is_connected):
                 self._end_page(self._radios[pager], self._radios[target], is_connected=is_connected)
+                self._radios[pager].page_next()
             case Collided():
                 self.collisions += 1
 
@@ -274,6 +275,8 @@ class SimulatedRadio:
         self._air, self.number, self._address = air, number, address
         self.name, self.device_class, self.place = name, device_class, place
         self.handler: Handler = lambda _event, _now: None
+        self._pages: deque[tuple[SimulatedRadio, int, int]] = deque()
+        """Pages that wait for the one before: a radio pages one device at a time."""
 
     @property
     def address(self) -> Address:
@@ -304,9 +307,15 @@ class SimulatedRadio:
             self._air.after(timeout_us, lambda: self.tell(PageFailed(address)))
             return
         own = self._air.baseband().stations[self.number].offset
-        estimate = own + ((clock_offset or 0) << 2)
-        timeout = to_ticks(timeout_us)
-        self._air.baseband().page(self.number, target.number, estimate=estimate, timeout=timeout, tick=self._air.tick)
+        self._pages.append((target, own + ((clock_offset or 0) << 2), to_ticks(timeout_us)))
+        self.page_next()
+
+    def page_next(self) -> None:
+        """Begin the next page if none goes on."""
+        baseband = self._air.baseband()
+        if self._pages and baseband.stations[self.number].paging is None:
+            target, estimate, timeout = self._pages.popleft()
+            baseband.page(self.number, target.number, estimate=estimate, timeout=timeout, tick=self._air.tick)
 
     def switch_role(self, address: Address) -> None:
         """Become master of a connection in which we are slave."""
