@@ -137,6 +137,16 @@ def test_thirty_devices_of_one_hall_are_all_served() -> None:
     assert hall.kinds().count(NoteKind.MATCHED) == 15
 
 
+def test_a_crowd_that_comes_at_once_is_served_in_the_end() -> None:
+    """All hear the controller at the same moment and page it at once; those that are not answered wait differently."""
+    hall = Hall(seed=9)
+    nodes = [hall.add(address(100 + number), f"device {number}") for number in range(60)]
+    for node in nodes:
+        node.do(node.core.publish())
+    hall.air.run(400 * SECOND)
+    assert hall.controller.core.sizes()["events"] == 60
+
+
 def test_the_same_seed_gives_the_same_hall() -> None:
     """Nothing here asks a clock or a generator of its own."""
 

@@ -27,8 +27,8 @@ REASONS = {
     "min_timeout_us": "2.56 s: the longest page; who waits less may leave before the other has had its turn (5.3)",
     "answer_us": "2.56 s for an answer, beacon included: a device that is silent for longer is gone (4.1.3)",
     "verify_us": "5.12 s for all groups of one trigger, so that silent devices cannot hold it for ever",
-    "connect_us": "20.48 s: four pages one after the other, and as long as a lost connection goes unnoticed; an indirect "
-    "publication whose device has not connected by then is dropped",
+    "connect_us": "20.48 s: four pages one after the other, as long as a lost connection goes unnoticed; then "
+    "an indirect publication is dropped whose device has not connected",
     "poll_us": "10.24 s: how long a parked device waits at most before it may speak; the thesis gives none (4.1.1)",
     "idle_us": "60 s: longer than the removed cache remembers, then a device without an event loses its seat (4.2)",
     "max_active": "7: a piconet has three bits for its active slaves (2.1.3)",

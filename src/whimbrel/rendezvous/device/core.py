@@ -5,11 +5,14 @@ controller asks of its radio: page this address, listen for pages, turn the scan
 Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3); by default twice that.
 Rule: when the controller is lost, it goes back to the state it had before it joined, and looks for the controller
 again if it still has a wish.
+Rule: when the controller does not answer its page, it waits before it looks again: a while that doubles, drawn from its
+address. A crowd that came at once would otherwise page at once for ever, and every page collide (Figure 4-9).
 Rule: it proves only the groups that it has named itself, in an event that it still wants.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from whimbrel.model.bounds import INT64_MAX, whole
@@ -49,6 +52,8 @@ PAGE_TIMEOUT_US = 2 * MIN_TIMEOUT_US
 the subscriber has begun to page: with the minimum alone about half of the pages over the simulated radio came to
 nothing, because the first train was over before the publisher listened."""
 
+_BACKOFF_US, _MOST_DOUBLINGS = 1_280_000, 6
+
 
 class Device:
     """The device at *address*; with *keys* and *tokens* it can prove its groups."""
@@ -73,6 +78,9 @@ class Device:
         self.publisher = DeviceState.INQUIRY_SCAN if is_discoverable else DeviceState.DISCONNECTED
         self.controller: Address | None = None
         self._is_looking = False
+        self._failures = 0
+        self._look_at: int | None = None
+        """When a device that was not answered looks for a controller again."""
         self._paging: dict[Address, Wish] = {}
         self._listening: tuple[Wish | None, int] | None = None
         """The publication that was matched, and until when its page is awaited."""
@@ -116,7 +124,7 @@ class Device:
         return [Say(self.wishes.ask(wish))] if self.controller is not None else self._look()
 
     def _look(self) -> list[DeviceCommand]:
-        if self._is_looking or self.controller is not None or not self.wishes.all:
+        if self._is_looking or self._look_at is not None or self.controller is not None or not self.wishes.all:
             return []
         self._is_looking = True
         return [Inquire(True)]
@@ -132,7 +140,7 @@ class Device:
             case JoinedController(address, is_caller):
                 return self._join(address, is_caller=is_caller)
             case LostController():
-                return self._lose()
+                return self._lose(now)
             case Heard(data) if self.controller is not None:
                 return self._hear(data, now)
             case WasParked():
@@ -148,15 +156,20 @@ class Device:
         return []
 
     def timer(self, *, now: int) -> list[DeviceCommand]:
-        """Stop waiting for a page that did not come."""
+        """Stop waiting for a page that did not come, and look for a controller again."""
+        done: list[DeviceCommand] = []
+        if self._look_at is not None and self._look_at <= now:
+            self._look_at = None
+            done += self._look()
         if self._listening is not None and self._listening[1] <= now:
-            return self._stop_listening(is_connected=False)
-        return []
+            done += self._stop_listening(is_connected=False)
+        return done
 
     @property
     def next_due(self) -> int | None:
         """When ``timer`` should be called."""
-        return None if self._listening is None else self._listening[1]
+        due = [each for each in (self._look_at, None if self._listening is None else self._listening[1]) if each]
+        return min(due, default=None)
 
     def _step(self, step: Step) -> None:
         """Take *step* with both machines, where it leads anywhere: they share the connection."""
@@ -167,6 +180,7 @@ class Device:
 
     def _join(self, address: Address, *, is_caller: bool) -> list[DeviceCommand]:
         self.controller = address
+        self._failures, self._look_at = 0, None
         is_looking, self._is_looking = self._is_looking, False
         self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.CONNECT if is_caller else Step.HEARD)
         is_heard = not is_caller and self.publisher is DeviceState.INQUIRY_SCAN
@@ -174,8 +188,11 @@ class Device:
         looking = [Inquire(False)] if is_looking else []
         return [*looking, *(Say(self.wishes.ask(wish)) for wish in self.wishes.all)]
 
-    def _lose(self) -> list[DeviceCommand]:
+    def _lose(self, now: int) -> list[DeviceCommand]:
         """Go back to the state before joining (4.1.6), and look for the controller again if a wish is left."""
+        if self.controller is None:  # it did not answer our page
+            self._failures += 1
+            self._look_at = now + self._backoff_us()
         self.controller = None
         self._is_looking = False
         self.wishes.forget_questions()
@@ -186,6 +203,12 @@ class Device:
         if self._is_discoverable and self.publisher is DeviceState.DISCONNECTED:
             self.publisher = next_state(PUBLISHER, self.publisher, Step.SHOW)
         return [*scans, *self._look()]
+
+    def _backoff_us(self) -> int:
+        """Return how long to wait after a page that was not answered: addresses break the tie, not randomness."""
+        span = _BACKOFF_US << min(self._failures, _MOST_DOUBLINGS)
+        drawn = hashlib.sha256(f"{self.address} {self._failures}".encode()).digest()
+        return int.from_bytes(drawn[:8], "big") % span
 
     # -- what the controller says --------------------------------------------------------------------------------------
 
