@@ -113,8 +113,8 @@ def test_an_inquiry_hears_nobody_who_hides(world: World) -> None:
 def test_a_page_makes_a_connection_that_both_are_told_of(world: World) -> None:
     """The pager is master; each learns the other's name."""
     linked(world)
-    assert world.events(ALICE) == [LinkMade(BOB, is_caller=True, name="Bob")]
-    assert world.events(BOB) == [LinkMade(ALICE, is_caller=False, name="Alice")]
+    assert world.events(ALICE) == [LinkMade(BOB, is_caller=True, name="Bob", has_layer=True)]
+    assert world.events(BOB) == [LinkMade(ALICE, is_caller=False, name="Alice", has_layer=True)]
 
 
 def test_a_page_of_a_device_that_does_not_listen_fails_in_time(world: World) -> None:
@@ -202,4 +202,4 @@ def test_a_master_has_at_most_seven_active_slaves(world: World) -> None:
     alice.park(crowd[0])
     alice.page(crowd[-1], None, timeout_us=LONG_US)
     world.wait(6)
-    assert world.events(ALICE)[-1] == LinkMade(crowd[-1], is_caller=True, name=crowd[-1])
+    assert world.events(ALICE)[-1] == LinkMade(crowd[-1], is_caller=True, name=crowd[-1], has_layer=True)

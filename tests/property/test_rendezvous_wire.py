@@ -10,6 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whimbrel.rendezvous import messages as m
+from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.device import commands as d
 from whimbrel.rendezvous.events import (
     MAX_CLASS,
     MAX_CLOCK_OFFSET,
@@ -22,6 +24,7 @@ from whimbrel.rendezvous.events import (
     address_from,
 )
 from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.tokens import DeviceKeys
 from whimbrel.rendezvous.wire import MAX_MESSAGE_BYTES, MESSAGES, MalformedMessageError, decode, encode
 
 ids = st.builds(lambda kind, number: EventId(f"{kind}{number}"), st.sampled_from("PS"), st.integers(1, MAX_NUMBER))
@@ -125,3 +128,24 @@ def test_no_message_shows_a_secret(message: m.Message) -> None:
     """Logs and errors print messages; keys, tokens, challenges and answers must not be among what they print."""
     for field in ("group", "device_key", "token", "answer", "challenge", "keys"):
         assert not re.search(rf"[(, ]{field}=", repr(message))
+
+
+@given(st.lists(st.one_of(anything, st.sampled_from(["parked", "woken", "lost", "joined", "late"])), max_size=30))
+def test_a_device_survives_any_messages_in_any_order(happened: list[m.Message | str]) -> None:
+    """A device trusts no controller with its life: words out of place change nothing for the worse."""
+    device = Device(address=Address("00:00:00:00:00:0B"), name="Bob", keys=DeviceKeys(b"k" * 32))
+    device.publish(is_lasting=True)
+    device.subscribe(Subscription(name="Alice"))
+    inputs: dict[str, d.DeviceInput] = {
+        "parked": d.WasParked(),
+        "woken": d.WasWoken(),
+        "lost": d.LostController(),
+        "late": d.PageEnded(Address("00:00:00:00:00:0A"), is_connected=False),
+    }
+    for now, each in enumerate(happened):
+        if each == "joined":
+            if device.controller is None:
+                device.receive(d.JoinedController(Address("00:00:00:00:00:01")), now=now)
+        else:
+            device.receive(inputs[each] if isinstance(each, str) else d.Heard(encode(each)), now=now)
+        device.timer(now=now + 10_000_000)

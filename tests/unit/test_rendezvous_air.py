@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.unit.rendezvous_rig import ALICE, BOB, CONTROLLER, address
+import pytest
+from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, CONTROLLER, address
 
 from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
+from whimbrel.rendezvous.controller.requests import Requests
 from whimbrel.rendezvous.device import Device, DeviceState
 from whimbrel.rendezvous.device import commands as d
 from whimbrel.rendezvous.events import Address, Subscription
@@ -137,6 +139,22 @@ def test_thirty_devices_of_one_hall_are_all_served() -> None:
     assert hall.kinds().count(NoteKind.MATCHED) == 15
 
 
+def test_a_device_without_our_layer_is_introduced_too() -> None:
+    """It is discoverable and connectable, and knows nothing of controllers; a subscriber finds it all the same."""
+    hall = Hall()
+    headset = hall.air.add(BOB, name="Headset", has_layer=False)
+    made: list[RadioEvent] = []
+    headset.handler = lambda event, _now: made.append(event)
+    headset.set_scans(inquiry=True, page=True)
+    hall.air.run(30 * SECOND)
+    assert [record.owner for record in hall.controller.core.open_events()] == [BOB]
+    alice = hall.add(ALICE, "Alice")
+    alice.do(alice.core.subscribe(Subscription(name="headset")))
+    hall.air.run(30 * SECOND)
+    assert hall.introduced(ALICE) == [BOB]
+    assert [event.address for event in made if isinstance(event, LinkMade)] == [CONTROLLER, ALICE]
+
+
 def test_a_crowd_that_comes_at_once_is_served_in_the_end() -> None:
     """All hear the controller at the same moment and page it at once; those that are not answered wait differently."""
     hall = Hall(seed=9)
@@ -188,6 +206,34 @@ def test_figure_4_9_pages_of_two_subscribers_collide() -> None:
     assert sum(made for _, made in alone) == 60
     assert sum(collisions > 0 for collisions, _ in together) >= 6
     assert sum(made == 0 for _, made in together) >= 3
+
+
+def _two_publications(seed: int) -> Hall:
+    """Let two devices wait for Bob, and let Bob publish twice."""
+    hall = Hall(seed)
+    for who, name in ((ALICE, "Alice"), (CAROL, "Carol")):
+        node = hall.add(who, name)
+        node.do(node.core.subscribe(Subscription(name="Bob")))
+    hall.air.run(40 * SECOND)
+    bob = hall.add(BOB, "Bob")
+    bob.do(bob.core.publish())
+    bob.do(bob.core.publish())
+    before = hall.air.collisions
+    hall.air.run(30 * SECOND)
+    hall.air.collisions -= before
+    return hall
+
+
+def test_figure_4_9_without_the_rule_of_one_publication_pages_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it Bob has one match and nobody collides; without it both subscribers page him at once."""
+    seeds = range(40)
+    with_rule = [_two_publications(seed) for seed in seeds]
+    monkeypatch.setattr(Requests, "_invalid", lambda _self, _owner, _event: None)
+    without = [_two_publications(seed) for seed in seeds]
+    assert sum(hall.air.collisions for hall in with_rule) == 0
+    assert all(hall.kinds().count(NoteKind.MATCHED) <= 1 for hall in with_rule)
+    assert all(hall.kinds().count(NoteKind.MATCHED) == 2 for hall in without)
+    assert sum(hall.air.collisions > 0 for hall in without) >= 4
 
 
 def test_table_2_1_comes_out_of_the_simulated_radio() -> None:

@@ -77,9 +77,9 @@ class ControllerNode:
                     device_class=event.device_class,
                 )
                 self._take((found,))
-            case LinkMade(address, is_caller):
+            case LinkMade(address, is_caller, _, has_layer):
                 self._calling.discard(address)
-                self._take((Connected(address=address, is_caller=not is_caller),))
+                self._take((Connected(address=address, is_caller=not is_caller, has_layer=has_layer),))
             case PageFailed(address) | LinkLost(address):
                 self._calling.discard(address)
                 self._take((Disconnected(address),))

@@ -72,9 +72,10 @@ PUBLISHER: Table = {
     (DeviceState.PAGE_SCAN, Step.PAGED): DeviceState.PARKED,
     (DeviceState.PAGE_SCAN, Step.PARK): DeviceState.PAGE_SCAN,
     (DeviceState.PAGE_SCAN, Step.WAKE): DeviceState.PAGE_SCAN,
+    (DeviceState.PAGE_SCAN, Step.MATCH): DeviceState.PAGE_SCAN,
     (DeviceState.PAGE_SCAN, Step.LOSE): DeviceState.DISCONNECTED,
 }
-"""A publisher. It has one publication, so one match at a time."""
+"""A publisher. It has one publication, so one match at a time; a controller that says otherwise changes nothing."""
 
 
 class ImpossibleStepError(WhimbrelError):

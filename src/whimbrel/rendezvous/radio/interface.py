@@ -44,6 +44,8 @@ class LinkMade:
     """Whether we paged."""
     name: str
     """What the other calls itself; a radio asks for it."""
+    has_layer: bool
+    """Whether the other offers our channel. One that does not can be parked, but not told anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,15 @@ class Air:
         self.collisions = 0
 
     def add(
-        self, address: Address, *, name: str, device_class: int = 0, place: tuple[float, float] = (0.0, 0.0)
+        self,
+        address: Address,
+        *,
+        name: str,
+        device_class: int = 0,
+        place: tuple[float, float] = (0.0, 0.0),
+        has_layer: bool = True,
     ) -> SimulatedRadio:
-        """Put a radio into the air."""
+        """Put a radio into the air; one that *has_layer* offers the channel of our messages."""
         if address in self._by_address:
             raise InvalidValueError("address", address, "an address that no other radio has")
         station = Station(
@@ -96,6 +102,7 @@ class Air:
         )
         number = self._baseband.add(station)
         radio = SimulatedRadio(self, number, address=address, name=name, device_class=device_class, place=place)
+        radio.has_layer = has_layer
         self._radios.append(radio)
         self._by_address[address] = radio
         return radio
@@ -204,8 +211,8 @@ class Air:
             pager.tell(PageFailed(target.address))
             return
         self._links[frozenset({pager.address, target.address})] = _Link(pager.address, target.address)
-        target.tell(LinkMade(pager.address, is_caller=False, name=pager.name))
-        pager.tell(LinkMade(target.address, is_caller=True, name=target.name))
+        target.tell(LinkMade(pager.address, is_caller=False, name=pager.name, has_layer=pager.has_layer))
+        pager.tell(LinkMade(target.address, is_caller=True, name=target.name, has_layer=target.has_layer))
 
     def drop(self, link: _Link, by: Address) -> None:
         """Close a connection."""
@@ -274,6 +281,7 @@ class SimulatedRadio:
     ) -> None:
         self._air, self.number, self._address = air, number, address
         self.name, self.device_class, self.place = name, device_class, place
+        self.has_layer = True
         self.handler: Handler = lambda _event, _now: None
         self._pages: deque[tuple[SimulatedRadio, int, int]] = deque()
         """Pages that wait for the one before: a radio pages one device at a time."""
