@@ -5,59 +5,32 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, CONTROLLER, address
+from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, address
 
-from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
+from whimbrel.rendezvous.controller import Note, NoteKind, Parameters
 from whimbrel.rendezvous.controller.requests import Requests
 from whimbrel.rendezvous.device import Device, DeviceState
-from whimbrel.rendezvous.device import commands as d
 from whimbrel.rendezvous.events import Address, Subscription
-from whimbrel.rendezvous.nodes import ControllerNode, DeviceNode
+from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.radio.interface import LinkMade, PageFailed, RadioEvent
 from whimbrel.rendezvous.radio.simulated.air import Air
 from whimbrel.rendezvous.radio.simulated.table import Times, measure_table
+from whimbrel.sim import hall as halls
 
 SECOND = 1_000_000
 
 
-class Hall:
-    """A controller in the middle of a hall, and devices around it."""
+class Hall(halls.Hall):
+    """A hall that is asked the questions of these tests."""
 
-    def __init__(self, seed: int = 1) -> None:
-        self.air = Air(Random(seed))
-        self.notes: list[tuple[Note, int]] = []
-        self.told: dict[Address, list[tuple[d.Introduced | d.Tell, int]]] = {}
-        self.devices: dict[Address, DeviceNode] = {}
-        radio = self.air.add(CONTROLLER, name=Parameters().name)
-        self.controller = ControllerNode(
-            Controller(address=CONTROLLER, nonce_key=b"k" * 32),
-            radio,
-            self.air,
-            now=self.now,
-            note=lambda note, now: self.notes.append((note, now)),
-        )
-        radio.handler = self.controller.handle
-        self.controller.start()
-
-    def now(self) -> int:
-        """Return the time in the hall."""
-        return self.air.now
-
-    def add(self, who: Address, name: str, *, place: tuple[float, float] = (0, 0), **more: object) -> DeviceNode:
+    def bring(self, who: Address, name: str, *, place: tuple[float, float] = (0, 0), **more: object) -> DeviceNode:
         """Bring a device into the hall."""
-        radio = self.air.add(who, name=name, place=place)
-        told = self.told.setdefault(who, [])
         core = Device(address=who, name=name, **more)  # type: ignore[arg-type]  # as there
-        node = DeviceNode(core, radio, self.air, now=self.now, told=lambda each, now: told.append((each, now)))
-        radio.handler = node.handle
-        if more.get("is_discoverable"):
-            radio.set_scans(inquiry=True, page=True)
-        self.devices[who] = node
-        return node
+        return self.add(core, place=place, is_shown=bool(more.get("is_discoverable")))
 
-    def introduced(self, who: Address) -> list[Address]:
+    def met(self, who: Address) -> list[Address]:
         """Return the devices that *who* is connected to."""
-        return [each.address for each, _ in self.told[who] if isinstance(each, d.Introduced)]
+        return [address for address, _ in self.introduced(who)]
 
     def kinds(self) -> list[NoteKind]:
         """Return what became of events."""
@@ -67,21 +40,21 @@ class Hall:
 def test_two_devices_meet_over_the_air() -> None:
     """Inquiry, page, role switch, publish, park, wake, page: everything that chapter 4 describes."""
     hall = Hall()
-    bob, alice = hall.add(BOB, "Bob"), hall.add(ALICE, "Alice")
+    bob, alice = hall.bring(BOB, "Bob"), hall.bring(ALICE, "Alice")
     bob.do(bob.core.publish())
     hall.air.run(30 * SECOND)
     assert bob.core.publisher is DeviceState.PARKED
     alice.do(alice.core.subscribe(Subscription(name="bob")))
     hall.air.run(30 * SECOND)
-    assert hall.introduced(ALICE) == [BOB]
-    assert hall.introduced(BOB) == [ALICE]
+    assert hall.met(ALICE) == [BOB]
+    assert hall.met(BOB) == [ALICE]
     assert hall.kinds() == [NoteKind.OPENED, NoteKind.MATCHED, NoteKind.NOTIFIED]
 
 
 def test_a_discoverable_device_is_found_published_and_hidden() -> None:
     """Its user did nothing; strangers can no longer inquire for it (chapter 3)."""
     hall = Hall()
-    bob = hall.add(BOB, "Bob", is_discoverable=True)
+    bob = hall.bring(BOB, "Bob", is_discoverable=True)
     hall.air.run(30 * SECOND)
     assert bob.core.publisher is DeviceState.PARKED
     heard: list[RadioEvent] = []
@@ -95,11 +68,11 @@ def test_a_discoverable_device_is_found_published_and_hidden() -> None:
 def test_devices_that_hear_the_controller_but_not_each_other_try_once() -> None:
     """18 metres apart, the controller between them: the page times out and the pair is remembered."""
     hall = Hall()
-    bob, alice = hall.add(BOB, "Bob", place=(-9, 0)), hall.add(ALICE, "Alice", place=(9, 0))
+    bob, alice = hall.bring(BOB, "Bob", place=(-9, 0)), hall.bring(ALICE, "Alice", place=(9, 0))
     bob.do(bob.core.publish(is_lasting=True))
     alice.do(alice.core.subscribe(Subscription(), is_lasting=True))
     hall.air.run(90 * SECOND)
-    assert hall.introduced(ALICE) == []
+    assert hall.met(ALICE) == []
     assert hall.kinds().count(NoteKind.MATCHED) == 1
     assert len(hall.controller.core.open_events()) == 2
 
@@ -107,7 +80,7 @@ def test_devices_that_hear_the_controller_but_not_each_other_try_once() -> None:
 def test_a_device_that_leaves_is_flushed_and_returns_by_identifier() -> None:
     """Out of range for the supervision time-out, then back: it renews (4.1.6, 5.4.1)."""
     hall = Hall()
-    bob = hall.add(BOB, "Bob", is_discoverable=False)
+    bob = hall.bring(BOB, "Bob", is_discoverable=False)
     bob.do(bob.core.publish())
     hall.air.run(30 * SECOND)
     radio = hall.air.radio(BOB)
@@ -125,7 +98,7 @@ def test_a_device_that_leaves_is_flushed_and_returns_by_identifier() -> None:
 def test_thirty_devices_of_one_hall_are_all_served() -> None:
     """Seven seats are enough for all of them, because they sleep."""
     hall = Hall(seed=3)
-    nodes = [hall.add(address(100 + number), f"device {number}") for number in range(30)]
+    nodes = [hall.bring(address(100 + number), f"device {number}") for number in range(30)]
     for number, node in enumerate(nodes):
         if number % 2:
             node.do(node.core.publish())
@@ -134,7 +107,7 @@ def test_thirty_devices_of_one_hall_are_all_served() -> None:
         if not number % 2:
             node.do(node.core.subscribe(Subscription(name=f"DEVICE {number + 1}")))
     hall.air.run(240 * SECOND)
-    met = [hall.introduced(node.core.address) for node in nodes]
+    met = [hall.met(node.core.address) for node in nodes]
     assert sum(map(bool, met)) >= 28, met
     assert hall.kinds().count(NoteKind.MATCHED) == 15
 
@@ -148,17 +121,17 @@ def test_a_device_without_our_layer_is_introduced_too() -> None:
     headset.set_scans(inquiry=True, page=True)
     hall.air.run(30 * SECOND)
     assert [record.owner for record in hall.controller.core.open_events()] == [BOB]
-    alice = hall.add(ALICE, "Alice")
+    alice = hall.bring(ALICE, "Alice")
     alice.do(alice.core.subscribe(Subscription(name="headset")))
     hall.air.run(30 * SECOND)
-    assert hall.introduced(ALICE) == [BOB]
-    assert [event.address for event in made if isinstance(event, LinkMade)] == [CONTROLLER, ALICE]
+    assert hall.met(ALICE) == [BOB]
+    assert [event.address for event in made if isinstance(event, LinkMade)] == [hall.controller.core.address, ALICE]
 
 
 def test_a_crowd_that_comes_at_once_is_served_in_the_end() -> None:
     """All hear the controller at the same moment and page it at once; those that are not answered wait differently."""
     hall = Hall(seed=9)
-    nodes = [hall.add(address(100 + number), f"device {number}") for number in range(60)]
+    nodes = [hall.bring(address(100 + number), f"device {number}") for number in range(60)]
     for node in nodes:
         node.do(node.core.publish())
     hall.air.run(400 * SECOND)
@@ -171,7 +144,7 @@ def test_the_same_seed_gives_the_same_hall() -> None:
     def notes(seed: int) -> list[tuple[Note, int]]:
         hall = Hall(seed)
         for number in range(4):
-            node = hall.add(address(100 + number), f"device {number}", is_discoverable=True)
+            node = hall.bring(address(100 + number), f"device {number}", is_discoverable=True)
             node.do(node.core.subscribe(Subscription(name=f"device {number ^ 1}")))
         hall.air.run(60 * SECOND)
         return hall.notes
@@ -212,10 +185,10 @@ def _two_publications(seed: int) -> Hall:
     """Let two devices wait for Bob, and let Bob publish twice."""
     hall = Hall(seed)
     for who, name in ((ALICE, "Alice"), (CAROL, "Carol")):
-        node = hall.add(who, name)
+        node = hall.bring(who, name)
         node.do(node.core.subscribe(Subscription(name="Bob")))
     hall.air.run(40 * SECOND)
-    bob = hall.add(BOB, "Bob")
+    bob = hall.bring(BOB, "Bob")
     bob.do(bob.core.publish())
     bob.do(bob.core.publish())
     before = hall.air.collisions

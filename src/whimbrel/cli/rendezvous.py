@@ -196,7 +196,7 @@ def match(
 ) -> None:
     """Tell whether a publication answers a subscription, attribute by attribute; exit 1 if it does not.
 
-    Address, name and class must be equal, whatever the case of letters, or left open by the subscription. Groups are
+    Address, name and class must be equal (comparison ignores case) or left open by the subscription. Groups are
     names here: a publication with groups is open to members of one of them only, and a controller would ask both
     devices for proofs. The clock offset plays no part.
 

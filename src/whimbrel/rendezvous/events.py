@@ -106,7 +106,7 @@ def fold(name: str) -> str:
     return name.lower()
 
 
-def _checked_keys(keys: object) -> tuple[GroupKey, ...]:
+def _check_keys(keys: object) -> tuple[GroupKey, ...]:
     if not isinstance(keys, tuple) or len(keys) > MAX_KEYS:
         raise InvalidValueError("keys", f"{type(keys).__name__} of {_size(keys)}", f"at most {MAX_KEYS} group keys")
     if any(type(key) is not bytes or len(key) != KEY_BYTES for key in keys):
@@ -135,7 +135,7 @@ class Publication:
         whole("clock_offset", self.clock_offset, 0, MAX_CLOCK_OFFSET)
         text("name", self.name, max_bytes=MAX_NAME_BYTES)
         whole("class", self.device_class, 0, MAX_CLASS)
-        _checked_keys(self.keys)
+        _check_keys(self.keys)
 
     @property
     def is_restricted(self) -> bool:
@@ -165,16 +165,16 @@ class Subscription:
             text("name", self.name, max_bytes=MAX_NAME_BYTES)
         if self.device_class is not None:
             whole("class", self.device_class, 0, MAX_CLASS)
-        _checked_keys(self.keys)
+        _check_keys(self.keys)
 
     @property
     def is_restricted(self) -> bool:
-        """Whether it names groups, which are nobody else's concern."""
+        """Whether it names groups; the log then names no device of it."""
         return bool(self.keys)
 
     @property
     def contents(self) -> tuple[object, ...]:
-        """What it says, so that a repeated one is recognised whatever the case of its letters."""
+        """What it says, with letters folded, so that a repeated one is recognised."""
         name = None if self.name is None else fold(self.name)
         return (frozenset(self.keys), self.address, name, self.device_class)
 

@@ -50,9 +50,9 @@ def explain(publication: Event, subscription: Event) -> list[Line]:
     assert isinstance(publication, Publication)
     assert isinstance(subscription, Subscription)
     lines = [
-        _compared("address", publication.address, subscription.address),
-        _compared("name", publication.name, subscription.name),
-        _compared("class", publication.device_class, subscription.device_class),
+        _compare("address", publication.address, subscription.address),
+        _compare("name", publication.name, subscription.name),
+        _compare("class", publication.device_class, subscription.device_class),
     ]
     common = len(common_groups(publication, subscription))
     if not publication.keys:
@@ -64,7 +64,7 @@ def explain(publication: Event, subscription: Event) -> list[Line]:
     return [*lines, Line("groups", has_common_key(publication, subscription), why)]
 
 
-def _compared(attribute: str, published: str | int, wanted: str | int | None) -> Line:
+def _compare(attribute: str, published: str | int, wanted: str | int | None) -> Line:
     if wanted is None:
         return Line(attribute, is_consistent=True, why="any will do")
     same = fold(str(published)) == fold(str(wanted))

@@ -2,7 +2,7 @@
 
 Rule: NULL is a wildcard on the subscription's side only; for KEYS the publication decides how narrow it is.
 Rule: attributes are compared before keys, though the thesis begins with keys (Figure 4-10): the verdict is the same,
-and no device is asked for a token in vain. The clock offset is ignored, letters match whatever their case.
+and no device is asked for a token in vain. The clock offset is ignored, and comparison ignores case.
 Rule: never a device with itself.
 Rule: this is no filter of ``language/`` and these are not Elvin's keys: a template is four comparisons.
 """

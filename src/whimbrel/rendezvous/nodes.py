@@ -36,7 +36,7 @@ _CONTROLLER_PAGE_US = 5_120_000
 
 
 class Timers(Protocol):
-    """Whatever calls back later."""
+    """A clock that calls back later."""
 
     def after(self, delay_us: int, do: Callable[[], None]) -> None:
         """Do something after *delay_us*."""
@@ -162,18 +162,18 @@ class DeviceNode:
     def handle(self, event: RadioEvent, now: int) -> None:
         """Take what happened to the radio."""
         del now  # see above
-        happened = self._happened(event)
+        happened = self._input_of(event)
         if happened is not None:
             self.do(self.core.receive(happened, now=self._now()))
 
-    def _happened(self, event: RadioEvent) -> d.DeviceInput | None:
+    def _input_of(self, event: RadioEvent) -> d.DeviceInput | None:
         match event:
             case InquiryResult(address=address, clock_offset=clock_offset, name=name):
                 is_controller = name.startswith(self._controller_name)
                 return d.FoundController(address=address, clock_offset=clock_offset) if is_controller else None
             case LinkMade(address, is_caller, name):
                 is_controller = name.startswith(self._controller_name)
-                return self._connected(address, is_caller=is_caller, is_controller=is_controller)
+                return self._input_of_link(address, is_caller=is_caller, is_controller=is_controller)
             case PageFailed(address) if address == self._calling:
                 self._calling = None  # it may have paged us meanwhile
                 return d.LostController() if self.core.controller is None else None
@@ -191,7 +191,7 @@ class DeviceNode:
             case RoleSwitched():
                 return None
 
-    def _connected(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
+    def _input_of_link(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
         if is_controller:
             self._calling = None
             return d.JoinedController(address, is_caller=is_caller)

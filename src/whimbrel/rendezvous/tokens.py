@@ -3,7 +3,7 @@
 What the thesis calls encrypting with a private key is signing; here with Ed25519. A *device token* is a device's
 signature over its address; a *group token* is the owner's signature over that device token, an epoch and an expiry.
 Two things are added. The signatures are separated by domain, so that one can never stand for another. And a member
-answers a fresh challenge with its device key: the thesis's token can be repeated by anybody who has heard it once.
+answers a fresh challenge with its device key: in the thesis, any device that has overheard a token can replay it.
 
 Rule: a token is bound to an address, a device key, a group, an epoch and an expiry; any other bit is refused.
 Rule: a new group key revokes every token of the old one. A higher epoch under the same key revokes the lower ones

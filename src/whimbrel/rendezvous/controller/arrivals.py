@@ -2,7 +2,7 @@
 
 Rule: the head is always the oldest by ``seq``. With two queues, one for each kind (5.4.2), the heads of both are
 looked up against the open events at the same time; acting on them stays in the order of arrival. So no outcome
-changes: what the younger head found early is kept up to date by ``opened`` and filtered when its turn comes.
+changes: what the younger head found early is kept up to date by ``add_candidate`` and filtered when its turn comes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ArrivalQueue:
         early = [each for each in self._early[head.kind][1] if each.stage is Stage.OPEN]
         return head, sorted(early, key=lambda each: each.seq)
 
-    def opened(self, record: Record) -> None:
+    def add_candidate(self, record: Record) -> None:
         """Add *record*, which has just been opened, to what a head of the other kind found early."""
         for kind, (head, found) in self._early.items():
             if kind is not record.kind and record not in found and is_pair(head, record):

@@ -43,7 +43,7 @@ class Controller:
     def __init__(self, parameters: Parameters | None = None, *, address: Address, nonce_key: bytes) -> None:
         if type(nonce_key) is not bytes or len(nonce_key) != NONCE_KEY_BYTES:
             raise InvalidValueError("nonce_key", type(nonce_key).__name__, f"{NONCE_KEY_BYTES} bytes")
-        self.parameters = parameters or Parameters()
+        self.parameters, self.address = parameters or Parameters(), address
         self._state = State(self.parameters)
         self._decider = Decider(self._state, address=address, nonce_key=nonce_key, drop_silent=self._drop_silent)
         self._requests = Requests(self._state, self._decider)
@@ -72,10 +72,10 @@ class Controller:
                 self._flush(self._gone.popitem(last=False)[1], now)
         if self._state.arrivals.is_waiting:
             self._process(now)
-        self._decider.time(now=now, work=self.parameters.work)
+        self._decider.check_deadlines(now=now, work=self.parameters.work)
         self._clean(now)
         self._poll(now)
-        return self._taken()
+        return self._drain_commands()
 
     @property
     def is_busy(self) -> bool:
@@ -144,7 +144,7 @@ class Controller:
         state.strangers.discard(address)
         waiting = state.publication_of(address)
         if waiting is None:
-            state.rest_without_event(address, now=now)
+            state.start_idle_timer(address, now=now)
         elif waiting.stage is Stage.OPEN:
             state.connecting.pop(waiting.id, None)
             member = state.piconet.get(address)
@@ -172,8 +172,8 @@ class Controller:
                 continue
             state.erase(record, now=now, is_remembered=True)
             state.note(NoteKind.FLUSHED, record, detail="disconnected")
-            self._decider.forget(record, now=now)
-        self._decider.leave(member, now=now)
+            self._decider.cancel(record, now=now)
+        self._decider.end_conversations(member, now=now)
         state.piconet.leave(member.address)
         state.idle.pop(member.address, None)
 
@@ -197,7 +197,7 @@ class Controller:
         if not state.piconet.may_speak(member, now=now):
             self._drop(member, Refusal.TOO_FAST, now)
             return
-        state.out += state.piconet.hear(member)
+        state.out += state.piconet.seat_speaker(member)
         self._requests.handle(member, data, now=now)
         state.settle(address)
 
@@ -272,9 +272,9 @@ class Controller:
             self._poll_at = now + self.parameters.poll_us
             self._state.out.append(Poll(max(1, self._state.piconet.free_seats)))
 
-    def _taken(self) -> list[Command]:
+    def _drain_commands(self) -> list[Command]:
         state = self._state
-        state.out += state.piconet.relieve()
+        state.out += state.piconet.keep_seat_free()
         if state.piconet.is_open is not self._is_connectable:
             self._is_connectable = state.piconet.is_open
             state.out.append(SetConnectable(self._is_connectable))

@@ -150,7 +150,7 @@ class Decider:
 
     # -- answers to a match --------------------------------------------------------------------------------------------
 
-    def noted(self, member: Member, identifier: EventId, *, now: int) -> bool:
+    def confirm(self, member: Member, identifier: EventId, *, now: int) -> bool:
         """Take a device's word that it has its notification; ``False`` if none is awaited from it."""
         for answer in self._answers.values():
             if answer.awaited.get(identifier) is member:
@@ -191,7 +191,7 @@ class Decider:
             or not state.piconet.has_seats_for(*present)
         ):
             return True
-        question = Question.about(*pair)
+        question = Question.between(*pair)
         question.held = present
         for member in present:
             member.conversations += 1
@@ -211,7 +211,7 @@ class Decider:
             self._state.out += self._state.piconet.wake(member)
         self._state.out += [Send(party, asked) for party, asked in asks.items()]
 
-    def proven(self, member: Member, proof: Proof, *, now: int) -> bool:
+    def take_proof(self, member: Member, proof: Proof, *, now: int) -> bool:
         """Take a device's proof of membership; ``False`` if it was not asked for it."""
         for proofs in self._verifications.values():
             question = proofs.question
@@ -255,14 +255,14 @@ class Decider:
 
     # -- what happens meanwhile ----------------------------------------------------------------------------------------
 
-    def forget(self, record: Record, *, now: int) -> None:
+    def cancel(self, record: Record, *, now: int) -> None:
         """End what goes on about an event that its device has removed."""
         proofs = self._verifications.pop(record.id, None)
         if proofs is not None and proofs.question is not None:
             record.stage = Stage.GONE
             self._end_question(proofs, now=now)
 
-    def leave(self, member: Member, *, now: int) -> None:
+    def end_conversations(self, member: Member, *, now: int) -> None:
         """End what goes on with a device that is gone; its own triggers have been forgotten already."""
         for proofs in [each for each in self._verifications.values() if each.question is not None]:
             if proofs.question is not None and member in proofs.question.held:
@@ -275,7 +275,7 @@ class Decider:
             if not answer.awaited:
                 self._finish(answer, now=now)
 
-    def time(self, *, now: int, work: int) -> None:
+    def check_deadlines(self, *, now: int, work: int) -> None:
         """Give up on devices that are silent, and go on with triggers that waited for a seat."""
         if not self._answers and not self._verifications:
             return

@@ -19,7 +19,7 @@ MIN_TIMEOUT_US = 2_560_000
 
 REASONS = {
     "name": "a device that inquires must know a controller when it finds one, so the name states the role (4)",
-    "event_ttl_us": "10 minutes: a renewal costs the device more than a missed match costs anybody (5.3)",
+    "event_ttl_us": "10 minutes: sending an event again costs a device more than a missed match (5.3)",
     "pair_ttl_us": "2 minutes: above the time a resubmitted event waits to be processed (below a minute), below the "
     "return of a pair that did connect (several minutes) (5.3)",
     "removed_ttl_us": "33.28 s: the longest inquiry and page, so the longest way back to the controller (5.4.1)",
@@ -87,7 +87,7 @@ class Parameters:
 
     @property
     def max_members(self) -> int:
-        """How many devices may be connected: one seat stays free, or nobody could be woken when all are parked."""
+        """How many devices may be connected: one active address stays free to wake a parked device with."""
         return self.max_active + self.max_parked - 1
 
     def explained(self) -> Iterator[tuple[str, object, str]]:

@@ -74,7 +74,7 @@ class Piconet:
         """Seat a device that has connected; ``None`` if there is no room for it."""
         if len(self._members) >= self._parameters.max_members:
             return None
-        commands = self._free_a_seat()
+        commands = self._park_longest_active()
         member = Member(address=address, has_layer=has_layer, credit_us=_BURST_US, credited_at=now)
         self._members[address] = self._active[address] = member
         return commands
@@ -88,19 +88,19 @@ class Piconet:
         """Give *member* a seat if it has none."""
         if member.address in self._active:
             return []
-        commands = [*self._free_a_seat(), Unpark(member.address)]
+        commands = [*self._park_longest_active(), Unpark(member.address)]
         self._active[member.address] = member
         return commands
 
-    def hear(self, member: Member) -> list[Command]:
+    def seat_speaker(self, member: Member) -> list[Command]:
         """Note that a parked device was given a seat by the radio because it had something to say."""
         if member.address in self._active:
             return []
-        commands = self._free_a_seat()
+        commands = self._park_longest_active()
         self._active[member.address] = member
         return commands
 
-    def rest(self, member: Member, *, has_scans_off: bool = True) -> list[Command]:
+    def park(self, member: Member, *, has_scans_off: bool = True) -> list[Command]:
         """Park *member* unless it is parked, in a conversation, or every parked address is taken."""
         has_place = len(self._members) - len(self._active) < self._parameters.max_parked
         if member.conversations or not has_place or self._active.pop(member.address, None) is None:
@@ -108,9 +108,9 @@ class Piconet:
         sleep = [Send(member.address, Sleep())] if member.has_layer and has_scans_off else []
         return [*sleep, Park(member.address)]
 
-    def relieve(self) -> list[Command]:
+    def keep_seat_free(self) -> list[Command]:
         """Park a device if all seats are taken, so that another can connect."""
-        return self._free_a_seat()
+        return self._park_longest_active()
 
     def has_seats_for(self, *members: Member) -> bool:
         """Tell whether a conversation with *members* leaves a seat for others."""
@@ -124,8 +124,8 @@ class Piconet:
         member.credit_us -= self._cost_us
         return member.credit_us >= 0
 
-    def _free_a_seat(self) -> list[Command]:
+    def _park_longest_active(self) -> list[Command]:
         if self.free_seats > 0:
             return []
         resting = next((each for each in self._active.values() if not each.conversations), None)
-        return [] if resting is None else self.rest(resting)
+        return [] if resting is None else self.park(resting)

@@ -49,9 +49,9 @@ class Requests:
             case m.Renew(identifier):
                 return self._renew(member, identifier, now)
             case m.Noted(identifier):
-                return None if self._decider.noted(member, identifier, now=now) else Refusal.UNEXPECTED
+                return None if self._decider.confirm(member, identifier, now=now) else Refusal.UNEXPECTED
             case m.Proof():
-                return None if self._decider.proven(member, message, now=now) else Refusal.UNEXPECTED
+                return None if self._decider.take_proof(member, message, now=now) else Refusal.UNEXPECTED
             case _:
                 return Refusal.UNEXPECTED
 
@@ -95,7 +95,7 @@ class Requests:
         if record is None or kind_of(identifier) is not kind or record.stage is Stage.ANSWERING:
             return Refusal.UNKNOWN_EVENT
         self._state.erase(record, now=now, is_remembered=False)
-        self._decider.forget(record, now=now)
+        self._decider.cancel(record, now=now)
         self._state.tell(member, m.Removed(identifier))
         return None
 

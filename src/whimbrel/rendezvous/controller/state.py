@@ -90,7 +90,7 @@ class State:
         """Keep *record*, which matches nothing, until it is matched, removed or expires."""
         record.stage = Stage.OPEN
         self.index.add(record)
-        self.arrivals.opened(record)
+        self.arrivals.add_candidate(record)
         self.expiring[record.id] = now + self.parameters.event_ttl_us
         self.note(NoteKind.OPENED, record, detail="indirect" if record.is_indirect else None)
 
@@ -107,7 +107,7 @@ class State:
         mine.pop(record.id, None)
         if not mine:
             self.of_owner.pop(record.owner, None)
-            self.rest_without_event(record.owner, now=now)
+            self.start_idle_timer(record.owner, now=now)
         if is_remembered:
             self.removed.put(record.id, record, now=now)
 
@@ -136,7 +136,7 @@ class State:
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
-    def rest_without_event(self, owner: Address, *, now: int) -> None:
+    def start_idle_timer(self, owner: Address, *, now: int) -> None:
         """Start counting the time that a device stays without an event."""
         if self.piconet.get(owner) is not None:
             self.idle[owner] = now + self.parameters.idle_us
@@ -154,4 +154,4 @@ class State:
         if member is not None and not any(
             each.stage is Stage.QUEUED for each in self.of_owner.get(address, {}).values()
         ):
-            self.out += self.piconet.rest(member, has_scans_off=has_scans_off)
+            self.out += self.piconet.park(member, has_scans_off=has_scans_off)

@@ -1,6 +1,6 @@
 """Verification: the conversation that proves membership before a restricted publication is matched (Huang, 4.1.3).
 
-Rule: need to know. Only where attributes and keys agree is anybody asked; both parties at once, one group at a time,
+Rule: need to know. Devices are asked only where attributes and keys agree: both parties at once, one group at a time,
 in the publication's order. The first group that both prove unlocks; a wrong proof goes on to the next group, a silent
 device fails the match.
 Rule: the list of verified members spares the token, never the challenge (5.4.1).
@@ -28,7 +28,7 @@ __all__ = ["Challenges", "Members", "Question", "Verification"]
 
 
 class Challenges:
-    """Fresh numbers that nobody can foresee and a replay makes again: a keyed hash of a counter."""
+    """Unpredictable numbers that a replay reproduces: a keyed hash (HMAC) of a counter."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self._count = key, 0
@@ -49,7 +49,7 @@ class Members:
         self._epochs: OrderedDict[GroupKey, int] = OrderedDict()
         self._capacity = parameters.remembered
 
-    def look(self, address: Address, group: GroupKey, *, now: int) -> Membership | None:
+    def find(self, address: Address, group: GroupKey, *, now: int) -> Membership | None:
         """Return the membership that was verified, if token and epoch are still good; each look resets its time."""
         found = self._known.get((address, group), now=now)
         if found is None or now >= found.expires_at or found.epoch < self._epochs.get(group, 0):
@@ -64,7 +64,7 @@ class Members:
             least = self._epochs.get(asked.group, 0)
             member = check_group_token(proof.token, group=asked.group, address=address, now=now, least_epoch=least)
         else:
-            found = self.look(address, asked.group, now=now)
+            found = self.find(address, asked.group, now=now)
             if found is None:
                 raise TokenError(TokenFault.EXPIRED)
             member = found
@@ -87,7 +87,7 @@ class Members:
         self._known.discard((address, group))
 
     def clean(self, *, now: int, work: int) -> None:
-        """Forget memberships that nobody looked at for long."""
+        """Forget memberships that were not looked up for long."""
         self._known.clean(now=now, work=work)
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class Question:
         return [party for party in self.parties if party not in self.proven]
 
     @classmethod
-    def about(cls, publication: Record, subscription: Record) -> Question:
+    def between(cls, publication: Record, subscription: Record) -> Question:
         """Return the question whether this pair shares a group."""
         assert isinstance(publication.event, Publication)
         assert isinstance(subscription.event, Subscription)
@@ -130,7 +130,7 @@ class Question:
         if self.groups:
             group = self.groups.pop(0)
             for party in self.parties:
-                is_known = members.look(party, group, now=now) is not None
+                is_known = members.find(party, group, now=now) is not None
                 self.asked[party] = Ask(group=group, challenge=challenges.next(), wants_token=not is_known)
             self.due_at = due_at
         return self.asked

@@ -224,7 +224,7 @@ class Device:
             case m.Refused():
                 return self._be_refused(message)
             case m.Removed(identifier):
-                self.wishes.answered("unpublish", "unsubscribe")
+                self.wishes.pop_answered("unpublish", "unsubscribe")
                 return [Tell(what="removed", id=identifier)]
             case m.Matched():
                 return self._page(message)
@@ -247,13 +247,13 @@ class Device:
         if is_indirect:
             self.wishes.add(Wish(self.describe(), id=identifier))
         else:
-            wish = self.wishes.answered("publish", "subscribe", "renew")
+            wish = self.wishes.pop_answered("publish", "subscribe", "renew")
             if wish is not None:
                 wish.id = identifier
         return [Tell(what="accepted", id=identifier)]
 
     def _be_refused(self, message: m.Refused) -> list[DeviceCommand]:
-        wish = self.wishes.answered(message.request)
+        wish = self.wishes.pop_answered(message.request)
         told = Tell(what="refused", id=None if wish is None else wish.id, reason=f"{message.code}: {message.reason}")
         if wish is None or wish.is_over:
             return [told]

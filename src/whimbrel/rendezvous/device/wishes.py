@@ -67,7 +67,7 @@ class Wishes:
         self._asked.append(("unpublish" if is_publication else "unsubscribe", wish))
         return m.Unpublish(wish.id) if is_publication else m.Unsubscribe(wish.id)
 
-    def answered(self, *requests: str) -> Wish | None:
+    def pop_answered(self, *requests: str) -> Wish | None:
         """Return the wish whose request is answered now, if it is one of *requests*."""
         if self._asked and self._asked[0][0] in requests:
             return self._asked.popleft()[1]

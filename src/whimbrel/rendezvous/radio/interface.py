@@ -50,7 +50,7 @@ class LinkMade:
 
 @dataclass(frozen=True, slots=True)
 class PageFailed:
-    """Nobody answered our page in time."""
+    """The page was not answered in time."""
 
     address: Address
 

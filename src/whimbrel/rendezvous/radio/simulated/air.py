@@ -171,7 +171,7 @@ class Air:
         stations = self._baseband.stations
         return ((stations[other.number].offset >> 2) - (stations[own.number].offset >> 2)) & _OFFSET_MASK
 
-    def moved(self, radio: SimulatedRadio) -> None:
+    def refresh_range(self, radio: SimulatedRadio) -> None:
         """Look at the connections of a radio that moved: out of range they are lost in a while, back in range not."""
         self._baseband.refresh(self.tick)
         for link in [each for each in self._links.values() if radio.address in {each.master, each.slave}]:
@@ -292,13 +292,13 @@ class SimulatedRadio:
         return self._address
 
     def tell(self, event: RadioEvent) -> None:
-        """Hand *event* to whoever uses this radio."""
+        """Hand *event* to the handler."""
         self.handler(event, self._air.now)
 
     def move(self, place: tuple[float, float]) -> None:
         """Carry the radio elsewhere."""
         self.place = place
-        self._air.moved(self)
+        self._air.refresh_range(self)
 
     def inquire(self, *, is_on: bool) -> None:
         """Inquire without end, or stop."""

@@ -111,7 +111,7 @@ class EventBaseband:
         self.refresh(tick)
 
     def refresh(self, tick: int) -> None:
-        """Look again at the windows that are open: somebody began or ended sending, or moved."""
+        """Compute the open windows anew: a station began or stopped sending, or moved."""
         for pair in self._scans:
             for scan in pair:
                 if scan.mode is _Mode.LISTENING:
