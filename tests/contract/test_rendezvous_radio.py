@@ -177,6 +177,28 @@ def test_a_parked_slave_that_has_something_to_say_is_heard_after_a_poll(world: W
     assert world.events(BOB)[-1] == Unparked(ALICE)
 
 
+def test_waking_an_active_slave_changes_nothing(world: World) -> None:
+    """A controller cannot always know whether a device that speaks is still parked."""
+    alice, _ = linked(world)
+    alice.unpark(BOB)
+    alice.send(BOB, b"hello")
+    world.wait(3)
+    assert world.events(BOB)[1:] == [Received(ALICE, b"hello")]
+
+
+def test_what_a_slave_says_while_it_is_being_parked_is_heard_and_answered(world: World) -> None:
+    """Words and park cross on the air; the answer must not wait for ever."""
+    alice, bob = linked(world)
+    bob.send(ALICE, b"publish")
+    alice.park(BOB)
+    world.wait(1)
+    assert world.events(ALICE)[-1] == Received(BOB, b"publish")
+    alice.unpark(BOB)
+    alice.send(BOB, b"accepted")
+    world.wait(3)
+    assert world.events(BOB)[-1] == Received(ALICE, b"accepted")
+
+
 def test_a_closed_connection_is_closed_for_the_other_side_too(world: World) -> None:
     """What is sent afterwards goes nowhere."""
     alice, bob = linked(world)

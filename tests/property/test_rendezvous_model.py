@@ -109,7 +109,8 @@ class ControllerModel(RuleBasedStateMachine):
                 del self.active[who]
                 self.parked.add(who)
             case Unpark(who):
-                self.parked.remove(who)
+                assert who in self.parked or who in self.active
+                self.parked.discard(who)
                 self.active[who] = None
             case Disconnect(who):
                 self.active.pop(who, None)
@@ -243,6 +244,19 @@ class ControllerModel(RuleBasedStateMachine):
         """Let a device publish and another seek it."""
         self.say(publication.address, m.Publish(publication))
         self.say(who, m.Subscribe(Subscription(name=publication.name, keys=publication.keys)))
+
+    @rule(wishes=st.lists(publications | st.tuples(who_, subscriptions), min_size=4, max_size=12))
+    def speak_at_once(self, wishes: list[Publication | tuple[Address, Subscription]]) -> None:
+        """Let many devices speak in one moment, more than one round processes: the queues fill."""
+        words: list[Input] = []
+        for wish in wishes:
+            who = wish.address if isinstance(wish, Publication) else wish[0]
+            if who not in self.active and who not in self.parked:
+                self.connect_now(who, has_layer=True)
+            if who in self.active:
+                message = m.Publish(wish) if isinstance(wish, Publication) else m.Subscribe(wish[1])
+                words.append(Said(who, encode(message)))
+        self.do(*words)
 
     @rule(publication=publications)
     def lie_about_its_address(self, publication: Publication) -> None:

@@ -65,7 +65,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Unpark:
-    """Give a parked device an active address at the next beacon."""
+    """Give a parked device an active address at the next beacon; nothing happens to one that has one."""
 
     address: Address
 

@@ -197,7 +197,7 @@ class Controller:
         if not state.piconet.may_speak(member, now=now):
             self._drop(member, Refusal.TOO_FAST, now)
             return
-        state.out += state.piconet.seat_speaker(member)
+        state.out += state.piconet.wake(member)
         self._requests.handle(member, data, now=now)
         state.settle(address)
 

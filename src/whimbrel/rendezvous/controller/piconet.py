@@ -85,18 +85,14 @@ class Piconet:
         self._active.pop(address, None)
 
     def wake(self, member: Member) -> list[Command]:
-        """Give *member* a seat if it has none."""
+        """Give *member* a seat if it has none.
+
+        A parked device that speaks was given a seat by the radio after a poll, or spoke before it was parked; which of
+        the two cannot be known here, so it is woken in any case, and waking an active device does nothing.
+        """
         if member.address in self._active:
             return []
         commands = [*self._park_longest_active(), Unpark(member.address)]
-        self._active[member.address] = member
-        return commands
-
-    def seat_speaker(self, member: Member) -> list[Command]:
-        """Note that a parked device was given a seat by the radio because it had something to say."""
-        if member.address in self._active:
-            return []
-        commands = self._park_longest_active()
         self._active[member.address] = member
         return commands
 

@@ -124,7 +124,7 @@ class Radio(Protocol):
         ...
 
     def unpark(self, address: Address) -> None:
-        """Wake a parked slave at the next beacon."""
+        """Wake a parked slave at the next beacon; an active one stays as it is."""
         ...
 
     def poll(self, *, seats: int) -> None:
