@@ -23,9 +23,11 @@ from tests.unit.rendezvous_rig import (
 from whimbrel.errors import InvalidValueError
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Connected, Controller, Disconnected, NoteKind, Parameters, Said
+from whimbrel.rendezvous.controller.arrivals import ArrivalQueue
 from whimbrel.rendezvous.controller.commands import Connect, Disconnect, Park, Poll, SetConnectable
+from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.parameters import REASONS
-from whimbrel.rendezvous.events import EventId, Subscription
+from whimbrel.rendezvous.events import EventId, Kind, Subscription
 from whimbrel.rendezvous.refusals import Refusal
 
 P1, P2, S1, S2 = (EventId(each) for each in ("P1", "P2", "S1", "S2"))
@@ -670,3 +672,32 @@ def test_a_printer_is_found_by_its_class() -> None:
     rig.publish(BOB, name="Laser", device_class=PRINTER)
     rig.publish(CAROL, name="Carol")
     assert sent(rig.subscribe(ALICE, device_class=PRINTER), ALICE)[-1] == m.Matched(id=S1, address=BOB, clock_offset=77)
+
+
+def test_two_queues_look_up_both_heads_at_once_and_keep_what_they_found_up_to_date() -> None:
+    """What the younger head found early is dropped when it leaves and completed by what opens meanwhile (5.4.2)."""
+
+    def record(kind: Kind, seq: int, *, is_open: bool = False) -> Record:
+        event = publication() if kind is Kind.PUBLICATION else Subscription()
+        owner = BOB if kind is Kind.PUBLICATION else ALICE
+        stage = Stage.OPEN if is_open else Stage.QUEUED
+        return Record(EventId(f"{kind.value}{seq}"), owner, event, seq, kind, stage=stage)
+
+    gone, late = (record(Kind.SUBSCRIPTION, seq, is_open=True) for seq in (1, 2))
+    older, younger = record(Kind.SUBSCRIPTION, 3), record(Kind.PUBLICATION, 4)
+    looked_up: list[Record] = []
+
+    def look_up(trigger: Record) -> list[Record]:
+        looked_up.append(trigger)
+        return [gone] if trigger is younger else []
+
+    queue = ArrivalQueue(look_up, has_two=True)
+    queue.push(older)
+    queue.push(younger)
+    assert queue.head() == (older, [])
+    assert looked_up == [younger, older]
+    gone.stage = Stage.GONE
+    queue.add_candidate(late)
+    queue.pop(older)
+    assert queue.head() == (younger, [late])
+    assert looked_up == [younger, older]
