@@ -122,6 +122,8 @@ class EventBaseband:
     @property
     def next_tick(self) -> int | None:
         """When the next event is due; it may turn out to be nothing."""
+        if self._found:  # a page that ended because its target stopped listening
+            return self._found[0][0]
         return self._heap[0][0] if self._heap else None
 
     def advance(self, until: int) -> list[tuple[int, Happening]]:
