@@ -89,6 +89,7 @@ class EventBaseband:
         station.is_inquiry_scanning, station.is_page_scanning = inquiry, page
         for scan, is_on in zip(self._scans[number], (inquiry, page), strict=True):
             if is_on and scan.mode is _Mode.OFF:
+                scan.answers = 0
                 self._wait(scan, tick)
             elif not is_on and scan.mode is not _Mode.OFF:
                 is_broken_off = scan.is_page and scan.mode is _Mode.BUSY
