@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from whimbrel.rendezvous.radio.simulated.baseband import EventBaseband
@@ -95,8 +95,24 @@ def run(world: World, made: type[EventBaseband | SlotBaseband]) -> list[tuple[in
     return sorted((tick, repr(each)) for tick, each in found)
 
 
+SCANS_AGAIN = World(
+    (4_093, 4_093),
+    (560, 0),
+    (2, 2),
+    frozenset(),
+    (
+        Action(0, 0, "inquire", 1, 0),
+        Action(0, 1, "scan", 0, 0),
+        Action(50, 1, "deaf", 0, 0),
+        Action(8_167, 1, "scan", 0, 0),
+    ),
+)
+"""A scanner that answered, stopped and began again: the two once disagreed about its frequency."""
+
+
 @settings(max_examples=25)
 @given(worlds())
+@example(SCANS_AGAIN)
 def test_event_by_event_is_slot_by_slot(world: World) -> None:
     """The fast one is the slow one with the ticks left out in which nothing can happen."""
     assert run(world, EventBaseband) == run(world, SlotBaseband)
