@@ -109,10 +109,20 @@ SCANS_AGAIN = World(
 )
 """A scanner that answered, stopped and began again: the two once disagreed about its frequency."""
 
+COLLIDES_LATE = World(
+    (0, 1, 1),
+    (0, 7, 0),
+    (2, 1, 2),
+    frozenset(),
+    (Action(0, 2, "scan", 0, 0), Action(25, 0, "inquire", 2, 0), Action(700, 1, "scan", 0, 0)),
+)
+"""Two that answer one ID at once, the second of which began to scan first."""
+
 
 @settings(max_examples=25)
 @given(worlds())
 @example(SCANS_AGAIN)
+@example(COLLIDES_LATE)
 def test_event_by_event_is_slot_by_slot(world: World) -> None:
     """The fast one is the slow one with the ticks left out in which nothing can happen."""
     assert run(world, EventBaseband) == run(world, SlotBaseband)

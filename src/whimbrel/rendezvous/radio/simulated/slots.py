@@ -134,7 +134,7 @@ class SlotBaseband:
         return paging.sending.frequency(tick) if paging is not None and paging.target == listener else None
 
     def _end_answers(self, tick: int) -> None:
-        ending = {number: ear for number, ear in self._inquiry_ears.items() if ear.busy_until == tick}
+        ending = {number: ear for number, ear in sorted(self._inquiry_ears.items()) if ear.busy_until == tick}
         for inquirer, station in enumerate(self.stations):
             for frequency in sorted({ear.frequency for ear in ending.values()}):
                 senders = tuple(
