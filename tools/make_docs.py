@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ from whimbrel.model.tables import as_markdown
 from whimbrel.mqtt.codes import PACKETS_OF, PacketType, ReasonCode, connect_return_code
 from whimbrel.mqtt.properties import KINDS, WILL, Property
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.rendezvous.controller.parameters import Parameters
+from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, diagram
+from whimbrel.rendezvous.messages import FromDevice
+from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.wire import MESSAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE_BY = "<!-- made by tools/make_docs.py: change the code, then run `make docs` -->"
@@ -302,6 +308,41 @@ def _times(ratio: float) -> str:
     return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
 
 
+# -- the rendezvous --------------------------------------------------------------------------------------------------
+
+
+def messages_table() -> str:
+    """Return every message of the rendezvous, from whom, and its fields."""
+    to_controller = set(typing.get_args(FromDevice))
+    rows = []
+    for name, (made, fields) in MESSAGES.items():
+        sender = "device" if made in to_controller else "controller"
+        sender = {"join": "device, to the owner of a group", "group token": "the owner of a group"}.get(name, sender)
+        said = [f"`{field.name}`{' (or NULL)' if field.is_optional else ''}" for field in fields]
+        first = (made.__doc__ or "").split("\n")[0]
+        rows.append((f"`{name}`", sender, ", ".join(said) or "–", first))
+    return _table(("message", "from", "fields", "meaning"), rows)
+
+
+def refusals_table() -> str:
+    """Return the stable codes with which a controller refuses."""
+    return _table(("code", "name", "what it means"), ((str(each.code), each.name, each.reason) for each in Refusal))
+
+
+def parameters_table() -> str:
+    """Return the parameters of a controller, each with its reason."""
+    rows = ((f"`{name}`", str(value), reason) for name, value, reason in Parameters().explained())
+    return _table(("parameter", "default", "why"), rows)
+
+
+def states_diagrams() -> str:
+    """Return the two state machines of a device as diagrams."""
+    parts = []
+    for who, table in (("subscriber", SUBSCRIBER), ("publisher", PUBLISHER)):
+        parts += [f"A {who}:", "", "```mermaid", diagram(table), "```", ""]
+    return "\n".join(parts).strip()
+
+
 # -- what is made where ----------------------------------------------------------------------------------------------
 
 
@@ -325,6 +366,12 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"measured": measured},
     "docs/explanation/matching.md": {"matched": matched},
     "docs/reference/mqtt.md": {"reason codes": reason_codes_table, "properties": properties_table},
+    "docs/reference/rendezvous.md": {
+        "messages": messages_table,
+        "refusals": refusals_table,
+        "parameters": parameters_table,
+        "states": states_diagrams,
+    },
     "docs/reference/language.md": {"functions": functions_table, "error codes": codes_table, "limits": limits_table},
 }
 

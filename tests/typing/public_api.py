@@ -9,6 +9,10 @@ from whimbrel.language import ErrorCode, normal_form, parse, print_filter
 from whimbrel.language.ast import Predicate
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model import Attributes, Notification, NotificationId, checked
+from whimbrel.rendezvous.controller import Command, Controller, Timer
+from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.device.commands import DeviceCommand
+from whimbrel.rendezvous.events import read_address
 from whimbrel.testing import ManualClock
 
 assert_type(Filter("a == 1").matches({"a": 1}), bool)
@@ -25,6 +29,10 @@ assert_type(matcher.add("me", Interest(filter_text="a == 1", subject_filter="a/#
 assert_type(matcher.match(notification), list[int])
 assert_type(matcher.id_of(0), str)
 assert_type(ManualClock().now(), int)
+
+controller = Controller(address=read_address("00:1A:7D:DA:71:0B"), nonce_key=bytes(32))
+assert_type(controller.receive(Timer(), now=0), list[Command])
+assert_type(Device(address=controller.address, name="phone").publish(), list[DeviceCommand])
 
 
 def place(error: FilterError) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.cli.publish import publish
+from whimbrel.cli.rendezvous import app as rendezvous_app
 from whimbrel.cli.serve import serve
 from whimbrel.cli.session import app as session_app
 from whimbrel.cli.sim import app as sim_app
@@ -41,6 +42,7 @@ app.add_typer(filter_app, name="filter")
 app.add_typer(lab_app, name="lab")
 app.add_typer(log_app, name="log")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(rendezvous_app, name="rendezvous")
 app.add_typer(session_app, name="session")
 app.add_typer(sim_app, name="sim")
 app.add_typer(user_app, name="user")

@@ -1,0 +1,24 @@
+"""The controller: takes over discovery, matches, and tells devices how to page each other (Huang, chapter 4).
+
+One pure core: ``core`` is the loop; ``arrivals`` is its queue, ``openings`` the events and their index, ``caches`` what
+it remembers, ``piconet`` the seats, ``verification`` the conversations about membership.
+"""
+
+from whimbrel.rendezvous.controller.commands import Command, Note, NoteKind
+from whimbrel.rendezvous.controller.core import Controller
+from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, Said, Timer
+from whimbrel.rendezvous.controller.parameters import Parameters
+
+__all__ = [
+    "Command",
+    "Connected",
+    "Controller",
+    "Disconnected",
+    "Found",
+    "Input",
+    "Note",
+    "NoteKind",
+    "Parameters",
+    "Said",
+    "Timer",
+]

@@ -1,0 +1,116 @@
+"""Commands: what the shell around a controller must do, in this order.
+
+Rule: a ``Note`` is a fact for the log. It holds no key, token or challenge, and no address of a device whose
+publication is restricted: who may read the log is no member of that group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from whimbrel.rendezvous.events import Address, EventId
+from whimbrel.rendezvous.messages import FromController
+from whimbrel.rendezvous.refusals import Refusal
+
+__all__ = [
+    "Command",
+    "Connect",
+    "Disconnect",
+    "Note",
+    "NoteKind",
+    "Park",
+    "Poll",
+    "Send",
+    "SetConnectable",
+    "SwitchRole",
+    "Unpark",
+]
+
+
+class NoteKind(Enum):
+    """What happened to an event; the last level of its subject in the log."""
+
+    OPENED = "opened"
+    MATCHED = "matched"
+    LISTED = "listed"
+    NOTIFIED = "notified"
+    EXPIRED = "expired"
+    RENEWED = "renewed"
+    FLUSHED = "flushed"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send *message* to a device that is active."""
+
+    address: Address
+    message: FromController
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRole:
+    """Become the master of a device that paged us (4.1)."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Exchange the device's active address for a parked one."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Unpark:
+    """Give a parked device an active address at the next beacon; nothing happens to one that has one."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Page this device and connect."""
+
+    address: Address
+    clock_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close the connection, for this reason."""
+
+    address: Address
+    reason: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class SetConnectable:
+    """Answer pages, or do not: only while there is a free seat (4.1)."""
+
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Ask at the beacon which parked devices have something to say; at most so many may get a seat (4.1.1)."""
+
+    seats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One fact for the log."""
+
+    kind: NoteKind
+    id: EventId
+    address: Address | None = None
+    other_id: EventId | None = None
+    other_address: Address | None = None
+    detail: str | None = None
+    count: int | None = None
+
+
+Command: TypeAlias = Send | SwitchRole | Park | Unpark | Connect | Disconnect | SetConnectable | Poll | Note

@@ -1,0 +1,294 @@
+"""The controller: one deterministic loop over the five concerns of the thesis (Huang, 4.1.1, Figures 4-7 and 4-8).
+
+The thesis has five threads and two locks: new connections, existing connections, disconnections, processing and
+cleaning. Here they are steps of one round. What devices did is taken in first, in its order: a device that is gone is
+out of every match at once, and so is an event that its device removed. Then, each at most ``work`` times: events of
+gone devices are flushed, arrivals are processed, expired things are cleaned. So a storm of disconnections or a flood of
+messages delays matching by a bounded amount of work and never starves it.
+
+Rule: pure. Time is an argument, challenges are derived from a key, and the same inputs give the same commands.
+Rule: commands are performed in order.
+Rule: any bytes may be said. Every queue, cache and table is bounded by the seats of the piconet or by a parameter.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.rendezvous import messages as m
+from whimbrel.rendezvous.controller.commands import Command, Disconnect, NoteKind, Poll, SetConnectable, SwitchRole
+from whimbrel.rendezvous.controller.deciding import Decider
+from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, Said, Timer
+from whimbrel.rendezvous.controller.openings import Record, Stage
+from whimbrel.rendezvous.controller.parameters import Parameters
+from whimbrel.rendezvous.controller.piconet import Member
+from whimbrel.rendezvous.controller.requests import Requests
+from whimbrel.rendezvous.controller.state import State
+from whimbrel.rendezvous.events import Address, Publication
+from whimbrel.rendezvous.refusals import Refusal
+
+__all__ = ["NONCE_KEY_BYTES", "Controller"]
+
+NONCE_KEY_BYTES = 32
+_CACHES_US = 1_000_000
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class Controller:
+    """A controller at *address*; *nonce_key* is a secret from which its challenges are made."""
+
+    def __init__(self, parameters: Parameters | None = None, *, address: Address, nonce_key: bytes) -> None:
+        if type(nonce_key) is not bytes or len(nonce_key) != NONCE_KEY_BYTES:
+            raise InvalidValueError("nonce_key", type(nonce_key).__name__, f"{NONCE_KEY_BYTES} bytes")
+        self.parameters, self.address = parameters or Parameters(), address
+        self._state = State(self.parameters)
+        self._decider = Decider(self._state, address=address, nonce_key=nonce_key, drop_silent=self._drop_silent)
+        self._requests = Requests(self._state, self._decider)
+        self._gone: OrderedDict[Address, Member] = OrderedDict()
+        self._is_connectable = False
+        self._poll_at: int | None = None
+        self._is_blocked = False
+        self._caches_at = 0
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def receive(self, happened: Input, *, now: int) -> list[Command]:
+        """Take one input, do one round, and return what the shell must do, in order."""
+        return self.take((happened,), now=now)
+
+    def timer(self, *, now: int) -> list[Command]:
+        """Do one round."""
+        return self.take((), now=now)
+
+    def take(self, inputs: Iterable[Input], *, now: int) -> list[Command]:
+        """Take *inputs* in their order, do one round, and return what the shell must do, in order."""
+        for each in inputs:
+            self._take_one(each, now)
+        if self._gone:
+            for _ in range(min(self.parameters.work, len(self._gone))):
+                self._flush(self._gone.popitem(last=False)[1], now)
+        if self._state.arrivals.is_waiting:
+            self._process(now)
+        self._decider.check_deadlines(now=now, work=self.parameters.work)
+        self._clean(now)
+        self._poll(now)
+        return self._drain_commands()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another round has work to do at once."""
+        return bool(self._gone) or (self._state.arrivals.is_waiting and not self._is_blocked)
+
+    @property
+    def next_due(self) -> int | None:
+        """When ``timer`` should be called at the latest; ``None``: not before the next input."""
+        state = self._state
+        queues = (state.expiring, state.connecting, state.idle)
+        due = [next(iter(queue.values())) for queue in queues if queue]
+        due += [each for each in (self._decider.next_due, self._poll_at) if each is not None]
+        return min(due, default=None)
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much of everything there is; each is bounded."""
+        state = self._state
+        return {
+            "devices": len(state.piconet),
+            "active": len(state.piconet.active),
+            "events": len(state.records),
+            "queued": len(state.arrivals),
+            "verifying": self._decider.waiting,
+            "strangers": len(state.strangers),
+            "removed": len(state.removed),
+            "pairs": len(state.pairs),
+            "members": len(self._decider.members),
+        }
+
+    def refused_proofs(self) -> dict[str, int]:
+        """Return how many proofs of membership were refused, by the check that they failed."""
+        return dict(self._decider.refused_proofs)
+
+    def open_events(self) -> list[Record]:
+        """Return the open events, in no particular order; for tests and reports."""
+        return [each for each in self._state.records.values() if each.stage is Stage.OPEN]
+
+    # -- new and existing connections, disconnections ------------------------------------------------------------------
+
+    def _take_one(self, happened: Input, now: int) -> None:
+        match happened:
+            case Connected():
+                self._connect(happened, now)
+            case Disconnected(address):
+                self._disconnect(address, now)
+            case Said(address, data):
+                self._hear(address, data, now)
+            case Found():
+                self._find(happened, now)
+            case Timer():
+                pass
+
+    def _connect(self, happened: Connected, now: int) -> None:
+        state, address = self._state, happened.address
+        self._disconnect(address, now, is_stranger_kept=True)
+        if address in self._gone:  # it was back before what it had was flushed
+            self._flush(self._gone.pop(address), now)
+        seated = state.piconet.join(address, has_layer=happened.has_layer, now=now)
+        if seated is None:
+            state.out.append(Disconnect(address, Refusal.NO_ROOM))
+            return
+        state.out += seated
+        if happened.is_caller:
+            state.out.append(SwitchRole(address))
+        state.strangers.discard(address)
+        waiting = state.publication_of(address)
+        if waiting is None:
+            state.start_idle_timer(address, now=now)
+        elif waiting.stage is Stage.OPEN:
+            state.connecting.pop(waiting.id, None)
+            member = state.piconet.get(address)
+            assert member is not None
+            state.tell(member, m.Accepted(waiting.id, is_indirect=True))
+            state.settle(address)
+
+    def _disconnect(self, address: Address, now: int, *, is_stranger_kept: bool = False) -> None:
+        member = self._state.piconet.get(address)
+        if member is not None:
+            member.is_gone = True
+            self._gone[address] = member
+        elif address in self._state.strangers and not is_stranger_kept:
+            for record in list(self._state.of_owner.get(address, {}).values()):
+                if record.stage is Stage.ANSWERING:
+                    continue
+                self._state.erase(record, now=now, is_remembered=False)
+                self._state.note(NoteKind.FLUSHED, record, detail="not reached")
+
+    def _flush(self, member: Member, now: int) -> None:
+        """Remove what a gone device left; it may renew it if it is soon back (4.1.6, 5.4.1)."""
+        state = self._state
+        for record in list(state.of_owner.get(member.address, {}).values()):
+            if record.stage is Stage.ANSWERING:
+                continue
+            state.erase(record, now=now, is_remembered=True)
+            state.note(NoteKind.FLUSHED, record, detail="disconnected")
+            self._decider.cancel(record, now=now)
+        self._decider.end_conversations(member, now=now)
+        state.piconet.leave(member.address)
+        state.idle.pop(member.address, None)
+
+    def _drop(self, member: Member, reason: Refusal, now: int) -> None:
+        self._state.out.append(Disconnect(member.address, reason))
+        self._disconnect(member.address, now)
+
+    def _drop_silent(self, members: list[Member], now: int) -> None:
+        for member in members:
+            if not member.is_gone:
+                self._drop(member, Refusal.SILENT, now)
+        for member in members:
+            if self._gone.pop(member.address, None) is not None:
+                self._flush(member, now)
+
+    def _hear(self, address: Address, data: bytes, now: int) -> None:
+        state = self._state
+        member = state.piconet.get(address)
+        if member is None:
+            return
+        if not state.piconet.may_speak(member, now=now):
+            self._drop(member, Refusal.TOO_FAST, now)
+            return
+        state.out += state.piconet.wake(member)
+        self._requests.handle(member, data, now=now)
+        state.settle(address)
+
+    def _find(self, found: Found, now: int) -> None:
+        """Publish for a device that was heard; never more than inquiry would have told, so no keys (4.1.1)."""
+        state = self._state
+        is_known = found.address in state.of_owner or state.piconet.get(found.address) is not None
+        is_paged = state.introduced.get(found.address, now=now) is not None
+        is_controller = found.name.startswith(self.parameters.name)
+        if is_known or is_paged or is_controller or len(state.strangers) >= self.parameters.max_members:
+            return
+        publication = Publication(
+            address=found.address,
+            clock_offset=found.clock_offset,
+            name=found.name,
+            device_class=found.device_class,
+        )
+        if state.enqueue(found.address, publication, now=now, is_indirect=True) is not None:
+            state.strangers.add(found.address)
+
+    # -- processing ----------------------------------------------------------------------------------------------------
+
+    def _process(self, now: int) -> None:
+        """Take arrivals off the queue, first in, first out; one that has no seat to be answered at holds the others."""
+        self._is_blocked = False
+        for _ in range(self.parameters.work):
+            head = self._state.arrivals.head()
+            if head is None:
+                return
+            record, candidates = head
+            if not record.is_indirect and self._state.piconet.get(record.owner) is None:
+                self._state.arrivals.pop(record)  # its device is gone and will be flushed
+                continue
+            if not self._decider.decide(record, candidates, now=now):
+                self._is_blocked = True
+                return
+            self._state.arrivals.pop(record)
+            self._state.settle(record.owner)
+
+    # -- cleaning ------------------------------------------------------------------------------------------------------
+
+    def _clean(self, now: int) -> None:
+        state, work = self._state, self.parameters.work
+        for identifier in _due(state.connecting, now, work):
+            record = state.records[identifier]
+            state.erase(record, now=now, is_remembered=False)
+            state.note(NoteKind.FLUSHED, record, detail="not reached")
+        for identifier in _due(state.expiring, now, work):
+            record = state.records[identifier]
+            state.erase(record, now=now, is_remembered=True)
+            state.note(NoteKind.EXPIRED, record)
+            member = state.piconet.get(record.owner)
+            if member is not None:
+                state.tell(member, m.Expired(identifier))
+                state.settle(record.owner)
+        for address in _due(state.idle, now, work):
+            member = state.piconet.get(address)
+            if member is not None:
+                self._drop(member, Refusal.IDLE, now)
+            state.idle.pop(address, None)
+        if now >= self._caches_at:  # a dead entry is never used; it may lie there for a while
+            self._caches_at = now + _CACHES_US
+            for cache in (state.removed, state.pairs, state.introduced, self._decider.members):
+                cache.clean(now=now, work=self.parameters.remembered)
+
+    def _poll(self, now: int) -> None:
+        if len(self._state.piconet) == len(self._state.piconet.active):
+            self._poll_at = None
+        elif self._poll_at is None:
+            self._poll_at = now + self.parameters.poll_us
+        elif now >= self._poll_at:
+            self._poll_at = now + self.parameters.poll_us
+            self._state.out.append(Poll(max(1, self._state.piconet.free_seats)))
+
+    def _drain_commands(self) -> list[Command]:
+        state = self._state
+        state.out += state.piconet.keep_seat_free()
+        if state.piconet.is_open is not self._is_connectable:
+            self._is_connectable = state.piconet.is_open
+            state.out.append(SetConnectable(self._is_connectable))
+        commands, state.out = state.out, []
+        return commands
+
+
+def _due(queue: OrderedDict[_Key, int], now: int, work: int) -> list[_Key]:
+    """Return the first of *queue* whose time has come, at most *work*."""
+    due: list[_Key] = []
+    if not queue:
+        return due
+    for key, at in queue.items():
+        if at > now or len(due) >= work:
+            break
+        due.append(key)
+    return due

@@ -1,0 +1,54 @@
+"""Inputs: everything that can happen to a controller, as its radio reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from whimbrel.rendezvous.events import Address
+
+__all__ = ["Connected", "Disconnected", "Found", "Input", "Said", "Timer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """A device is connected, on its own page or on ours."""
+
+    address: Address
+    is_caller: bool = True
+    """Whether the device paged the controller; then it is master until the roles are switched (4.1)."""
+    has_layer: bool = True
+    """Whether it speaks our messages. A device without our layer can be parked, but not told anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A device is gone, whether it wished so or not; or it did not answer our page."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A connected device sent bytes. One that is parked was given a seat for it, after a poll."""
+
+    address: Address
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The endless inquiry heard a discoverable device; all that inquiry and page tell (2.1.3)."""
+
+    address: Address
+    clock_offset: int
+    name: str
+    device_class: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Time has passed."""
+
+
+Input: TypeAlias = Connected | Disconnected | Said | Found | Timer

@@ -1,0 +1,96 @@
+"""Parameters of the controller, each with the reason for its value (Huang, 5.3 and 5.4).
+
+Rule: durations are microseconds; a parameter that would break a promise of the controller cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, flag, name, whole
+from whimbrel.rendezvous.events import MAX_NUMBER
+
+__all__ = ["MIN_TIMEOUT_US", "REASONS", "Parameters"]
+
+MIN_TIMEOUT_US = 2_560_000
+"""How long both devices page and listen at least after a match: the longest page (5.3, Table 2.1)."""
+
+REASONS = {
+    "name": "a device that inquires must know a controller when it finds one, so the name states the role (4)",
+    "event_ttl_us": "10 minutes: sending an event again costs a device more than a missed match (5.3)",
+    "pair_ttl_us": "2 minutes: above the time a resubmitted event waits to be processed (below a minute), below the "
+    "return of a pair that did connect (several minutes) (5.3)",
+    "removed_ttl_us": "33.28 s: the longest inquiry and page, so the longest way back to the controller (5.4.1)",
+    "member_ttl_us": "10 minutes from the last look: a membership that is not asked for is forgotten (5.4.1)",
+    "min_timeout_us": "2.56 s: the longest page; who waits less may leave before the other has had its turn (5.3)",
+    "answer_us": "2.56 s for an answer, beacon included: a device that is silent for longer is gone (4.1.3)",
+    "verify_us": "5.12 s for all groups of one trigger, so that silent devices cannot hold it for ever",
+    "connect_us": "20.48 s: four pages one after the other, as long as a lost connection goes unnoticed; then "
+    "an indirect publication is dropped whose device has not connected",
+    "poll_us": "10.24 s: how long a parked device waits at most before it may speak; the thesis gives none (4.1.1)",
+    "idle_us": "60 s: longer than the removed cache remembers, then a device without an event loses its seat (4.2)",
+    "max_active": "7: a piconet has three bits for its active slaves (2.1.3)",
+    "max_parked": "255: eight bits for the parked ones (2.1.3)",
+    "max_subscriptions": "7: 4.1.2 says six and argues with seven, the slaves a subscriber can be master of",
+    "max_number": "32 bits, then from 1 again: no two events of 262 devices ever have the same number (4.1.4)",
+    "messages_per_s": "10 a second from one device, four seconds' worth at once: a template takes one (4.2)",
+    "work": "32 of each concern in a round: a storm of one kind cannot starve the others (5.4.2)",
+    "remembered": "4,096 entries in each cache: twice the events that 261 devices can have open",
+    "has_two_queues": "off: one queue shows its order; two change no outcome (5.4.2)",
+}
+"""Why each parameter has its value; the docs page and ``whimbrel rendezvous parameters`` print this table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Everything about a controller that may be set."""
+
+    name: str = "whimbrel-controller"
+    event_ttl_us: int = 600_000_000
+    pair_ttl_us: int = 120_000_000
+    removed_ttl_us: int = 33_280_000
+    member_ttl_us: int = 600_000_000
+    min_timeout_us: int = MIN_TIMEOUT_US
+    answer_us: int = 2_560_000
+    verify_us: int = 5_120_000
+    connect_us: int = 20_480_000
+    poll_us: int = 10_240_000
+    idle_us: int = 60_000_000
+    max_active: int = 7
+    max_parked: int = 255
+    max_subscriptions: int = 7
+    max_number: int = MAX_NUMBER
+    messages_per_s: int = 10
+    work: int = 32
+    remembered: int = 4_096
+    has_two_queues: bool = False
+
+    def __post_init__(self) -> None:
+        name("name", self.name, max_bytes=248)
+        for field in fields(self):
+            if field.name.endswith("_us"):
+                whole(field.name, getattr(self, field.name), 1, INT64_MAX >> 16)
+        whole("min_timeout_us", self.min_timeout_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
+        # Five seats are two conversations about membership or an answer, and one for a device that comes.
+        whole("max_active", self.max_active, 5, 7)
+        whole("max_parked", self.max_parked, 1, 255)
+        whole("max_subscriptions", self.max_subscriptions, 1, 7)
+        whole("max_number", self.max_number, 1, MAX_NUMBER)
+        whole("messages_per_s", self.messages_per_s, 1, 1_000)
+        whole("work", self.work, 1, INT32_MAX)
+        whole("remembered", self.remembered, 1, INT32_MAX)
+        flag("has_two_queues", self.has_two_queues)
+        if self.removed_ttl_us >= self.event_ttl_us:
+            raise InvalidValueError("removed_ttl_us", self.removed_ttl_us, "less than event_ttl_us (5.4.1)")
+
+    @property
+    def max_members(self) -> int:
+        """How many devices may be connected: one active address stays free to wake a parked device with."""
+        return self.max_active + self.max_parked - 1
+
+    def explained(self) -> Iterator[tuple[str, object, str]]:
+        """Yield every parameter with its value and the reason for its default."""
+        for field in fields(self):
+            yield field.name, getattr(self, field.name), REASONS[field.name]

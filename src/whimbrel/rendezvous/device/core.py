@@ -1,0 +1,326 @@
+"""A device: publisher, subscriber or both, as a pure core (Huang, 4.1.1 and 4.1.6).
+
+Rule: the device decides nothing about matches. It says what it is and what it seeks, sleeps, and does what the
+controller asks of its radio: page this address, listen for pages, turn the scans off.
+Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3); by default twice that.
+Rule: when the controller is lost, it goes back to the state it had before it joined, and looks for the controller
+again if it still has a wish.
+Rule: when the controller does not answer its page, it waits before it looks again: a while that doubles, drawn from its
+address. A crowd that came at once would otherwise page at once for ever, and every page collide (Figure 4-9).
+Rule: it proves only the groups that it has named itself, in an event that it still wants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from whimbrel.model.bounds import INT64_MAX, whole
+from whimbrel.rendezvous import messages as m
+from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US
+from whimbrel.rendezvous.device.commands import (
+    DeviceCommand,
+    DeviceInput,
+    FoundController,
+    Heard,
+    Inquire,
+    Introduced,
+    JoinedController,
+    LeaveController,
+    LostController,
+    PageController,
+    Paged,
+    PageEnded,
+    PagePeer,
+    Say,
+    SetScans,
+    Tell,
+    WasParked,
+    WasWoken,
+)
+from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, DeviceState, Step, next_state
+from whimbrel.rendezvous.device.wishes import Wish, Wishes
+from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
+from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.tokens import DeviceKeys
+from whimbrel.rendezvous.wire import MalformedMessageError, decode
+
+__all__ = ["PAGE_TIMEOUT_US", "Device"]
+
+PAGE_TIMEOUT_US = 2 * MIN_TIMEOUT_US
+"""How long a device pages or listens unless it is told otherwise. A parked publisher is woken at its next beacon, after
+the subscriber has begun to page: with the minimum alone about half of the pages over the simulated radio came to
+nothing, because the first train was over before the publisher listened."""
+
+_BACKOFF_US, _MOST_DOUBLINGS = 1_280_000, 6
+
+
+class Device:
+    """The device at *address*; with *keys* and *tokens* it can prove its groups."""
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        name: str,
+        device_class: int = 0,
+        keys: DeviceKeys | None = None,
+        tokens: Mapping[GroupKey, bytes] | None = None,
+        page_timeout_us: int = PAGE_TIMEOUT_US,
+        is_discoverable: bool = False,
+    ) -> None:
+        self.address, self.name, self.device_class = address, name, device_class
+        self._keys, self._tokens = keys, dict(tokens or {})
+        self._page_timeout_us = whole("page_timeout_us", page_timeout_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
+        self._is_discoverable = is_discoverable
+        self.wishes = Wishes()
+        self.subscriber = DeviceState.DISCONNECTED
+        self.publisher = DeviceState.INQUIRY_SCAN if is_discoverable else DeviceState.DISCONNECTED
+        self.controller: Address | None = None
+        self._is_looking = False
+        self._failures = 0
+        self._look_at: int | None = None
+        """When a device that was not answered looks for a controller again."""
+        self._paging: dict[Address, Wish] = {}
+        self._listening: tuple[Wish | None, int] | None = None
+        """The publication that was matched, and until when its page is awaited."""
+
+    # -- what its user wants -------------------------------------------------------------------------------------------
+
+    def publish(
+        self, *, clock_offset: int = 0, keys: tuple[GroupKey, ...] = (), is_lasting: bool = False
+    ) -> list[DeviceCommand]:
+        """Be available: to everybody, or to members of these groups."""
+        return self._want(Wish(self.describe(clock_offset, keys), is_lasting))
+
+    def subscribe(self, wanted: Subscription, *, is_lasting: bool = False) -> list[DeviceCommand]:
+        """Seek a device like *wanted*."""
+        return self._want(Wish(wanted, is_lasting))
+
+    def withdraw(self, wish: Wish) -> list[DeviceCommand]:
+        """Give up a wish: unpublish or unsubscribe."""
+        message = self.wishes.withdraw(wish)
+        return [] if message is None or self.controller is None else [Say(message)]
+
+    def leave(self) -> list[DeviceCommand]:
+        """Give up everything and leave the controller."""
+        self.wishes = Wishes()
+        is_looking, self._is_looking = self._is_looking, False
+        looking = [Inquire(False)] if is_looking else []
+        return [*looking, LeaveController()] if self.controller is not None else [*looking]
+
+    def describe(self, clock_offset: int = 0, keys: tuple[GroupKey, ...] = ()) -> Publication:
+        """Return what this device publishes of itself: what discovery would show anyway, and its groups."""
+        return Publication(
+            address=self.address,
+            clock_offset=clock_offset,
+            name=self.name,
+            device_class=self.device_class,
+            keys=keys,
+        )
+
+    def _want(self, wish: Wish) -> list[DeviceCommand]:
+        self.wishes.add(wish)
+        return [Say(self.wishes.ask(wish))] if self.controller is not None else self._look()
+
+    def _look(self) -> list[DeviceCommand]:
+        if self._is_looking or self._look_at is not None or self.controller is not None or not self.wishes.all:
+            return []
+        self._is_looking = True
+        return [Inquire(True)]
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def receive(self, happened: DeviceInput, *, now: int) -> list[DeviceCommand]:
+        """Take one input and return what the shell must do, in order."""
+        match happened:
+            case FoundController() if self._is_looking:
+                self._is_looking = False
+                return [Inquire(False), PageController(happened.address, happened.clock_offset)]
+            case JoinedController(address, is_caller):
+                return self._join(address, is_caller=is_caller)
+            case LostController():
+                return self._lose(now)
+            case Heard(data) if self.controller is not None:
+                return self._hear(data, now)
+            case WasParked():
+                self._step(Step.PARK)
+            case WasWoken():
+                self._step(Step.WAKE)
+            case PageEnded(address, is_connected):
+                return self._end_page(address, is_connected=is_connected)
+            case Paged(address):
+                return [Introduced(address=address, is_caller=False), *self._stop_listening(is_connected=True)]
+            case _:
+                pass  # a controller that we do not look for, words after the connection was lost
+        return []
+
+    def timer(self, *, now: int) -> list[DeviceCommand]:
+        """Stop waiting for a page that did not come, and look for a controller again."""
+        done: list[DeviceCommand] = []
+        if self._look_at is not None and self._look_at <= now:
+            self._look_at = None
+            done += self._look()
+        if self._listening is not None and self._listening[1] <= now:
+            done += self._stop_listening(is_connected=False)
+        return done
+
+    @property
+    def next_due(self) -> int | None:
+        """When ``timer`` should be called."""
+        due = [each for each in (self._look_at, None if self._listening is None else self._listening[1]) if each]
+        return min(due, default=None)
+
+    def _step(self, step: Step) -> None:
+        """Take *step* with both machines, where it leads anywhere: they share the connection."""
+        for table, name in ((SUBSCRIBER, "subscriber"), (PUBLISHER, "publisher")):
+            state = getattr(self, name)
+            if (state, step) in table:
+                setattr(self, name, next_state(table, state, step))
+
+    def _join(self, address: Address, *, is_caller: bool) -> list[DeviceCommand]:
+        self.controller = address
+        self._failures, self._look_at = 0, None
+        is_looking, self._is_looking = self._is_looking, False
+        self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.CONNECT if is_caller else Step.HEARD)
+        is_heard = not is_caller and self.publisher is DeviceState.INQUIRY_SCAN
+        self.publisher = next_state(PUBLISHER, self.publisher, Step.HEARD if is_heard else Step.CONNECT)
+        looking = [Inquire(False)] if is_looking else []
+        return [*looking, *(Say(self.wishes.ask(wish)) for wish in self.wishes.all)]
+
+    def _lose(self, now: int) -> list[DeviceCommand]:
+        """Go back to the state before joining (4.1.6), and look for the controller again if a wish is left."""
+        if self.controller is None:  # it did not answer our page
+            self._failures += 1
+            self._look_at = now + self._backoff_us()
+        self.controller = None
+        self._is_looking = False
+        self.wishes.forget_questions()
+        self._step(Step.LOSE)
+        scans: list[DeviceCommand] = []
+        if self._listening is None:
+            scans.append(SetScans(self._is_discoverable, self._is_discoverable))
+        if self._is_discoverable and self.publisher is DeviceState.DISCONNECTED:
+            self.publisher = next_state(PUBLISHER, self.publisher, Step.SHOW)
+        return [*scans, *self._look()]
+
+    def _backoff_us(self) -> int:
+        """Return how long to wait after a page that was not answered: addresses break the tie, not randomness."""
+        span = _BACKOFF_US << min(self._failures, _MOST_DOUBLINGS)
+        drawn = hashlib.sha256(f"{self.address} {self._failures}".encode()).digest()
+        return int.from_bytes(drawn[:8], "big") % span
+
+    # -- what the controller says --------------------------------------------------------------------------------------
+
+    def _hear(self, data: bytes, now: int) -> list[DeviceCommand]:
+        try:
+            message = decode(data)
+        except MalformedMessageError as error:
+            return [Tell(what="malformed", reason=str(error))]
+        self._step(Step.WAKE)  # a parked device that is spoken to has a seat again
+        match message:
+            case m.Accepted(identifier, is_indirect):
+                return self._accept(identifier, is_indirect=is_indirect)
+            case m.Refused():
+                return self._be_refused(message)
+            case m.Removed(identifier):
+                self.wishes.pop_answered("unpublish", "unsubscribe")
+                return [Tell(what="removed", id=identifier)]
+            case m.Matched():
+                return self._page(message)
+            case m.WakeUp(identifier):
+                return self._listen(identifier, now)
+            case m.Matches():
+                self._end(message.id)
+                return [Tell(what="listed", id=message.id, listed=message.publications)]
+            case m.Expired(identifier):
+                return [Tell(what="expired", id=identifier), *self._try_again(self.wishes.by_id(identifier))]
+            case m.Sleep():
+                is_waiting = self._listening is not None  # for a page; the scan ends with it
+                return [SetScans(has_inquiry_scan=False, has_page_scan=is_waiting)]
+            case m.Ask():
+                return self._prove(message)
+            case _:
+                return [Tell(what="unexpected", reason=type(message).__name__)]
+
+    def _accept(self, identifier: EventId, *, is_indirect: bool) -> list[DeviceCommand]:
+        if is_indirect:
+            self.wishes.add(Wish(self.describe(), id=identifier))
+        else:
+            wish = self.wishes.pop_answered("publish", "subscribe", "renew")
+            if wish is not None:
+                wish.id = identifier
+        return [Tell(what="accepted", id=identifier)]
+
+    def _be_refused(self, message: m.Refused) -> list[DeviceCommand]:
+        wish = self.wishes.pop_answered(message.request)
+        told = Tell(what="refused", id=None if wish is None else wish.id, reason=f"{message.code}: {message.reason}")
+        if wish is None or wish.is_over:
+            return [told]
+        if message.request == "renew" and message.code == Refusal.UNKNOWN_EVENT.code:
+            wish.id = None
+            return [Say(self.wishes.ask(wish))]  # forgotten meanwhile: submit it again
+        self.wishes.end(wish)
+        return [told]
+
+    def _end(self, identifier: EventId) -> None:
+        wish = self.wishes.by_id(identifier)
+        if wish is not None:
+            self.wishes.end(wish)
+
+    def _page(self, matched: m.Matched) -> list[DeviceCommand]:
+        wish = self.wishes.by_id(matched.id)
+        noted = Say(m.Noted(matched.id))
+        if wish is None:
+            return [noted]  # withdrawn meanwhile: there is nobody to look for
+        self._paging[matched.address] = wish
+        self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.MATCH)
+        return [noted, PagePeer(matched.address, matched.clock_offset, self._page_timeout_us)]
+
+    def _listen(self, identifier: EventId, now: int) -> list[DeviceCommand]:
+        self._listening = self.wishes.by_id(identifier), now + self._page_timeout_us
+        self.publisher = next_state(PUBLISHER, self.publisher, Step.MATCH)
+        return [Say(m.Noted(identifier)), SetScans(has_inquiry_scan=False, has_page_scan=True)]
+
+    def _prove(self, asked: m.Ask) -> list[DeviceCommand]:
+        """Answer the challenge; the token only for a group that an event of ours names."""
+        if self._keys is None or self.controller is None:
+            return []  # it was never asked for a group that it named: stay silent
+        is_named = any(asked.group in wish.event.keys for wish in self.wishes.all)
+        token = self._tokens.get(asked.group) if is_named and asked.wants_token else None
+        answer = self._keys.answer(asked.challenge, group=asked.group, address=self.address, controller=self.controller)
+        proof = m.Proof(group=asked.group, device_key=self._keys.public, answer=answer, token=token)
+        return [Say(proof)]
+
+    # -- what becomes of a match ---------------------------------------------------------------------------------------
+
+    def _end_page(self, address: Address, *, is_connected: bool) -> list[DeviceCommand]:
+        wish = self._paging.pop(address, None)
+        if not self._paging and self.subscriber is DeviceState.PAGE:
+            self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.PAGED)
+        if is_connected:
+            if wish is not None:
+                self.wishes.end(wish)
+            return [Introduced(address=address, is_caller=True)]
+        return [Tell(what="not reached", id=None if wish is None else wish.id), *self._try_again(wish)]
+
+    def _stop_listening(self, *, is_connected: bool) -> list[DeviceCommand]:
+        if self._listening is None:
+            return []
+        wish, self._listening = self._listening[0], None
+        if self.publisher is DeviceState.PAGE_SCAN:
+            self.publisher = next_state(PUBLISHER, self.publisher, Step.PAGED)
+        is_shown = self._is_discoverable and self.controller is None
+        scans = SetScans(has_inquiry_scan=is_shown, has_page_scan=is_shown)
+        if is_connected and wish is not None and not wish.is_lasting:
+            self.wishes.end(wish)
+            return [scans]
+        return [scans, *self._try_again(wish)]
+
+    def _try_again(self, wish: Wish | None) -> list[DeviceCommand]:
+        if wish is None or wish.is_over:
+            return []
+        if not wish.is_lasting:
+            self.wishes.end(wish)
+            return []
+        return [Say(self.wishes.ask(wish))] if self.controller is not None else self._look()

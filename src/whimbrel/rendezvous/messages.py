@@ -1,0 +1,196 @@
+"""Messages: what a device and the controller say to each other, and a device to the owner of a group.
+
+Rule: a message is a value; the bytes are made and read in ``wire``.
+Rule: tokens, challenges, answers and keys stand in no ``repr``, so that no log or error can show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
+
+__all__ = [
+    "Accepted",
+    "Ask",
+    "Expired",
+    "FromController",
+    "FromDevice",
+    "GroupTokenIssued",
+    "Join",
+    "Listed",
+    "Matched",
+    "Matches",
+    "Message",
+    "Noted",
+    "Proof",
+    "Publish",
+    "Refused",
+    "Removed",
+    "Renew",
+    "Sleep",
+    "Subscribe",
+    "Unpublish",
+    "Unsubscribe",
+    "WakeUp",
+]
+
+# -- from a device ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Here I am (4.1.1)."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Tell me of a device like this one (4.1.1)."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublish:
+    """Forget this publication."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Forget this subscription."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Put a recently removed event back in the queue, or give an open one its whole time to live again (5.4.1)."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """I have the notification of this event: the controller waits for it before it goes on (5.3)."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The answer to ``Ask``. Without a token a device says that it is no member of that group."""
+
+    group: GroupKey = field(repr=False)
+    device_key: bytes = field(repr=False)
+    answer: bytes = field(repr=False)
+    token: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """To the owner of a group: take me in (2.3, Figure 2-11)."""
+
+    token: bytes = field(repr=False)
+    device_key: bytes = field(repr=False)
+
+
+# -- from the controller ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The event is valid and waits to be processed under this identifier."""
+
+    id: EventId
+    is_indirect: bool = False
+    """Whether the controller published for the device by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The request was not carried out."""
+
+    request: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The event is gone because its device asked so."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """To the subscriber: page this device. Address and clock offset are its FHS (4.1.3)."""
+
+    id: EventId
+    address: Address
+    clock_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """To the publisher: listen for pages (4.1.3)."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One publication of a list: no clock offset, so it cannot be paged from this (4.1.3)."""
+
+    address: Address
+    name: str
+    device_class: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """To the subscriber: several publications match; subscribe again with a narrower template (4.1.3)."""
+
+    id: EventId
+    publications: tuple[Listed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The time to live of this event is over (4.1.5)."""
+
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Turn your scans off; you are parked now (4.1.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Prove that you are a member of this group (4.1.3)."""
+
+    group: GroupKey = field(repr=False)
+    challenge: bytes = field(repr=False)
+    wants_token: bool = True
+    """Whether the token is asked for, too; the list of verified members spares it, never the challenge (5.4.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTokenIssued:
+    """From the owner of a group: you are a member (2.3)."""
+
+    token: bytes = field(repr=False)
+
+
+FromDevice: TypeAlias = Publish | Subscribe | Unpublish | Unsubscribe | Renew | Noted | Proof | Join
+FromController: TypeAlias = (
+    Accepted | Refused | Removed | Matched | WakeUp | Matches | Expired | Sleep | Ask | GroupTokenIssued
+)
+Message: TypeAlias = FromDevice | FromController

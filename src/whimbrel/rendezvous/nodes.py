@@ -1,0 +1,232 @@
+"""Nodes: the thin shells that join a controller, or a device, to a radio.
+
+Rule: a node decides nothing. It turns what the radio reports into inputs of a core and performs the core's commands, in
+their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from whimbrel.rendezvous import messages as m
+from whimbrel.rendezvous.controller import Connected, Controller, Disconnected, Found, Input, Note, Said
+from whimbrel.rendezvous.controller import commands as c
+from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.device import commands as d
+from whimbrel.rendezvous.events import Address
+from whimbrel.rendezvous.radio.interface import (
+    InquiryResult,
+    LinkLost,
+    LinkMade,
+    PageFailed,
+    Parked,
+    Radio,
+    RadioEvent,
+    Received,
+    RoleSwitched,
+    Unparked,
+)
+from whimbrel.rendezvous.wire import encode
+
+__all__ = ["ControllerNode", "DeviceNode", "Timers"]
+
+_CONTROLLER_PAGE_US = 5_120_000
+
+
+class Timers(Protocol):
+    """A clock that calls back later."""
+
+    def after(self, delay_us: int, do: Callable[[], None]) -> None:
+        """Do something after *delay_us*."""
+        ...
+
+
+class ControllerNode:
+    """A controller with a radio; facts for the log go to *note*."""
+
+    def __init__(
+        self,
+        core: Controller,
+        radio: Radio,
+        timers: Timers,
+        *,
+        now: Callable[[], int],
+        note: Callable[[Note, int], None] = lambda _note, _now: None,
+    ) -> None:
+        self.core, self._radio, self._timers, self._now, self._note = core, radio, timers, now, note
+        self._due: int | None = None
+        self._calling: set[Address] = set()
+
+    def start(self) -> None:
+        """Be discoverable and inquire, always; be connectable when the core says so (4.1)."""
+        self._radio.inquire(is_on=True)
+        self._radio.set_scans(inquiry=True, page=False)
+        self._take(())
+
+    def handle(self, event: RadioEvent, now: int) -> None:
+        """Take what happened to the radio."""
+        del now  # the clock is asked, so that a late event does not move time back
+        match event:
+            case InquiryResult():
+                found = Found(
+                    address=event.address,
+                    clock_offset=event.clock_offset,
+                    name=event.name,
+                    device_class=event.device_class,
+                )
+                self._take((found,))
+            case LinkMade(address, is_caller, _, has_layer):
+                self._calling.discard(address)
+                self._take((Connected(address=address, is_caller=not is_caller, has_layer=has_layer),))
+            case PageFailed(address) | LinkLost(address):
+                self._calling.discard(address)
+                self._take((Disconnected(address),))
+            case Received(address, data):
+                self._take((Said(address, data),))
+            case RoleSwitched() | Parked() | Unparked():
+                pass
+
+    def _take(self, inputs: Iterable[Input]) -> None:
+        self._perform(self.core.take(inputs, now=self._now()))
+        while self.core.is_busy:
+            self._perform(self.core.timer(now=self._now()))
+        due = self.core.next_due
+        if due is not None and (self._due is None or due < self._due):
+            self._due = due
+            self._timers.after(max(0, due - self._now()), lambda: self._timer(due))
+
+    def _timer(self, due: int) -> None:
+        if self._due == due:
+            self._due = None
+            self._take(())
+
+    def _perform(self, commands: Iterable[c.Command]) -> None:
+        for command in commands:
+            match command:
+                case c.Send(address, message):
+                    self._radio.send(address, encode(message))
+                case c.SwitchRole(address):
+                    self._radio.switch_role(address)
+                case c.Park(address):
+                    self._radio.park(address)
+                case c.Unpark(address):
+                    self._radio.unpark(address)
+                case c.Connect(address, clock_offset):
+                    if address not in self._calling:
+                        self._calling.add(address)
+                        self._radio.page(address, clock_offset, timeout_us=_CONTROLLER_PAGE_US)
+                case c.Disconnect(address):
+                    self._radio.disconnect(address)
+                case c.SetConnectable(is_on):
+                    self._radio.set_scans(inquiry=True, page=is_on)
+                case c.Poll(seats):
+                    self._radio.poll(seats=seats)
+                case c.Note():
+                    self._note(command, self._now())
+
+
+class DeviceNode:
+    """A device with a radio; *told* gets what its user wants to know."""
+
+    def __init__(
+        self,
+        core: Device,
+        radio: Radio,
+        timers: Timers,
+        *,
+        now: Callable[[], int],
+        controller_name: str = "whimbrel-controller",
+        told: Callable[[d.Introduced | d.Tell, int], None] = lambda _told, _now: None,
+    ) -> None:
+        self.core, self._radio, self._timers, self._now, self._told = core, radio, timers, now, told
+        self._controller_name = controller_name
+        self._calling: Address | None = None
+        self._paging: set[Address] = set()
+
+    def do(self, commands: Iterable[d.DeviceCommand]) -> None:
+        """Perform what the core commands, as after ``publish`` or ``subscribe``."""
+        for command in commands:
+            self._perform(command)
+        due = self.core.next_due
+        if due is not None:
+            self._timers.after(max(0, due - self._now()), lambda: self.do_due(due))
+
+    def do_due(self, due: int) -> None:
+        """Tell the core that its time has come, unless it has forgotten meanwhile what it waited for."""
+        if self.core.next_due == due:
+            for command in self.core.timer(now=self._now()):
+                self._perform(command)
+
+    def handle(self, event: RadioEvent, now: int) -> None:
+        """Take what happened to the radio."""
+        del now  # see above
+        happened = self._input_of(event)
+        if happened is not None:
+            self.do(self.core.receive(happened, now=self._now()))
+
+    def _input_of(self, event: RadioEvent) -> d.DeviceInput | None:
+        match event:
+            case InquiryResult(address=address, clock_offset=clock_offset, name=name):
+                is_controller = name.startswith(self._controller_name)
+                return d.FoundController(address=address, clock_offset=clock_offset) if is_controller else None
+            case LinkMade(address, is_caller, name):
+                is_controller = name.startswith(self._controller_name)
+                return self._input_of_link(address, is_caller=is_caller, is_controller=is_controller)
+            case PageFailed(address) if address == self._calling:
+                self._calling = None  # it may have paged us meanwhile
+                return d.LostController() if self.core.controller is None else None
+            case PageFailed(address):
+                self._paging.discard(address)
+                return d.PageEnded(address, is_connected=False)
+            case LinkLost(address):
+                return d.LostController() if address == self.core.controller else None
+            case Received(address, data):
+                return d.Heard(data) if address == self.core.controller else None
+            case Parked():
+                return d.WasParked()
+            case Unparked():
+                return d.WasWoken()
+            case RoleSwitched():
+                return None
+
+    def _input_of_link(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
+        if is_controller:
+            self._calling = None
+            return d.JoinedController(address, is_caller=is_caller)
+        self._paging.discard(address)
+        return d.PageEnded(address, is_connected=True) if is_caller else d.Paged(address)
+
+    def _perform(self, command: d.DeviceCommand) -> None:
+        match command:
+            case d.Inquire(is_on):
+                self._radio.inquire(is_on=is_on)
+            case d.PageController(address, clock_offset):
+                self._calling = address
+                self._radio.page(address, clock_offset, timeout_us=_CONTROLLER_PAGE_US)
+            case d.Say(message):
+                self._say(message)
+            case d.SetScans(has_inquiry_scan, has_page_scan):
+                self._radio.set_scans(inquiry=has_inquiry_scan, page=has_page_scan)
+            case d.PagePeer(address, clock_offset, timeout_us):
+                # The publication's offset is measured against the controller's clock, which both devices follow.
+                controller = self.core.controller
+                own = 0 if controller is None else self._radio.clock_offset_of(controller)
+                self._paging.add(address)
+                self._radio.page(address, (clock_offset + own) & 0x7FFF, timeout_us=timeout_us)
+            case d.LeaveController():
+                if self.core.controller is not None:
+                    self._radio.disconnect(self.core.controller)
+                    self.do(self.core.receive(d.LostController(), now=self._now()))
+            case d.Introduced() | d.Tell():
+                self._told(command, self._now())
+
+    def _say(self, message: m.FromDevice) -> None:
+        controller = self.core.controller
+        if controller is None:
+            return
+        if isinstance(message, m.Publish):
+            offset = -self._radio.clock_offset_of(controller) & 0x7FFF
+            message = m.Publish(replace(message.publication, clock_offset=offset))
+        self._radio.send(controller, encode(message))

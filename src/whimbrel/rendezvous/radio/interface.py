@@ -1,0 +1,144 @@
+"""The radio, as the shells around a controller and a device see it; every radio runs the same contract suite.
+
+Rule: a method begins something and returns at once. What becomes of it is an event.
+Rule: clock offsets are those of HCI: bits 16 to 2 of the other's clock less one's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from whimbrel.rendezvous.events import Address
+
+__all__ = [
+    "InquiryResult",
+    "LinkLost",
+    "LinkMade",
+    "PageFailed",
+    "Parked",
+    "Radio",
+    "RadioEvent",
+    "Received",
+    "RoleSwitched",
+    "Unparked",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InquiryResult:
+    """A discoverable device answered our inquiry; its name was asked for."""
+
+    address: Address
+    clock_offset: int
+    name: str
+    device_class: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMade:
+    """A page led to a connection; the pager is master."""
+
+    address: Address
+    is_caller: bool
+    """Whether we paged."""
+    name: str
+    """What the other calls itself; a radio asks for it."""
+    has_layer: bool
+    """Whether the other offers our channel. One that does not can be parked, but not told anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFailed:
+    """The page was not answered in time."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The other side closed the connection, or is out of range."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The other side sent bytes, whole and in order."""
+
+    address: Address
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSwitched:
+    """Master and slave changed places."""
+
+    address: Address
+    is_master: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Our master took our active address."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked:
+    """Our master gave us an active address again."""
+
+    address: Address
+
+
+RadioEvent: TypeAlias = InquiryResult | LinkMade | PageFailed | LinkLost | Received | RoleSwitched | Parked | Unparked
+
+
+class Radio(Protocol):
+    """One Bluetooth radio."""
+
+    @property
+    def address(self) -> Address:
+        """The address of this radio."""
+        ...
+
+    def inquire(self, *, is_on: bool) -> None:
+        """Inquire without end, or stop."""
+        ...
+
+    def set_scans(self, *, inquiry: bool, page: bool) -> None:
+        """Listen for inquiries and for pages, or not."""
+        ...
+
+    def page(self, address: Address, clock_offset: int | None, *, timeout_us: int) -> None:
+        """Page a device; with its clock offset it is heard in half the time."""
+        ...
+
+    def switch_role(self, address: Address) -> None:
+        """Become master of a connection in which we are slave."""
+        ...
+
+    def park(self, address: Address) -> None:
+        """Park a slave of ours."""
+        ...
+
+    def unpark(self, address: Address) -> None:
+        """Wake a parked slave at the next beacon; an active one stays as it is."""
+        ...
+
+    def poll(self, *, seats: int) -> None:
+        """Ask parked slaves at the next beacon who has something to say, and wake at most *seats* of them."""
+        ...
+
+    def send(self, address: Address, data: bytes) -> None:
+        """Send bytes; a parked slave keeps them until it is polled or woken."""
+        ...
+
+    def disconnect(self, address: Address) -> None:
+        """Close a connection; the other side is told."""
+        ...
+
+    def clock_offset_of(self, address: Address) -> int:
+        """Return the clock offset of a device that we are connected to."""
+        ...

@@ -1,0 +1,377 @@
+"""The air: radios that hear each other within range, their connections, roles, park and beacons.
+
+Rule: at most seven active slaves of a master; an eighth page is not answered. A parked slave hears its master at the
+beacon only: it is woken there, and asked there whether it has something to say.
+Rule: a connection whose devices have been out of range for the supervision time-out is lost, on both sides.
+Rule: bytes take the slots that packets of 339 bytes take, and arrive whole and in order, or not at all.
+Rule: time is moved by ``run``; everything that happens is handed to the handler of the radio it happens to.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.rendezvous.events import Address
+from whimbrel.rendezvous.radio.interface import (
+    InquiryResult,
+    LinkLost,
+    LinkMade,
+    PageFailed,
+    Parked,
+    RadioEvent,
+    Received,
+    RoleSwitched,
+    Unparked,
+)
+from whimbrel.rendezvous.radio.simulated.baseband import EventBaseband
+from whimbrel.rendezvous.radio.simulated.stations import Collided, Discovered, PageOver, Station
+from whimbrel.rendezvous.radio.simulated.timing import SCAN_INTERVAL_TICKS, to_ticks, to_us
+
+__all__ = ["BEACON_US", "RANGE_M", "SUPERVISION_US", "Air", "SimulatedRadio"]
+
+RANGE_M = 10.0
+BEACON_US = 640_000
+SUPERVISION_US = 20_000_000
+MAX_ACTIVE = 7
+
+_SLOT_US = 625
+_PACKET_BYTES, _PACKET_SLOTS = 339, 6
+_CLOCK_BITS = 28
+_OFFSET_MASK = 0x7FFF
+
+Handler: TypeAlias = Callable[[RadioEvent, int], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """A connection of two radios."""
+
+    master: Address
+    slave: Address
+    is_parked: bool = False
+    waiting: deque[bytes] = field(default_factory=deque)
+    """What a parked slave wants to say."""
+    held: deque[bytes] = field(default_factory=deque)
+    """What the master says to a slave that is being woken."""
+    free_at: int = 0
+    parked_at: int = 0
+    lost_at: int | None = None
+
+    def other(self, address: Address) -> Address:
+        """Return the other end."""
+        return self.slave if address == self.master else self.master
+
+
+class Air:
+    """Radios in one plane; *random* places their clocks and draws their back-offs."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._baseband = EventBaseband(self._is_in_range)
+        self._radios: list[SimulatedRadio] = []
+        self._by_address: dict[Address, SimulatedRadio] = {}
+        self._links: dict[frozenset[Address], _Link] = {}
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self.now = 0
+        self.collisions = 0
+
+    def add(
+        self,
+        address: Address,
+        *,
+        name: str,
+        device_class: int = 0,
+        place: tuple[float, float] = (0.0, 0.0),
+        has_layer: bool = True,
+    ) -> SimulatedRadio:
+        """Put a radio into the air; one that *has_layer* offers the channel of our messages."""
+        if address in self._by_address:
+            raise InvalidValueError("address", address, "an address that no other radio has")
+        station = Station(
+            offset=self._random.getrandbits(_CLOCK_BITS),
+            phase=self._random.randrange(SCAN_INTERVAL_TICKS),
+            random=Random(self._random.getrandbits(64)),  # noqa: S311 # a made-up world draws from a seed
+        )
+        number = self._baseband.add(station)
+        radio = SimulatedRadio(self, number, address=address, name=name, device_class=device_class, place=place)
+        radio.has_layer = has_layer
+        self._radios.append(radio)
+        self._by_address[address] = radio
+        return radio
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def after(self, delay_us: int, do: Callable[[], None]) -> None:
+        """Do something later."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay_us, self._count, do))
+
+    def run(self, duration_us: int) -> None:
+        """Let time pass."""
+        end = self.now + duration_us
+        while True:
+            tick = self._baseband.next_tick
+            next_air = math.inf if tick is None else to_us(tick)
+            next_own = self._heap[0][0] if self._heap else math.inf
+            if min(next_air, next_own) > end:
+                break
+            if next_own <= next_air:
+                self.now = max(self.now, int(next_own))
+                heapq.heappop(self._heap)[2]()
+            else:
+                assert tick is not None
+                self.now = max(self.now, int(next_air))
+                for _, happening in self._baseband.advance(tick + 1):
+                    self._happen(happening)
+        self.now = end
+
+    @property
+    def tick(self) -> int:
+        """The first tick that has not begun; what radios do now counts from there."""
+        return to_ticks(self.now)
+
+    def _happen(self, happening: Discovered | PageOver | Collided) -> None:
+        match happening:
+            case Discovered(inquirer, scanner):
+                found = self._radios[scanner]
+                offset = self.offset_between(self._radios[inquirer], found)
+                self._radios[inquirer].tell(
+                    InquiryResult(
+                        address=found.address,
+                        clock_offset=offset,
+                        name=found.name,
+                        device_class=found.device_class,
+                    )
+                )
+            case PageOver(pager, target, is_connected):
+                self._end_page(self._radios[pager], self._radios[target], is_connected=is_connected)
+                self._radios[pager].page_next()
+            case Collided():
+                self.collisions += 1
+
+    # -- range -----------------------------------------------------------------------------------------------------
+
+    def _is_in_range(self, one: int, other: int) -> bool:
+        return math.dist(self._radios[one].place, self._radios[other].place) <= RANGE_M
+
+    def are_in_range(self, one: Address, other: Address) -> bool:
+        """Tell whether two radios hear each other."""
+        return math.dist(self._by_address[one].place, self._by_address[other].place) <= RANGE_M
+
+    def offset_between(self, own: SimulatedRadio, other: SimulatedRadio) -> int:
+        """Return the clock offset of *other*, as *own* would measure it."""
+        stations = self._baseband.stations
+        return ((stations[other.number].offset >> 2) - (stations[own.number].offset >> 2)) & _OFFSET_MASK
+
+    def refresh_range(self, radio: SimulatedRadio) -> None:
+        """Look at the connections of a radio that moved: out of range they are lost in a while, back in range not."""
+        self._baseband.refresh(self.tick)
+        for link in [each for each in self._links.values() if radio.address in {each.master, each.slave}]:
+            if self.are_in_range(link.master, link.slave):
+                link.lost_at = None
+            elif link.lost_at is None:
+                link.lost_at = self.now + SUPERVISION_US
+                self.after(SUPERVISION_US, lambda link=link: self._supervise(link))  # type: ignore[misc]  # bound now
+
+    def _supervise(self, link: _Link) -> None:
+        if link.lost_at is not None and link.lost_at <= self.now and self._links.get(_key(link)) is link:
+            del self._links[_key(link)]
+            for end in (link.master, link.slave):
+                self._by_address[end].tell(LinkLost(link.other(end)))
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def baseband(self) -> EventBaseband:
+        """Return the stations' side of the air."""
+        return self._baseband
+
+    def radio(self, address: Address) -> SimulatedRadio | None:
+        """Return the radio at *address*."""
+        return self._by_address.get(address)
+
+    def link(self, one: Address, other: Address) -> _Link | None:
+        """Return the connection of two radios."""
+        return self._links.get(frozenset({one, other}))
+
+    def active_slaves(self, master: Address) -> int:
+        """Return how many slaves of *master* have an active address."""
+        return sum(1 for each in self._links.values() if each.master == master and not each.is_parked)
+
+    def _end_page(self, pager: SimulatedRadio, target: SimulatedRadio, *, is_connected: bool) -> None:
+        has_room = self.active_slaves(pager.address) < MAX_ACTIVE
+        if not is_connected or not has_room or self.link(pager.address, target.address) is not None:
+            pager.tell(PageFailed(target.address))
+            return
+        self._links[frozenset({pager.address, target.address})] = _Link(pager.address, target.address)
+        target.tell(LinkMade(pager.address, is_caller=False, name=pager.name, has_layer=pager.has_layer))
+        pager.tell(LinkMade(target.address, is_caller=True, name=target.name, has_layer=target.has_layer))
+
+    def drop(self, link: _Link, by: Address) -> None:
+        """Close a connection."""
+        if self._links.pop(_key(link), None) is not None:
+            other = link.other(by)
+            self.after(2 * _SLOT_US, lambda: self._by_address[other].tell(LinkLost(by)))
+
+    def switch(self, link: _Link, to: Address) -> None:
+        """Make *to* the master, if it is not and has room for a slave."""
+        if link.master != to and self.active_slaves(to) < MAX_ACTIVE:
+            link.master, link.slave = to, link.master
+            self.after(4 * _SLOT_US, lambda: self._tell_roles(link))
+
+    def _tell_roles(self, link: _Link) -> None:
+        for end in (link.master, link.slave):
+            self._by_address[end].tell(RoleSwitched(link.other(end), is_master=end == link.master))
+
+    def park(self, link: _Link) -> None:
+        """Park the slave of *link*."""
+        link.is_parked = True
+        link.parked_at = max(link.free_at, self.now) + 4 * _SLOT_US  # after what is under way to it
+        self.after(link.parked_at - self.now, lambda: self._by_address[link.slave].tell(Parked(link.master)))
+
+    def at_beacon(self, do: Callable[[], None]) -> None:
+        """Do something at the next beacon."""
+        self.after(BEACON_US - self.now % BEACON_US, do)
+
+    def wake(self, link: _Link) -> bool:
+        """Give the slave of *link* an active address, now; what waited on either side is sent."""
+        if self._links.get(_key(link)) is not link or not self.are_in_range(link.master, link.slave):
+            return False
+        if link.is_parked:
+            if self.now <= link.parked_at or self.active_slaves(link.master) >= MAX_ACTIVE:
+                return False
+            link.is_parked = False
+            self._by_address[link.slave].tell(Unparked(link.master))
+        for queue, sender in ((link.held, link.master), (link.waiting, link.slave)):
+            while queue:
+                self.carry(link, sender, queue.popleft())
+        return True
+
+    def poll(self, master: Address, seats: int) -> None:
+        """Wake at most *seats* parked slaves that have something to say."""
+        speakers = [each for each in self._links.values() if each.master == master and each.is_parked and each.waiting]
+        for link in speakers[:seats]:
+            self.wake(link)
+
+    def carry(self, link: _Link, sender: Address, data: bytes) -> None:
+        """Bring *data* to the other end of an active connection."""
+        packets = max(1, -(-len(data) // _PACKET_BYTES))
+        link.free_at = max(link.free_at, self.now) + packets * _PACKET_SLOTS * _SLOT_US
+        receiver = link.other(sender)
+
+        def arrive() -> None:
+            if self._links.get(_key(link)) is link and self.are_in_range(sender, receiver):
+                self._by_address[receiver].tell(Received(sender, data))
+
+        self.after(link.free_at - self.now, arrive)
+
+
+class SimulatedRadio:
+    """One radio of the air; *handler* is told what happens to it."""
+
+    def __init__(
+        self, air: Air, number: int, *, address: Address, name: str, device_class: int, place: tuple[float, float]
+    ) -> None:
+        self._air, self.number, self._address = air, number, address
+        self.name, self.device_class, self.place = name, device_class, place
+        self.has_layer = True
+        self.handler: Handler = lambda _event, _now: None
+        self._pages: deque[tuple[SimulatedRadio, int, int]] = deque()
+        """Pages that wait for the one before: a radio pages one device at a time."""
+
+    @property
+    def address(self) -> Address:
+        """The address of this radio."""
+        return self._address
+
+    def tell(self, event: RadioEvent) -> None:
+        """Hand *event* to the handler."""
+        self.handler(event, self._air.now)
+
+    def move(self, place: tuple[float, float]) -> None:
+        """Carry the radio elsewhere."""
+        self.place = place
+        self._air.refresh_range(self)
+
+    def inquire(self, *, is_on: bool) -> None:
+        """Inquire without end, or stop."""
+        self._air.baseband().inquire(self.number, is_on=is_on, tick=self._air.tick)
+
+    def set_scans(self, *, inquiry: bool, page: bool) -> None:
+        """Listen for inquiries and for pages, or not."""
+        self._air.baseband().set_scans(self.number, inquiry=inquiry, page=page, tick=self._air.tick)
+
+    def page(self, address: Address, clock_offset: int | None, *, timeout_us: int) -> None:
+        """Page a device; with its clock offset it is heard in half the time."""
+        target = self._air.radio(address)
+        if target is None:
+            self._air.after(timeout_us, lambda: self.tell(PageFailed(address)))
+            return
+        own = self._air.baseband().stations[self.number].offset
+        self._pages.append((target, own + ((clock_offset or 0) << 2), to_ticks(timeout_us)))
+        self.page_next()
+
+    def page_next(self) -> None:
+        """Begin the next page if none goes on."""
+        baseband = self._air.baseband()
+        if self._pages and baseband.stations[self.number].paging is None:
+            target, estimate, timeout = self._pages.popleft()
+            baseband.page(self.number, target.number, estimate=estimate, timeout=timeout, tick=self._air.tick)
+
+    def switch_role(self, address: Address) -> None:
+        """Become master of a connection in which we are slave."""
+        link = self._air.link(self._address, address)
+        if link is not None:
+            self._air.switch(link, self._address)
+
+    def park(self, address: Address) -> None:
+        """Park a slave of ours."""
+        link = self._air.link(self._address, address)
+        if link is not None and link.master == self._address and not link.is_parked:
+            self._air.park(link)
+
+    def unpark(self, address: Address) -> None:
+        """Wake a parked slave at the next beacon."""
+        link = self._air.link(self._address, address)
+        if link is not None and link.master == self._address and link.is_parked:
+            self._air.at_beacon(lambda: self._wake(link))
+
+    def _wake(self, link: _Link) -> None:
+        if not self._air.wake(link) and self._air.link(link.master, link.slave) is link:
+            self._air.at_beacon(lambda: self._wake(link))  # no address free, or not heard: at the next beacon
+
+    def poll(self, *, seats: int) -> None:
+        """Ask parked slaves at the next beacon who has something to say, and wake at most *seats* of them."""
+        self._air.at_beacon(lambda: self._air.poll(self._address, seats))
+
+    def send(self, address: Address, data: bytes) -> None:
+        """Send bytes; a parked slave keeps them until it is polled or woken."""
+        link = self._air.link(self._address, address)
+        if link is None:
+            return
+        if not link.is_parked:
+            self._air.carry(link, self._address, data)
+        else:
+            (link.held if link.master == self._address else link.waiting).append(data)
+
+    def disconnect(self, address: Address) -> None:
+        """Close a connection; the other side is told."""
+        link = self._air.link(self._address, address)
+        if link is not None:
+            self._air.drop(link, self._address)
+
+    def clock_offset_of(self, address: Address) -> int:
+        """Return the clock offset of a device that we are connected to."""
+        other = self._air.radio(address)
+        return 0 if other is None else self._air.offset_between(self, other)
+
+
+def _key(link: _Link) -> frozenset[Address]:
+    return frozenset({link.master, link.slave})

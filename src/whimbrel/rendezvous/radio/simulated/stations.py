@@ -1,0 +1,105 @@
+"""Stations: what a baseband knows of each radio, and what it reports.
+
+Rule: ``Baseband`` has two implementations, event by event and slot by slot, that report the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeAlias
+
+from whimbrel.rendezvous.radio.simulated.timing import SCAN_INTERVAL_TICKS, Sending
+
+__all__ = ["Baseband", "Collided", "Discovered", "Happening", "PageOver", "Paging", "Station"]
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """An inquirer received the FHS of a scanner."""
+
+    inquirer: int
+    scanner: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageOver:
+    """A page was answered, or its time is over."""
+
+    pager: int
+    target: int
+    is_connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Collided:
+    """Several stations answered or paged one on the same frequency at the same time, and none was understood."""
+
+    receiver: int
+    senders: tuple[int, ...]
+
+
+Happening: TypeAlias = Discovered | PageOver | Collided
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """A page that goes on."""
+
+    target: int
+    sending: Sending
+    until: int
+
+
+@dataclass(slots=True, eq=False)
+class Station:
+    """One radio. Its clock is the tick plus *offset*; its scan windows begin at *phase* of its clock."""
+
+    offset: int
+    phase: int
+    random: Random
+    voice_links: int = 0
+    inquiring: Sending | None = None
+    paging: Paging | None = None
+    is_inquiry_scanning: bool = False
+    is_page_scanning: bool = False
+
+    def next_window(self, tick: int, *, is_page: bool) -> int:
+        """Return when the first scan window from *tick* on begins; a radio listens for pages half-way in between."""
+        phase = self.phase + SCAN_INTERVAL_TICKS // 2 if is_page else self.phase
+        return tick + (phase - tick - self.offset) % SCAN_INTERVAL_TICKS
+
+
+class Baseband(Protocol):
+    """Inquiries and pages of many stations."""
+
+    stations: list[Station]
+
+    def __init__(self, is_in_range: Callable[[int, int], bool]) -> None:
+        """Make a baseband whose stations hear each other where *is_in_range* says so."""
+        ...
+
+    def add(self, station: Station) -> int:
+        """Add a station and return its number."""
+        ...
+
+    def inquire(self, number: int, *, is_on: bool, tick: int) -> None:
+        """Begin or end an inquiry."""
+        ...
+
+    def set_scans(self, number: int, *, inquiry: bool, page: bool, tick: int) -> None:
+        """Begin or end scanning."""
+        ...
+
+    def page(self, number: int, target: int, *, estimate: int, timeout: int, tick: int) -> None:
+        """Page *target*, whose clock is thought to be the tick plus *estimate*, for *timeout* ticks."""
+        ...
+
+    def stop_paging(self, number: int, *, tick: int) -> None:
+        """Give up a page."""
+        ...
+
+    def advance(self, until: int) -> list[tuple[int, Happening]]:
+        """Return what happens before the tick *until*, in order."""
+        ...

@@ -1,0 +1,168 @@
+"""A hall: one controller, devices that come one after the other, and the air between them (Huang's system, simulated).
+
+Rule: everything follows from the scenario and its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import flag, real, whole
+from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
+from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.device.commands import Introduced, Tell
+from whimbrel.rendezvous.events import Address, Subscription, address_from
+from whimbrel.rendezvous.nodes import ControllerNode, DeviceNode
+from whimbrel.rendezvous.radio.simulated.air import Air
+from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
+
+__all__ = ["Hall", "HallReport", "HallScenario", "run_hall"]
+
+_SECOND = 1_000_000
+_FIRST_DEVICE = 0x020000000100
+_CONTROLLER = 0x020000000001
+_YEAR_US = 365 * 86_400 * _SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HallScenario:
+    """Who comes when: *devices* in pairs, one of each publishes, the other seeks it by name."""
+
+    devices: int = 20
+    seconds: float = 180.0
+    arrivals_s: float = 60.0
+    """Within which everybody comes, at random."""
+    friends_only: bool = False
+    """Whether publications are restricted to a group of which everybody is a member."""
+    discoverable: bool = False
+    """Whether publishers only make themselves discoverable, and the controller publishes for them."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        whole("devices", self.devices, 2, 260)
+        real("seconds", self.seconds, 1, 86_400)
+        real("arrivals_s", self.arrivals_s, 0, 86_400)
+        flag("friends_only", self.friends_only)
+        flag("discoverable", self.discoverable)
+        if self.friends_only and self.discoverable:
+            raise InvalidValueError(
+                "discoverable", "with friends_only", "one of the two: inquiry tells no groups (4.1.1)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HallReport:
+    """What became of everybody."""
+
+    notes: tuple[tuple[Note, int], ...]
+    pairs: int
+    connected: int
+    waits_s: tuple[float, ...]
+    """For each pair that is connected: the seconds from the arrival of the second to the connection."""
+    collisions: int
+    counts: dict[str, int] = field(default_factory=dict)
+    refused_proofs: dict[str, int] = field(default_factory=dict)
+
+
+class Hall:
+    """A controller in the middle, and devices around it."""
+
+    def __init__(self, seed: int = 1, parameters: Parameters | None = None) -> None:
+        parameters = parameters or Parameters()
+        random = Random(f"hall {seed}")
+        self.air = Air(random)
+        self.notes: list[tuple[Note, int]] = []
+        self.told: dict[Address, list[tuple[Introduced | Tell, int]]] = {}
+        address = _address(_CONTROLLER)
+        radio = self.air.add(address, name=parameters.name)
+        self.controller = ControllerNode(
+            Controller(parameters, address=address, nonce_key=random.randbytes(32)),
+            radio,
+            self.air,
+            now=self.now,
+            note=lambda note, now: self.notes.append((note, now)),
+        )
+        radio.handler = self.controller.handle
+        self.controller.start()
+
+    def now(self) -> int:
+        """Return the time in the hall."""
+        return self.air.now
+
+    def add(self, device: Device, *, place: tuple[float, float] = (0.0, 0.0), is_shown: bool = False) -> DeviceNode:
+        """Bring *device* into the hall; one that *is_shown* is discoverable."""
+        radio = self.air.add(device.address, name=device.name, device_class=device.device_class, place=place)
+        told = self.told.setdefault(device.address, [])
+        node = DeviceNode(device, radio, self.air, now=self.now, told=lambda each, now: told.append((each, now)))
+        radio.handler = node.handle
+        if is_shown:
+            radio.set_scans(inquiry=True, page=True)
+        return node
+
+    def introduced(self, who: Address) -> list[tuple[Address, int]]:
+        """Return the devices that *who* was connected to, and when."""
+        return [(each.address, now) for each, now in self.told[who] if isinstance(each, Introduced)]
+
+
+def run_hall(scenario: HallScenario) -> HallReport:
+    """Play *scenario* and report."""
+    random = Random(f"arrivals {scenario.seed}")
+    hall = Hall(scenario.seed)
+    group = GroupOwner(random.randbytes(32))
+    arrivals: dict[Address, int] = {}
+    pairs: list[tuple[Address, Address]] = []
+    for number in range(0, scenario.devices - scenario.devices % 2, 2):
+        seeker, sought = (_address(_FIRST_DEVICE + number + each) for each in range(2))
+        pairs.append((seeker, sought))
+        for who in (seeker, sought):
+            arrivals[who] = round(random.uniform(0, scenario.arrivals_s) * _SECOND)
+            device = _device(who, group, random, is_shown=scenario.discoverable and who == sought)
+            partner = f"device {sought[-5:]}" if who == seeker else None
+            hall.air.after(arrivals[who], _arrival(hall, device, scenario, group, partner))
+    hall.air.run(round(scenario.seconds * _SECOND))
+    met = {
+        pair: [now for who, now in hall.introduced(pair[0]) if who == pair[1]] for pair in pairs if pair[0] in hall.told
+    }
+    waits = [times[0] - max(arrivals[each] for each in pair) for pair, times in met.items() if times]
+    kinds = [note.kind for note, _ in hall.notes]
+    return HallReport(
+        notes=tuple(hall.notes),
+        pairs=len(pairs),
+        connected=len(waits),
+        waits_s=tuple(wait / _SECOND for wait in waits),
+        collisions=hall.air.collisions,
+        counts={kind.value: kinds.count(kind) for kind in NoteKind},
+        refused_proofs=hall.controller.core.refused_proofs(),
+    )
+
+
+def _arrival(
+    hall: Hall, device: Device, scenario: HallScenario, group: GroupOwner, partner: str | None
+) -> Callable[[], None]:
+    """Return what happens when *device* comes: it seeks its *partner*, or it is the one that is sought."""
+    keys = (group.public,) if scenario.friends_only else ()
+
+    def arrive() -> None:
+        is_shown = partner is None and scenario.discoverable
+        node = hall.add(device, is_shown=is_shown)
+        if partner is not None:
+            node.do(device.subscribe(Subscription(name=partner, keys=keys), is_lasting=True))
+        elif not is_shown:
+            node.do(device.publish(keys=keys, is_lasting=True))
+
+    return arrive
+
+
+def _device(who: Address, group: GroupOwner, random: Random, *, is_shown: bool) -> Device:
+    keys = DeviceKeys(random.randbytes(32))
+    token = group.admit(keys.token(who), device_key=keys.public, peer=who, expires_at=_YEAR_US)
+    return Device(
+        address=who, name=f"device {who[-5:]}", keys=keys, tokens={group.public: token}, is_discoverable=is_shown
+    )
+
+
+def _address(number: int) -> Address:
+    return address_from(number.to_bytes(6, "big"))

@@ -1,0 +1,223 @@
+"""``whimbrel rendezvous``: what people and scripts see; and the controller's log, which must hold no secret."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.unit.rendezvous_rig import ALICE, BOB, Member, Rig
+
+from whimbrel.cli.main import main
+from whimbrel.log.reader import read
+from whimbrel.log.writer import LogWriter
+from whimbrel.rendezvous.controller import Note, NoteKind
+from whimbrel.rendezvous.events import EventId
+from whimbrel.rendezvous.journal import NoteLog, attributes_of, notification_of, subject_of
+from whimbrel.rendezvous.tokens import GroupOwner
+from whimbrel.sim.hall import HallScenario, run_hall
+
+ADDRESS = "00:1A:7D:DA:71:0B"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a finished command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``whimbrel rendezvous`` in this process, through its real entry point."""
+
+    def invoke(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["whimbrel", "rendezvous", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            main()
+        shown = capsys.readouterr()
+        code = exited.value.code
+        return Done(code if isinstance(code, int) else 0, shown.out, shown.err)
+
+    return invoke
+
+
+def test_a_hall_is_simulated_and_its_log_kept(run: Run, tmp_path: Path) -> None:
+    """Every pair is connected, and the facts are in the log in their order."""
+    done = run("simulate", "--devices", "6", "--log", str(tmp_path))
+    assert done.code == 0
+    assert done.out.startswith("3 of 3 pairs connected\n")
+    facts = list(read(tmp_path, "controller"))
+    subjects = [getattr(fact, "subject", "") for fact in facts]
+    assert subjects.count("rendezvous/matched") == 3
+    assert [getattr(fact, "seq", 0) for fact in facts] == list(range(1, len(facts) + 1))
+
+
+def test_a_simulation_as_json_is_facts_and_a_summary(run: Run) -> None:
+    """Scripts read lines."""
+    *facts, summary = map(json.loads, run("simulate", "--devices", "4", "--friends", "--json").out.splitlines())
+    assert summary["connected"] == summary["pairs"] == 2
+    assert {fact["subject"] for fact in facts} >= {"rendezvous/opened", "rendezvous/matched", "rendezvous/notified"}
+    assert all("device" not in fact for fact in facts)
+
+
+def test_a_hall_that_closes_too_early_is_an_honest_no(run: Run) -> None:
+    """Exit 1: not everybody met."""
+    assert run("simulate", "--seconds", "1").code == 1
+
+
+def test_the_table_stands_beside_the_printed_one(run: Run) -> None:
+    """With --json every number has a name."""
+    rows = json.loads(run("table", "--trials", "50", "--json").out)
+    assert rows[0]["what"] == "inquiry"
+    assert rows[0]["printed"] == "0.00125, 3–5, 10.24–30.72"
+    assert "paging" in run("table", "--trials", "20").out
+
+
+def test_parameters_are_printed_with_their_reasons(run: Run) -> None:
+    """5.3, at hand."""
+    found = json.loads(run("parameters", "--json").out)
+    assert {each["name"]: each["value"] for each in found}["max_subscriptions"] == 7
+    assert "4.1.2 says six and argues with seven" in run("parameters").out
+
+
+def test_states_are_printed_as_a_table_or_a_diagram(run: Run) -> None:
+    """The docs page has the same diagram."""
+    assert run("states", "--mermaid").out.count("stateDiagram-v2") == 2
+    assert json.loads(run("states", "--json").out)[0]["device"] == "subscriber"
+    assert "page scan" in run("states").out
+
+
+@pytest.mark.parametrize(
+    ("publication", "subscription", "code"),
+    [
+        ('{"name": "Bob"}', "{}", 0),
+        ('{"name": "Bob"}', '{"name": "BOB", "class": null}', 0),
+        ('{"name": "Bob", "groups": ["family"]}', "{}", 1),
+        ('{"name": "Bob", "groups": ["family"]}', '{"groups": ["club", "family"]}', 0),
+        ('{"address": "00:1A:7D:DA:71:0B"}', '{"address": "00-1a-7d-da-71-0b"}', 0),
+        ('{"class": 4}', '{"class": 5}', 1),
+        ('{"name": 4}', "{}", 2),
+        ("{", "{}", 2),
+        ("{}", '{"offset": 4}', 2),
+        ("{}", '{"groups": [1]}', 2),
+    ],
+)
+def test_a_match_is_explained(run: Run, publication: str, subscription: str, code: int) -> None:
+    """0 it matches, 1 it does not, 2 it is no event."""
+    done = run("match", publication, subscription)
+    assert done.code == code
+    if code < 2:
+        assert done.out.startswith("match\n" if code == 0 else "no match\n")
+        assert json.loads(run("match", publication, subscription, "--json").out)["match"] is (code == 0)
+
+
+def test_keys_are_made_once_and_kept_secret(run: Run, tmp_path: Path) -> None:
+    """Readable by their owner only; the second call prints the same public key."""
+    file = tmp_path / "family.key"
+    public = run("key", str(file)).out.strip()
+    assert run("key", str(file)).out.strip() == public
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text(encoding="ascii").strip() not in public
+
+
+def test_a_device_is_admitted_and_verified(run: Run, tmp_path: Path) -> None:
+    """The owner signs, anybody verifies; another address, group or epoch is refused with the reason."""
+    family, phone = tmp_path / "family.key", tmp_path / "phone.key"
+    group = run("key", str(family)).out.strip()
+    run("key", str(phone))
+    admit = ["admit", "--group-key", str(family), "--device-key", str(phone), "--address", ADDRESS]
+    token = run(*admit).out.strip()
+    assert json.loads(run(*admit, "--json").out)["group"] == group
+    assert run("verify", token, "--group", group, "--address", ADDRESS).out.startswith(f"member: {ADDRESS} until ")
+    wrong = run("verify", token, "--group", group, "--address", "00:00:00:00:00:01", "--json")
+    assert (wrong.code, json.loads(wrong.out)["member"]) == (1, False)
+    assert run("verify", token, "--group", group, "--address", ADDRESS, "--epoch", "2").code == 1
+    assert run("verify", "xyz", "--group", group, "--address", ADDRESS).code == 2
+    assert run("verify", token, "--group", "00", "--address", ADDRESS).code == 2
+
+
+def test_a_file_that_is_no_key_is_not_shown(run: Run, tmp_path: Path) -> None:
+    """It may be a secret of another kind."""
+    file = tmp_path / "note.txt"
+    file.write_text("my bank's password", encoding="ascii")
+    done = run("key", str(file))
+    assert done.code == 2
+    assert "bank" not in done.err
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fact_is_a_publication_of_the_controller() -> None:
+    """Opened, matched, listed, notified, expired, renewed, flushed: each under its own subject."""
+    note = Note(
+        kind=NoteKind.MATCHED, id=EventId("P1"), address=BOB, other_id=EventId("S2"), other_address=ALICE, count=None
+    )
+    assert subject_of(note) == "rendezvous/matched"
+    assert attributes_of(note) == {"event": "P1", "device": BOB, "other_event": "S2", "other_device": ALICE}
+    fact = notification_of(note, node="hall", seq=4, at=7)
+    assert (fact.subject, fact.publisher, fact.seq) == ("rendezvous/matched", "hall", 4)
+
+
+def test_the_log_goes_on_where_it_ended_and_time_does_not_run_back(tmp_path: Path) -> None:
+    """A controller that is started again appends; a clock that was set back does not stop it."""
+    note = Note(kind=NoteKind.OPENED, id=EventId("P1"))
+    for at in (50, 20):
+        with NoteLog(LogWriter(tmp_path, "hall")) as log:
+            log.append(note, at)
+            log.sync()
+    assert [getattr(fact, "published_at", None) for fact in read(tmp_path, "hall")] == [50, 50]
+
+
+def test_no_secret_is_in_the_log(tmp_path: Path) -> None:
+    """Keys, tokens, challenges and answers of a whole conversation are in no byte of it."""
+    family = GroupOwner(b"f" * 32)
+    rig = Rig()
+    rig.members = {who: Member(who, family) for who in (ALICE, BOB)}
+    rig.publish(BOB, keys=(family.public,))
+    rig.subscribe(ALICE, keys=(family.public,))
+    with NoteLog(LogWriter(tmp_path, "hall")) as log:
+        for command in rig.commands:
+            if isinstance(command, Note):
+                log.append(command, 1)
+    data = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    secrets = [family.public, *(each.keys.public for each in rig.members.values())]
+    secrets += [ask.challenge for each in rig.members.values() for ask in each.asked]
+    secrets += [token for each in rig.members.values() for token in each.tokens.values()]
+    assert data
+    for secret in secrets:
+        assert secret not in data
+        assert secret.hex().encode() not in data
+    assert BOB.encode() not in data
+
+
+def test_the_same_scenario_gives_the_same_report() -> None:
+    """A report carries its seed; with it, everything can be had again."""
+    scenario = HallScenario(devices=8, seconds=90, seed=4)
+    assert run_hall(scenario) == run_hall(scenario)
+
+
+def test_a_discoverable_publisher_cannot_choose_its_friends(run: Run) -> None:
+    """Inquiry tells no groups, so the controller cannot restrict what it publishes for a device (4.1.1)."""
+    done = run("simulate", "--friends", "--discoverable")
+    assert (done.code, "inquiry tells no groups" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("is_discoverable", "is_restricted"), [(True, False), (False, True), (False, False)])
+def test_everybody_meets(*, is_discoverable: bool, is_restricted: bool) -> None:
+    """Direct and indirect publications, to everybody and to friends."""
+    scenario = HallScenario(devices=30, seconds=240, friends_only=is_restricted, discoverable=is_discoverable)
+    report = run_hall(scenario)
+    assert report.connected == report.pairs == 15
+    assert max(report.waits_s) < 33.28 + 2.56 + 5.12

@@ -1,0 +1,299 @@
+"""Restricted publications: who is asked for what, in which order, and who learns of them (Huang, 4.1.3, 5.4.1)."""
+
+from __future__ import annotations
+
+from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, DAVE, Member, Rig, address, notes, refusals, script, sent
+
+from whimbrel.rendezvous import messages as m
+from whimbrel.rendezvous.controller import NoteKind
+from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.tokens import GroupOwner
+
+FAMILY, WORK, CLUB = GroupOwner(b"f" * 32), GroupOwner(b"w" * 32), GroupOwner(b"c" * 32)
+
+
+def rig_of(*members: Member, is_noting: bool = True) -> Rig:
+    """Return a controller whose devices can prove what they are."""
+    rig = Rig(is_noting=is_noting)
+    rig.members = {each.address: each for each in members}
+    return rig
+
+
+def test_a_member_unlocks_a_restricted_publication() -> None:
+    """Both parties are verified, then both are told."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.connect(ALICE)
+    done = rig.subscribe(ALICE, keys=(FAMILY.public,))
+    assert script(done) == [
+        "→S Accepted S1",
+        "unpark P",
+        "→P Ask",
+        "→S Ask",
+        "→S Matched S1",
+        "→P WakeUp P1",
+        "park P",
+        "park S",
+    ]
+    assert notes(rig.commands, NoteKind.MATCHED)
+
+
+def test_a_stranger_learns_nothing_of_a_restricted_publication() -> None:
+    """Not even that it is there: no match, no list, no question."""
+    rig = rig_of(Member(BOB, FAMILY))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol")
+    done = rig.subscribe(ALICE, name="Bob")
+    assert [type(each) for each in sent(done, ALICE)] == [m.Accepted]
+    assert isinstance(sent(rig.subscribe(ALICE), ALICE)[-1], m.Matched)  # Carol only
+
+
+def test_a_claim_without_a_token_unlocks_nothing() -> None:
+    """Any device can claim to be in a group (4.1.3)."""
+    rig = rig_of(Member(ALICE), Member(BOB, FAMILY))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    assert rig.open() == {"P1", "S1"}
+    assert rig.core.refused_proofs() == {"malformed": 1}
+
+
+def test_a_publisher_that_is_no_member_itself_is_not_matched() -> None:
+    """The controller verifies both (4.1.2)."""
+    rig = rig_of(Member(ALICE, FAMILY), Member(BOB))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    assert rig.open() == {"P1", "S1"}
+
+
+def test_the_first_common_verified_group_unlocks() -> None:
+    """One of several doors: the next is tried only if this one does not open."""
+    alice, bob = Member(ALICE, WORK, CLUB), Member(BOB, FAMILY, WORK, CLUB)
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public, WORK.public, CLUB.public))
+    rig.subscribe(ALICE, keys=(CLUB.public, WORK.public, FAMILY.public))
+    assert [asked.group for asked in alice.asked] == [FAMILY.public, WORK.public]
+    assert not rig.open()
+
+
+def test_nobody_is_asked_where_attributes_differ() -> None:
+    """Attributes are compared before keys, so no token is asked for in vain."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, name="Carol", keys=(FAMILY.public,))
+    assert not alice.asked
+    assert not bob.asked
+
+
+def test_nobody_is_asked_for_an_unrestricted_publication() -> None:
+    """NULL in common: no verification (4.1.3)."""
+    alice = Member(ALICE, FAMILY)
+    rig = rig_of(alice)
+    rig.publish(BOB)
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    assert not alice.asked
+    assert not rig.open()
+
+
+def test_a_silent_device_fails_the_match() -> None:
+    """And is taken for gone, so that it cannot hold a seat."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    bob.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    done = rig.wait(2.56)
+    assert "disconnect P SILENT" in script(done)
+    assert rig.open() == {"S1"}
+    assert not notes(rig.commands, NoteKind.MATCHED)
+
+
+def test_other_matches_go_on_while_a_proof_is_awaited() -> None:
+    """A silent pair must not hold up everybody else."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    alice.is_silent = bob.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, name="bob", keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol")
+    assert isinstance(sent(rig.subscribe(DAVE, name="carol"), DAVE)[-1], m.Matched)
+
+
+def test_what_opens_while_a_proof_is_awaited_is_found_when_it_ends() -> None:
+    """The trigger was not open meanwhile; the match must not be lost."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    bob.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol")
+    assert isinstance(sent(rig.wait(2.56), ALICE)[-1], m.Matched)
+
+
+def test_a_restricted_publication_answers_its_oldest_friend() -> None:
+    """Figure 4-11 with keys: the oldest subscription that proves a group, whoever came before it."""
+    rig = rig_of(Member(ALICE), Member(CAROL, FAMILY), Member(DAVE, FAMILY), Member(BOB, FAMILY))
+    for who in (ALICE, CAROL, DAVE):
+        rig.subscribe(who, keys=(FAMILY.public,))
+    done = rig.publish(BOB, keys=(FAMILY.public,))
+    assert isinstance(sent(rig.commands, CAROL)[-1], m.Matched)
+    assert rig.open() == {"S1", "S3"}
+    assert notes(done, NoteKind.MATCHED)
+
+
+def test_a_list_holds_the_publications_whose_groups_were_proven() -> None:
+    """Figure 4-12 with keys."""
+    rig = rig_of(Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, FAMILY), Member(DAVE, WORK))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol", keys=(WORK.public, FAMILY.public))
+    rig.publish(DAVE, name="Dave", keys=(WORK.public,))
+    rig.publish(address(99), name="Eve")
+    done = rig.subscribe(ALICE, keys=(FAMILY.public,))
+    (matches,) = [each for each in sent(rig.commands, ALICE) if isinstance(each, m.Matches)]
+    assert [each.name for each in matches.publications] == ["Bob", "Carol", "Eve"]
+    assert notes(done, NoteKind.LISTED)
+
+
+def test_the_list_of_members_spares_the_token_never_the_challenge() -> None:
+    """5.4.1, with the proof of possession that the thesis lacks."""
+    alice, bob, carol = Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, FAMILY)
+    rig = rig_of(alice, bob, carol)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(CAROL, keys=(FAMILY.public,))
+    assert [asked.wants_token for asked in bob.asked] == [True, False]
+    assert len({asked.challenge for asked in bob.asked + alice.asked + carol.asked}) == 4
+    assert not rig.open()
+
+
+def test_each_look_at_the_list_of_members_resets_its_time() -> None:
+    """Ten minutes from the last look, not from the first."""
+    bob, friends = Member(BOB, FAMILY), [Member(address(number), FAMILY) for number in range(50, 53)]
+    rig = rig_of(bob, *friends)
+    for friend, pause in zip(friends, (400, 400, 600), strict=True):
+        rig.publish(BOB, keys=(FAMILY.public,))
+        rig.subscribe(friend.address, keys=(FAMILY.public,))
+        rig.wait(pause)
+    assert [asked.wants_token for asked in bob.asked] == [True, False, False]
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.members[CAROL] = Member(CAROL, FAMILY)
+    rig.subscribe(CAROL, keys=(FAMILY.public,))
+    assert bob.asked[-1].wants_token
+
+
+def test_a_replayed_proof_is_refused() -> None:
+    """Whoever heard token and answer once has nothing: the challenge is new each time."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    overheard = alice.answer(alice.asked[0])
+
+    class Thief(Member):
+        def answer(self, asked: m.Ask) -> m.Proof | None:
+            self.asked.append(asked)
+            return overheard
+
+    rig.leave(ALICE)
+    rig.members[ALICE] = Thief(ALICE)
+    rig.publish(BOB, keys=(FAMILY.public,), name="again")
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    assert len(notes(rig.commands, NoteKind.MATCHED)) == 1
+    assert rig.core.refused_proofs() == {"wrong_answer": 1}
+
+
+def test_a_higher_epoch_revokes_remembered_members_of_the_lower() -> None:
+    """The owner gave everybody but Alice a new token."""
+    later = GroupOwner(b"f" * 32, epoch=2)
+    alice, bob, carol = Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, later)
+    rig = rig_of(alice, bob, carol)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.members[BOB] = Member(BOB, later)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.leave(BOB)
+    rig.connect(BOB)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol", keys=(FAMILY.public,))
+    rig.subscribe(BOB, name="carol", keys=(FAMILY.public,))
+    matched = len(notes(rig.commands, NoteKind.MATCHED))
+    rig.publish(CAROL, name="Carol", keys=(FAMILY.public,))
+    rig.subscribe(ALICE, name="carol", keys=(FAMILY.public,))
+    assert len(notes(rig.commands, NoteKind.MATCHED)) == matched
+    assert "old_epoch" in rig.core.refused_proofs()
+
+
+def test_a_token_that_expires_while_it_is_remembered_is_asked_for_again() -> None:
+    """The list of members never outlives the token."""
+    bob = Member(BOB, FAMILY, expires_at=60_000_000)
+    alice, carol = Member(ALICE, FAMILY), Member(CAROL, FAMILY)
+    rig = rig_of(alice, bob, carol)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.wait(60)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(CAROL, keys=(FAMILY.public,))
+    assert rig.core.refused_proofs() == {"expired": 1}
+    assert len(notes(rig.commands, NoteKind.MATCHED)) == 1
+
+
+def test_a_proof_that_was_not_asked_for_is_refused() -> None:
+    """Nobody gets on the list of members by talking."""
+    alice = Member(ALICE, FAMILY)
+    rig = rig_of(alice)
+    rig.connect(ALICE)
+    proof = alice.answer(m.Ask(group=FAMILY.public, challenge=b"n" * 32))
+    assert proof is not None
+    assert refusals(rig.say(ALICE, proof), ALICE) == [Refusal.UNEXPECTED.code]
+
+
+def test_a_device_that_leaves_while_it_is_asked_fails_the_match_only() -> None:
+    """The other event stays open."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    alice.is_silent = bob.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.leave(BOB)
+    assert rig.open() == {"S1"}
+    rig.leave(ALICE)
+    assert rig.core.sizes()["verifying"] == 0
+
+
+def test_an_event_that_is_removed_while_it_is_verified_is_gone() -> None:
+    """An explicit removal ends the conversation about it."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    bob.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.say(ALICE, m.Unsubscribe(rig.core._state.subscriptions_of(ALICE)[0].id))
+    assert rig.core.sizes()["verifying"] == 0
+    assert "disconnect P SILENT" not in script(rig.wait(10))
+
+
+def test_facts_for_the_log_name_no_device_of_a_restricted_publication() -> None:
+    """Whoever may read the log is no member of the group; keys and tokens are in no fact at all."""
+    rig = rig_of(Member(ALICE, FAMILY), Member(BOB, FAMILY))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    found = notes(rig.commands)
+    assert {note.kind for note in found} == {NoteKind.OPENED, NoteKind.MATCHED, NoteKind.NOTIFIED}
+    assert all(note.address is None and note.other_address is None for note in found)
+    assert FAMILY.public.hex() not in repr(rig.commands)
+    assert repr(FAMILY.public)[2:-1] not in repr(rig.commands)
+
+
+def test_a_device_that_is_silent_about_itself_is_matched_with_nobody() -> None:
+    """It would be told of another publication and dropped at once, and that publisher would listen in vain."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    alice.is_silent = True
+    rig = rig_of(alice, bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.publish(CAROL, name="Carol")
+    assert "disconnect S SILENT" in script(rig.wait(2.56))
+    assert not notes(rig.commands, NoteKind.MATCHED)
+    assert rig.open() == {"P1", "P2"}
