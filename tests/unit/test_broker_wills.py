@@ -11,6 +11,7 @@ import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.core import Verify
 from whimbrel.broker.rights import Action, Rights, Rule
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.visitors import Visitors
@@ -47,7 +48,9 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> Restart:
     """Return how a broker that was killed starts again, from its log alone or from a view and the rest."""
     number = 0
 
-    def restart(rig: Rig, *, down_s: float = 0.0, visitors: Visitors | None = None) -> Rig:
+    def restart(
+        rig: Rig, *, down_s: float = 0.0, visitors: Visitors | None = None, verify: Verify | None = None
+    ) -> Rig:
         nonlocal number
         number += 1
         folder = tmp_path / f"again-{number}"
@@ -62,7 +65,8 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> Restart:
             state, applied = BrokerState.restore(NODE, store.rows()), store.applied
         for fact in read(folder, NODE, first=applied + 1):
             state.replay(fact)
-        return Rig(folder, state=state, visitors=visitors, now=rig.now + int(down_s * SECOND_US))
+        now = rig.now + int(down_s * SECOND_US)
+        return Rig(folder, state=state, visitors=visitors, verify=verify, now=now)
 
     return restart
 
@@ -240,6 +244,53 @@ def test_rights_are_asked_again_when_it_is_published(rig: Rig, restarted: Restar
     again.tick(GRACE_S)
     assert heard(again) == []
     assert changes(again)[-1] is WillChange.WITHDRAWN
+
+
+def of_users(rig: Rig, restarted: Restart, rights: Rights) -> Rig:
+    """Let ann leave a will, kill the broker, and return the next one, which knows users and rights."""
+    rig.client("c", will=WILL, username="ann", password=b"")
+    return restarted(rig, visitors=Visitors(rights), verify=lambda _name, _password: True)
+
+
+@pytest.fixture
+def with_users(tmp_path: Path) -> Rig:
+    """Return the broker with a heir, whose clients have verified users."""
+    rig = Rig(tmp_path / "log", verify=lambda _name, _password: True)
+    heir = rig.client("heir", expiry_s=DAYS_S, username="heir", password=b"")
+    heir.send(subscribing("a", qos=1))
+    rig.settle()
+    heir.drop()
+    rig.sync()
+    return rig
+
+
+@pytest.mark.parametrize(("allowed", "is_told"), [("ann", True), ("bob", False)])
+def test_it_is_published_with_the_rights_of_the_user_who_left_it(
+    with_users: Rig, restarted: Restart, allowed: str, *, is_told: bool
+) -> None:
+    """Nobody is connected then; the log and the view know whose it was."""
+    rules = [
+        Rule(topics=("a",), actions=frozenset({Action.PUBLISH}), is_allowing=True, user=allowed),
+        Rule(topics=("a",), actions=frozenset({Action.SUBSCRIBE}), is_allowing=True, user=None),
+    ]
+    again = of_users(with_users, restarted, Rights(rules, allows_by_default=False))
+    again.tick(GRACE_S)
+    again.settle()
+    published = [each.body for each in read(again.folder, NODE) if isinstance(each, Notification)]
+    assert published == [b"lost"] * is_told
+    assert (changes(again)[-1] is WillChange.WITHDRAWN) is not is_told
+
+
+@pytest.mark.parametrize(("user", "is_told"), [("ann", False), ("bob", True)])
+def test_another_user_with_the_client_identifier_withdraws_nothing(
+    with_users: Rig, restarted: Restart, user: str, *, is_told: bool
+) -> None:
+    """A session that ended with its connection is nobody's; the will is still that of the user who left it."""
+    again = of_users(with_users, restarted, Rights.OPEN)
+    again.client("c", username=user, password=b"")
+    again.settle()
+    published = [each.body for each in read(again.folder, NODE) if isinstance(each, Notification)]
+    assert published == [b"lost"] * is_told
 
 
 def test_a_full_disk_delays_a_will_and_does_not_lose_it(rig: Rig) -> None:

@@ -27,6 +27,7 @@ from whimbrel.log.stats import stats
 from whimbrel.log.verification import verify
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
+from whimbrel.model.notification import Notification
 from whimbrel.model.rows import COLUMNS, fact_of
 from whimbrel.model.tables import TABLES
 
@@ -306,6 +307,23 @@ def test_verification_tells_what_does_not_agree(tmp_path: Path) -> None:
     assert "no part holds them" in verify(tmp_path).problems[0]
     part.path.write_bytes(data)
     assert verify(tmp_path).problems == []
+
+
+def test_verification_finds_numbers_that_are_nowhere(tmp_path: Path) -> None:
+    """What was given and is lost is found before a broker refuses to start, or a reader leaves it out."""
+    with LogWriter(tmp_path, NODE, segment_bytes=1) as log:
+        for seq in range(1, 7):
+            log.append(Notification(node=NODE, seq=seq, published_at=seq, subject="a"))
+            log.sync()
+    layout.segment_path(tmp_path, NODE, 1).unlink()
+    found = verify(tmp_path)
+    assert (found.problems, [note.split(": ", 1)[1] for note in found.notes]) == (
+        [],
+        ["seq 1 to 1 are neither exported nor there"],
+    )
+    layout.set_exported_seq(tmp_path, NODE, 9)
+    (problem,) = [each for each in verify(tmp_path).problems if "segments after it" in each]
+    assert "ends with seq 6, and 9 is said to be exported" in problem
 
 
 def test_verification_finds_damage_in_every_segment(tmp_path: Path) -> None:

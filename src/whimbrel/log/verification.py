@@ -110,6 +110,20 @@ class _Node:
                 with self._result.noting():
                     self._verify_part(table, day, part, is_covered=is_covered)
         self._tell_missing()
+        if found:
+            self._tell_gaps(found[0][0])
+
+    def _tell_gaps(self, begin: int) -> None:
+        """Tell which numbers were given, and are neither in Parquet nor in the segments, which begin with *begin*."""
+        where = layout.segments_folder(self._directory, self._node)
+        if self._next_seq and self._exported >= self._next_seq:
+            self._result.problems.append(
+                f"{where}: ends with seq {self._next_seq - 1}, and {self._exported} is said to be exported: "
+                "the segments after it are missing"
+            )
+        if begin > self._exported + 1:
+            note = f"{where}: seq {self._exported + 1} to {begin - 1} are neither exported nor there"
+            self._result.notes.append(note)
 
     def _verify_segment(self, first: int, path: Path, *, is_first: bool, is_last: bool) -> None:
         if is_last and is_torn_creation(path):
