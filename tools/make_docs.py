@@ -62,7 +62,7 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
     ReasonCode.MALFORMED_PACKET: ("DISCONNECT", "what came is no packet"),
     ReasonCode.PROTOCOL_ERROR: ("DISCONNECT", "a packet that may not come here, or not with these values"),
-    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ("CONNACK", "too long, or empty where one is needed"),
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ("CONNACK", "too long, empty where one is needed, or not for this user"),
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: ("CONNACK", "wrong, or missing where the users file asks for them"),
     ReasonCode.NOT_AUTHORIZED: (
         "CONNACK PUBACK PUBREC",
@@ -90,6 +90,7 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
         "PUBACK PUBREC SUBACK DISCONNECT",
         "a limit is reached or the disk is full; DISCONNECT: too much waits to be acknowledged by the client",
     ),
+    ReasonCode.ADMINISTRATIVE_ACTION: ("DISCONNECT", "an operator released the session"),
     ReasonCode.PAYLOAD_FORMAT_INVALID: (
         "CONNACK PUBACK PUBREC",
         "a report, a request or a key that cannot be read; the reason string says why",
@@ -236,7 +237,7 @@ def configuration_page() -> str:
         "`whimbrel serve --print-config` prints such a file, complete and with comments.",
         "Options of the [command line](cli.md#whimbrel-serve) go before the file.",
         "A name that is not listed here is an error, and so is a value that is not allowed.",
-        "The files of users and rights are described in [Come from Mosquitto](../how-to/from-mosquitto.md).",
+        "The files of users and rights are described in [Rights](rights.md).",
         "",
         reference(),
     ]
