@@ -81,7 +81,7 @@ class Interests:
         reasons: list[str] = []
         for request in packet.requests:
             try:
-                options = options_of(packet.properties.user, self.limits)
+                options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
                 session = _session(link, client, options, request.topic_filter)
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
@@ -225,7 +225,7 @@ class Interests:
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
             try:
-                options = options_of(packet.properties.user, self.limits)
+                options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
                 session = _session(link, client, options, topic_filter)
                 if not is_private(session):
                     self.check_right(session, link.rights.get(session, frozenset()), client.id)

@@ -78,12 +78,13 @@ class Publishing:
 
     def _taken_in(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         has_keys = bool(link.keyring.publications.hashes)
-        secured: list[Secured | None] = [OPEN] * len(packets)
+        secured: list[Secured | str] = [OPEN] * len(packets)
         if has_keys or any(packet.properties.user for packet in packets):
             packets = list(packets)
             for at, packet in enumerate(packets):
-                packets[at], secured[at] = unlocked_by(packet, link.keyring)
-        opened, routes = [each or OPEN for each in secured], self._state.routes
+                packets[at], secured[at] = unlocked_by(packet, link.keyring, is_ours=link.is_ours)
+        opened = [OPEN if isinstance(each, str) else each for each in secured]
+        routes = self._state.routes
         handles = self._matched(packets, opened)  # they stay: what a request changes waits for the disk
         at, is_quick = 0, self._is_open(link) and routes.has_content
         while at < len(packets) and link.closing is None:
@@ -173,7 +174,7 @@ class Publishing:
         return self._state.routes.everybody(packet.topic, self._matched([packet], [secured])[0], secured)
 
     def _received(
-        self, link: Link, client: Client, packet: Publish, secured: Secured | None, found: Found, now: int
+        self, link: Link, client: Client, packet: Publish, secured: Secured | str, found: Found, now: int
     ) -> None:
         self._sender.counters.received += 1
         qos, identifier = packet.qos, packet.packet_id
@@ -192,11 +193,11 @@ class Publishing:
             taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
-        if secured is None and refusal is None:
-            refusal = ReasonCode.PAYLOAD_FORMAT_INVALID, "a key, or what it says of insecure, is none"
-        if secured is None or refusal is not None:
-            assert refusal is not None
+        if refusal is not None:
             self.refuse(link, client, packet, *refusal)
+            return
+        if isinstance(secured, str):
+            self.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
             return
         expires_at = None
         if packet.properties:

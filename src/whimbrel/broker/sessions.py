@@ -30,6 +30,7 @@ from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Options, check_filter, identity_of
 from whimbrel.broker.telling import SESSIONS, put_out, subscription_tree
+from whimbrel.broker.unlocking import check_unlocked
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Passwords, Right, read_access
@@ -167,6 +168,7 @@ class Sessions:
                 raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
             if self._interests.is_refusing:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
+            check_unlocked(packet, link.keyring, is_ours=link.is_ours)
             request = read_request(verb, packet.payload)
         except ProtocolError as error:
             asked = _Asked(link, client, packet, Request(verb=verb, id=id_of(packet.payload)))
