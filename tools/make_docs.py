@@ -55,7 +55,10 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NO_SUBSCRIPTION_EXISTED: ("UNSUBACK", "there was no such subscription"),
     ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
     ReasonCode.MALFORMED_PACKET: ("DISCONNECT", "what came is no packet"),
-    ReasonCode.PROTOCOL_ERROR: ("DISCONNECT", "a packet that may not come here, or not with these values"),
+    ReasonCode.PROTOCOL_ERROR: (
+        "CONNACK DISCONNECT",
+        "a packet that may not come here, or not with these values; CONNACK: a user property that is none",
+    ),
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ("CONNACK", "too long, or empty where one is needed"),
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: ("CONNACK", "wrong, or missing where the users file asks for them"),
     ReasonCode.NOT_AUTHORIZED: (
@@ -73,13 +76,16 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
         "no topic filter, no content filter, or an option that is not allowed; the reason string says which and where",
     ),
     ReasonCode.TOPIC_NAME_INVALID: (
-        "PUBACK PUBREC DISCONNECT",
-        "longer or deeper than allowed; with a wildcard, the connection ends",
+        "CONNACK PUBACK PUBREC DISCONNECT",
+        "longer or deeper than allowed, or with a control character; with a wildcard, the connection ends",
     ),
     ReasonCode.PACKET_IDENTIFIER_NOT_FOUND: ("PUBREL PUBCOMP", "nothing is on its way under this identifier"),
     ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: ("DISCONNECT", "more publications without an answer than were allowed"),
     ReasonCode.TOPIC_ALIAS_INVALID: ("DISCONNECT", "an alias of 0, or higher than was allowed"),
-    ReasonCode.PACKET_TOO_LARGE: ("DISCONNECT", "longer than `limits.packet_bytes`"),
+    ReasonCode.PACKET_TOO_LARGE: (
+        "CONNACK DISCONNECT",
+        "longer than `limits.packet_bytes`; or an answer is longer than the client takes",
+    ),
     ReasonCode.QUOTA_EXCEEDED: (
         "PUBACK PUBREC SUBACK DISCONNECT",
         "a limit is reached or the disk is full; DISCONNECT: too much waits to be acknowledged by the client",

@@ -28,6 +28,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
+from whimbrel.mqtt.topics import disallowed_in
 
 __all__ = ["Publishing"]
 
@@ -250,7 +251,17 @@ class Publishing:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
-        return None
+        return self.refused_response(packet.properties)
+
+    def refused_response(self, properties: Properties) -> tuple[ReasonCode, str] | None:
+        """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
+        disallowed = disallowed_in(properties.text(Property.RESPONSE_TOPIC) or "")
+        if disallowed is None:
+            return None
+        return (
+            ReasonCode.TOPIC_NAME_INVALID,
+            f"a response topic with {disallowed}; control and non-characters are refused",
+        )
 
     def refused_topic(self, topic: str) -> tuple[ReasonCode, str] | None:
         """Return why nobody may publish to *topic*, if so."""
@@ -259,6 +270,9 @@ class Publishing:
             return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
         if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
             return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
+        disallowed = disallowed_in(topic)
+        if disallowed is not None:
+            return ReasonCode.TOPIC_NAME_INVALID, f"a topic with {disallowed}; control and non-characters are refused"
         return None
 
     def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:

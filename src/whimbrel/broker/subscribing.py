@@ -21,7 +21,7 @@ from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import SubscriptionRequest
-from whimbrel.mqtt.topics import check_topic_filter, split_share
+from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
 
 __all__ = ["NO_OPTIONS", "Limits", "Options", "check_filter", "identity_of", "options_of", "subscription_of"]
 
@@ -111,6 +111,9 @@ def subscription_of(
     topic_filter, name, text = _parts(request.topic_filter, options, limits)
     _, plain = split_share(topic_filter)
     check_topic_filter(plain)
+    disallowed = disallowed_in(topic_filter)
+    if disallowed is not None:
+        raise _refusal(f"a topic filter with {disallowed}; control and non-characters are refused")
     if len(topic_filter.encode()) > limits.topic_bytes or plain.count("/") >= limits.topic_levels:
         allowed = f"at most {limits.topic_bytes} bytes and {limits.topic_levels} levels"
         raise ProtocolError(
@@ -139,6 +142,7 @@ def subscription_of(
 def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
     """Return what the subscription is known by that an UNSUBSCRIBE names."""
     plain, name, _ = _parts(topic_filter, options, limits)
+    check_topic_filter(split_share(plain)[1])
     return plain, name
 
 

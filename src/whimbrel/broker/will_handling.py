@@ -44,7 +44,7 @@ class WillHandling:
     def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
         """Return why a CONNECT is refused for its will, if it is."""
         state, limits = self._state, self._config.limits
-        refusal = self._publishing.refused_topic(will.topic)
+        refusal = self._publishing.refused_topic(will.topic) or self._publishing.refused_response(will.properties)
         if refusal is not None:
             return refusal
         if not self._visitors.may_publish(link, client_id, will.topic):
