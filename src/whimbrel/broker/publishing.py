@@ -251,7 +251,7 @@ class Publishing:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
-        return self.refused_response(packet.properties)
+        return self.refused_response(packet.properties) if packet.properties else None
 
     def refused_response(self, properties: Properties) -> tuple[ReasonCode, str] | None:
         """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
