@@ -98,8 +98,9 @@ class Connecting:
         if refusal is not None:
             self.refuse(link, *refusal)
             return
-        if self._welcome(link, connect, assigned, is_resumed=False) is None:
-            reason = f"CONNACK is longer than the {link.machine.max_packet_bytes} bytes that the client takes"
+        most = link.machine.max_packet_bytes
+        if most and self._welcome(link, connect, assigned, is_resumed=False) is None:
+            reason = f"CONNACK is longer than the {most} bytes that the client takes"
             self.refuse(link, ReasonCode.PACKET_TOO_LARGE, reason)
             return
         self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
