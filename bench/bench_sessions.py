@@ -72,6 +72,7 @@ _NOON = 1_700_049_600 * _SECOND_US
 """A noon: midnight is in the middle of the day, and what is older is removed from the log then."""
 _HOURS, _MIDNIGHT = 24, 12
 _NODE = "node-1"
+_MARK = ("whimbrel", "1")
 _DEVICES = 5
 _SUBSCRIPTIONS = 20
 _WITH_CONTENT, _WITH_WILDCARD = 2, 3
@@ -332,7 +333,7 @@ class _Day:
     def _connected(self, client: str, *user: tuple[str, str], acknowledges: bool = True) -> _Visit:
         visit = _Visit(acknowledges=acknowledges)
         visit.link = self.broker.opened(visit, "bench", self.now)
-        self._say(visit, encode(Connect(client, properties=Properties(user=user)), V5))
+        self._say(visit, encode(Connect(client, properties=Properties(user=(_MARK, *user))), V5))
         return visit
 
     def _say(self, visit: _Visit, data: bytes) -> None:
@@ -760,7 +761,7 @@ def _prepare(port: int, group: int, sizes: _Sizes) -> None:
 
 def _joining(group: int, device: int) -> Connect:
     properties = Properties(
-        {Property.RECEIVE_MAXIMUM: _RECEIVE_MAXIMUM}, user=(("session", _session(group)), ("receipt", "keep"))
+        {Property.RECEIVE_MAXIMUM: _RECEIVE_MAXIMUM}, user=(_MARK, ("session", _session(group)), ("receipt", "keep"))
     )
     return Connect(f"returning-{group}-{device}", properties=properties)
 

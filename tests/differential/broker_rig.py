@@ -26,6 +26,7 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
 __all__ = [
     "ANSWERS",
+    "MARK",
     "NODE",
     "SECOND_US",
     "START",
@@ -44,6 +45,9 @@ NO_CONFIG = Config()
 SESSIONS = "$whimbrel/session/"
 ANSWERS = f"{SESSIONS}answer"
 """Where 3.1.1 is answered; in version 5 our clients ask to be answered there too."""
+
+MARK = (("whimbrel", "1"),)
+"""The user properties of a CONNECT whose client knows Whimbrel."""
 
 _P = TypeVar("_P", bound=Packet)
 
@@ -196,16 +200,18 @@ class Rig:
         username: str | None = None,
         password: bytes | None = None,
         address: str = "test",
+        is_ours: bool = True,
     ) -> Peer:
         """Return a client whose CONNECT was sent, and perhaps not answered.
 
-        *expiry_s*, *options* and the *user* properties are of 5.0.
+        *expiry_s*, *options* and the *user* properties are of 5.0. Its CONNECT says that it knows Whimbrel, unless it
+        is not one of ours.
         """
         told = dict(options or {})
         if expiry_s:
             told[Property.SESSION_EXPIRY_INTERVAL] = expiry_s
         peer = Peer(self, version, address)
-        properties = Properties(told, user=user) if version == V5 else NO_PROPERTIES
+        properties = Properties(told, user=(*MARK[: int(is_ours)], *user)) if version == V5 else NO_PROPERTIES
         peer.send(
             Connect(
                 client_id,
@@ -232,6 +238,7 @@ class Rig:
         user: tuple[tuple[str, str], ...] = (),
         username: str | None = None,
         password: bytes | None = None,
+        is_ours: bool = True,
     ) -> Peer:
         """Return a client that is connected; everything is synced on the way, and its CONNACK is taken."""
         peer = self.connecting(
@@ -244,6 +251,7 @@ class Rig:
             user=user,
             username=username,
             password=password,
+            is_ours=is_ours,
         )
         self.settle()
         welcome = peer.inbox.pop(0)

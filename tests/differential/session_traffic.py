@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from broker_rig import Peer, Rig
+from broker_rig import MARK, Peer, Rig
 from broker_traffic import CONTENT, FILTERS, MOST_UNFINISHED, Traffic, Voice
 
 from whimbrel.hold.private import is_private
@@ -71,7 +71,7 @@ class SessionTraffic(Traffic):
         if expiry_s:
             told[Property.SESSION_EXPIRY_INTERVAL] = expiry_s
         modes = [("receipt", random.choice(("take", "keep"))) for _ in sessions]
-        user = (*(("session", session) for session in sessions), *modes)
+        user = (*MARK, *(("session", session) for session in sessions), *modes)
         properties = Properties(told, user=user) if voice.version == V5 else NO_PROPERTIES
         voice.peer = Peer(self.rig, voice.version)
         voice.peer.send(

@@ -1100,7 +1100,7 @@ class Driver:
 def _connect_properties(device: Device, operation: Connect) -> Properties:
     if device.version != 5:
         return ()
-    properties: Properties = ()
+    properties: Properties = ((P.USER, ("whimbrel", "1")),)
     if operation.is_lasting:
         properties += ((P.SESSION_EXPIRY, _SESSION_S),)
     if operation.receive_maximum < 65_535:

@@ -253,7 +253,7 @@ def test_too_many_subscriptions_are_refused_one_by_one(clients: Clients) -> None
 def test_a_filter_bomb_is_refused_and_others_are_served(clients: Clients, text: str) -> None:
     """A content filter is a program of a stranger: however deep, it costs neither the stack nor the others' time."""
     attacker, other = clients.connect("attacker"), clients.connect("other")
-    assert attacker.subscribe((clients.topic("bomb"), 1), properties=((P.USER, ("filter", text)),)).codes == (
+    assert attacker.subscribe((clients.topic("bomb"), 1), properties=((P.USER, ("whimbrel.filter", text)),)).codes == (
         FILTER_INVALID,
     )
     attacker.ping()
@@ -264,7 +264,7 @@ def test_a_wide_filter_is_answered_and_others_are_served(clients: Clients) -> No
     """Sixty thousand bytes of alternatives may be refused or kept, but not at the others' expense."""
     attacker, other = clients.connect("attacker"), clients.connect("other")
     text = " || ".join(f"a{number} == {number}" for number in range(3_400))
-    suback = attacker.subscribe((clients.topic("wide"), 1), properties=((P.USER, ("filter", text)),))
+    suback = attacker.subscribe((clients.topic("wide"), 1), properties=((P.USER, ("whimbrel.filter", text)),))
     assert suback.codes[0] in {1, FILTER_INVALID}
     other.ping()
     other.publish(clients.topic("wide"), b"", 1)

@@ -13,7 +13,7 @@ import queue
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -49,6 +49,15 @@ def topic(request: pytest.FixtureRequest) -> str:
 # -- paho-mqtt ---------------------------------------------------------------------------------------------------------
 
 
+def _properties(place: int, user: Sequence[tuple[str, str]]) -> Properties | None:
+    """Return the user properties of a packet; 3.1.1 has none."""
+    if not user:
+        return None
+    properties = Properties(place)  # type: ignore[no-untyped-call]  # paho has no type for it
+    properties.UserProperty = list(user)
+    return properties
+
+
 class Paho:
     """paho-mqtt as its manual says to use it: a thread of its own, and functions that it calls."""
 
@@ -60,10 +69,13 @@ class Paho:
         *,
         is_lasting: bool = False,
         will: str | None = None,
+        user: Sequence[tuple[str, str]] = (),
     ) -> None:
         is_v5 = version == MQTTProtocolVersion.MQTTv5
         self.messages: queue.Queue[MQTTMessage] = queue.Queue()
         self.is_resumed = False
+        self.granted: list[int] = []
+        """The codes of the last SUBACK."""
         self._connected, self._subscribed, self._gone = Event(), Event(), Event()
         self._client = Client(
             CallbackAPIVersion.VERSION2,
@@ -73,14 +85,14 @@ class Paho:
             reconnect_on_failure=False,
         )
         self._client.on_connect = self._on_connect
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_subscribe = self._on_subscribe
         self._client.on_message = lambda _client, _data, message: self.messages.put(message)
         self._client.on_disconnect = self._on_disconnect
         if will is not None:
-            self._client.will_set(will, b"lost", qos=1)
-        properties: Properties | None = None
+            self._client.will_set(will, b"lost", qos=1, properties=_properties(PacketTypes.WILLMESSAGE, user))
+        properties = _properties(PacketTypes.CONNECT, user)
         if is_v5 and is_lasting:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no type for it
+            properties = properties or Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 3_600
         clean_start: dict[str, Any] = {"clean_start": not is_lasting} if is_v5 else {}
         self._client.connect("127.0.0.1", broker.port, properties=properties, **clean_start)
@@ -109,15 +121,30 @@ class Paho:
     ) -> None:
         self._gone.set()
 
-    def subscribe(self, topic: str) -> None:
+    def _on_subscribe(
+        self, _client: Client, _data: object, _number: int, codes: list[ReasonCode], _properties: Properties | None
+    ) -> None:
+        self.granted = [code.value for code in codes]
+        self._subscribed.set()
+
+    def subscribe(self, topic: str, user: Sequence[tuple[str, str]] = ()) -> None:
         """Subscribe with QoS 2, and wait for SUBACK."""
         self._subscribed.clear()
-        self._client.subscribe(topic, 2)
+        self._client.subscribe(topic, 2, properties=_properties(PacketTypes.SUBSCRIBE, user))
         assert self._subscribed.wait(TIMEOUT_S)
 
-    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
+    def unsubscribe(self, topic: str, user: Sequence[tuple[str, str]] = ()) -> list[int]:
+        """Unsubscribe, and return the codes of UNSUBACK."""
+        codes: queue.Queue[list[ReasonCode]] = queue.Queue()
+        self._client.on_unsubscribe = lambda _client, _data, _number, found, _properties: codes.put(found)
+        self._client.unsubscribe(topic, properties=_properties(PacketTypes.UNSUBSCRIBE, user))
+        return [code.value for code in codes.get(timeout=TIMEOUT_S)]
+
+    def publish(
+        self, topic: str, payload: bytes, qos: int, *, retain: bool = False, user: Sequence[tuple[str, str]] = ()
+    ) -> None:
         """Publish, and wait until it is acknowledged."""
-        published = self._client.publish(topic, payload, qos, retain)
+        published = self._client.publish(topic, payload, qos, retain, _properties(PacketTypes.PUBLISH, user))
         published.wait_for_publish(TIMEOUT_S)
         assert published.is_published()
 
@@ -182,6 +209,41 @@ def test_the_session_of_paho_outlives_a_killed_broker(tmp_path: Path, topic: str
             assert away.received(2) == EVERY_QOS[1:]
 
 
+OURS = ["key", "session", "password", "receipt", "filter", "ttl", "max", "name", "policy", "near", "insecure"]
+LATER = ["since", "place", "radius", "deadline"]
+OF_THE_APPLICATION = [(name, value) for name in (*OURS, *LATER, "a/+/#", "whimbrel") for value in ("!(", "")]
+
+
+def test_user_properties_of_any_name_of_paho_travel_untouched(broker: BrokerProcess, topic: str) -> None:
+    """A program that never heard of Whimbrel has names of its own, in every packet that may have them."""
+    user, version = OF_THE_APPLICATION, MQTTProtocolVersion.MQTTv5
+    will = f"{topic}/will"
+    with Paho(broker, f"{topic}-a", version, user=user) as client:
+        client.subscribe(f"{topic}/#", user)
+        assert client.granted == [2]
+        for payload, qos in EVERY_QOS:
+            client.publish(topic, payload, qos, user=user)
+        with Paho(broker, f"{topic}-b", version, will=will, user=user) as lost:
+            lost.lose_connection()
+        found = [client.messages.get(timeout=TIMEOUT_S) for _ in range(4)]
+        assert client.unsubscribe(f"{topic}/#", user) == [0]
+    assert [message.topic for message in found] == [topic] * 3 + [will]
+    assert all(message.properties is not None for message in found)
+    assert [getattr(message.properties, "UserProperty", None) for message in found] == [user] * 4
+
+
+def test_paho_uses_what_whimbrel_offers_by_prefixed_names(broker: BrokerProcess, topic: str) -> None:
+    """And its own properties stay its own beside them."""
+    with Paho(broker, topic, MQTTProtocolVersion.MQTTv5) as client:
+        client.subscribe(topic, [("whimbrel.filter", "n > 1"), ("filter", "!(")])
+        assert client.granted == [2]
+        for payload in (b'{"n": 1}', b'{"n": 2}'):
+            client.publish(topic, payload, 1, user=[("filter", "!(")])
+        assert client.received(1) == [(b'{"n": 2}', 1)]
+        client.subscribe(topic, [("whimbrel.filter", "!(")])
+        assert client.granted == [0x8F]
+
+
 # -- aiomqtt -----------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +292,26 @@ client.on("connect", async () => {
 """
 
 
+# The same with user properties of any name; prints the code of SUBACK and the properties that came.
+SCRIPT_WITH_PROPERTIES = """
+const [port, topic, names] = process.argv.slice(1);
+const userProperties = Object.fromEntries(JSON.parse(names).map((name) => [name, "!("]));
+const properties = { userProperties };
+const will = { topic: `${topic}/will`, payload: "lost", qos: 1, properties };
+const options = { clientId: topic, protocolVersion: 5, reconnectPeriod: 0, properties, will };
+const client = require("mqtt").connect(`ws://127.0.0.1:${port}/mqtt`, options);
+client.on("error", (error) => { console.error(error); process.exit(1); });
+client.on("message", (_topic, payload, packet) => {
+  const found = { ...packet.properties.userProperties };
+  setImmediate(() => client.end(false, () => console.log(JSON.stringify(found))));
+});
+client.on("connect", async () => {
+  await client.subscribeAsync(topic, { qos: 2, properties });
+  await client.publishAsync(topic, "1", { qos: 1, properties });
+});
+"""
+
+
 @pytest.fixture(scope="module")
 def node_environment() -> dict[str, str]:
     """Return the environment in which node finds MQTT.js, or skip."""
@@ -252,3 +334,14 @@ def test_mqtt_js_is_served_over_websocket(
     done = subprocess.run(command, env=node_environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [["0", 0], ["1", 1], ["2", 2]]
+
+
+def test_user_properties_of_any_name_of_mqtt_js_travel_untouched(
+    broker: BrokerProcess, topic: str, node_environment: dict[str, str]
+) -> None:
+    """In CONNECT, its will, SUBSCRIBE and PUBLISH; a refused SUBSCRIBE would end the script with an error."""
+    names = list(dict(OF_THE_APPLICATION))
+    command = ["node", "-e", SCRIPT_WITH_PROPERTIES, str(broker.ports["ws"]), topic, json.dumps(names)]
+    done = subprocess.run(command, env=node_environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == dict.fromkeys(names, "!(")

@@ -141,10 +141,10 @@ class PahoDevice(Device):
         self._client.on_connect = self._on_connect
         self._client.on_message = self._on_message
         self._client.on_subscribe = lambda *_: self._subscribed.set()
-        user = [("session", session) for session, _, _ in wishes]
-        user += [("password", password or "") for _, password, _ in wishes]
-        user += [("receipt", receipt) for _, _, receipt in wishes]
-        user += [("key", key) for key in keys]
+        user = [("whimbrel.session", session) for session, _, _ in wishes]
+        user += [("whimbrel.password", password or "") for _, password, _ in wishes]
+        user += [("whimbrel.receipt", receipt) for _, _, receipt in wishes]
+        user += [("whimbrel.key", key) for key in keys]
         properties = _properties(PacketTypes.CONNECT, user) if self.is_v5 else None
         self._client.connect("127.0.0.1", broker.port, properties=properties)
         self._client.loop_start()
@@ -201,8 +201,8 @@ class PahoDevice(Device):
         if not self.is_v5 or "password" in options:  # a SUBSCRIBE has the rights that were joined with
             super().subscribe(session, topic, **options)
             return
-        user = [("session", session), *(("key", key) for key in options.pop("keys", ()))]
-        user += [(name, str(value)) for name, value in options.items()]
+        user = [("whimbrel.session", session), *(("whimbrel.key", key) for key in options.pop("keys", ()))]
+        user += [(f"whimbrel.{name}", str(value)) for name, value in options.items()]
         self._subscribe(topic, 1, _properties(PacketTypes.SUBSCRIBE, user))
 
     def _subscribe(self, topic: str, qos: int, properties: Properties | None = None) -> None:
@@ -215,7 +215,7 @@ class PahoDevice(Device):
 
     def publish(self, topic: str, payload: bytes, *, keys: Sequence[str] = ()) -> None:
         """Publish with QoS 1, and wait until it is accepted."""
-        properties = _properties(PacketTypes.PUBLISH, [("key", key) for key in keys]) if self.is_v5 else None
+        properties = _properties(PacketTypes.PUBLISH, [("whimbrel.key", key) for key in keys]) if self.is_v5 else None
         published = self._client.publish(topic, payload, 1, properties=properties)
         published.wait_for_publish(TIMEOUT_S)
         assert published.is_published()

@@ -128,7 +128,9 @@ class Listener:
         if will is not None:
             properties = _properties(PacketTypes.WILLMESSAGE, [("key", will[1])])
             self._client.will_set(will[0], f"will {CONTROL}", 1, properties=properties)
-        self._client.connect("127.0.0.1", broker.port, properties=_properties(PacketTypes.CONNECT, user))
+        self._client.connect(
+            "127.0.0.1", broker.port, properties=_properties(PacketTypes.CONNECT, [("whimbrel", "1"), *user])
+        )
         self._client.loop_start()
         assert self._connected.wait(TIMEOUT_S)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from broker_rig import NODE, Peer, Rig, publishing, quick_scrypt, subscribing
+from broker_rig import MARK, NODE, Peer, Rig, publishing, quick_scrypt, subscribing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ class Way:
             username=self.username,
             password=None if self.username is None else WORD.encode(),
             will=None,
-            properties=Properties(self.options, user=self.user) if self.version == V5 else NO_PROPERTIES,
+            properties=Properties(self.options, user=(*MARK, *self.user)) if self.version == V5 else NO_PROPERTIES,
         )
 
 

@@ -355,8 +355,8 @@ def test_only_what_changed_is_announced() -> None:
 def test_links_are_announced_of_who_is_here() -> None:
     """A device that left is not to be found under ``$SYS``, nor one whose name would be another topic."""
     announcements = Announcements(tells_links=True)
-    known = _known(connections={"d": 0.5, "e": 0.25, "f/#": 0.5})
-    assert announcements.changes(known, {"d", "f/#", "g"}) == {f"{LINKS}d": "0.500"}
+    known = _known(connections={"d": 0.5, "e": 0.25, "f/#": 0.5, "h\x1b": 0.5})
+    assert announcements.changes(known, {"d", "f/#", "g", "h\x1b"}) == {f"{LINKS}d": "0.500"}
     known.take(Lessons(connections={"d": 0.75, "e": 0.25}))
     assert announcements.changes(known, {"d", "e"}) == {f"{LINKS}d": "0.750", f"{LINKS}e": "0.250"}
     assert announcements.changes(known, {"e"}) == {f"{LINKS}d": ""}

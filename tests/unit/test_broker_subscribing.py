@@ -32,7 +32,7 @@ def test_without_options_the_limits_say_what_is_held() -> None:
 def test_options_are_user_properties() -> None:
     """Others are of no concern: clients may have their own."""
     user = (("filter", "n > 1"), ("ttl", "5"), ("max", "7"), ("name", "x"), ("colour", "red"), ("colour", "blue"))
-    options = options_of(user, LIMITS)
+    options = options_of(user, LIMITS, is_ours=True)
     assert options == Options(filter_text="n > 1", ttl_us=5_000_000, max_held=7, name="x")
     found = _asked("a", options)
     assert (found.filter_text, found.ttl_us, found.max_held, found.name) == ("n > 1", 5_000_000, 7, "x")
@@ -77,7 +77,7 @@ def test_a_filter_in_the_topic_may_be_shared() -> None:
 def test_a_bad_option_is_refused_in_words(user: tuple[tuple[str, str], ...], words: str) -> None:
     """What was found and what is allowed, in the reason string of SUBACK."""
     with pytest.raises(ProtocolError) as raised:
-        options_of(user, LIMITS)
+        options_of(user, LIMITS, is_ours=True)
     assert raised.value.code is ReasonCode.TOPIC_FILTER_INVALID
     assert words in raised.value.reason
 

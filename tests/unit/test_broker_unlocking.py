@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
+from broker_rig import MARK, Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.keyring import NO_KEYS_AT_ALL, read_keys
 from whimbrel.broker.routes import OPEN
@@ -102,14 +102,17 @@ def test_half_of_the_dual_scheme_matches_nothing(rig: Rig) -> None:
 def test_who_only_knows_a_public_key_cannot_use_it_as_its_owner(rig: Rig) -> None:
     """It is refused on the side that proves."""
     thief = rig.client("thief")
-    assert thief.tell(_publish("a", b"1", [_public("producer")], qos=1))[0] == _refused(thief)
+    reason = (
+        "key 1 of a publication: found 'a public key of producer', "
+        "allowed is private keys of producer and dual_producer, and public keys of consumer and dual_consumer"
+    )
+    assert thief.tell(_publish("a", b"1", [_public("producer")], qos=1)) == [_refused(reason)]
     thief.send(subscribing("a", key=_public("consumer")))
     assert thief.taken(Suback)[0].codes == (ReasonCode.TOPIC_FILTER_INVALID,)
 
 
-def _refused(_peer: Peer) -> Puback:
-    reason = "a key, or what it says of insecure, is none"
-    return Puback(9, MALFORMED, Properties({Property.REASON_STRING: reason}))
+def _refused(reason: str) -> Puback:
+    return Puback(9, MALFORMED, Properties({Property.REASON_STRING: f"user property {reason}"}))
 
 
 @pytest.mark.parametrize("publishes", ["yes", "no"])
@@ -273,13 +276,13 @@ def test_neither_keys_nor_what_they_say_of_insecure_are_passed_on_or_written(rig
 
 
 @pytest.mark.parametrize("user", [(("key", "7"), ("insecure", "perhaps")), (("key", ""),), (("key", "a:b"),)])
-def test_a_publication_without_keys_is_plain_mqtt(rig: Rig, user: tuple[tuple[str, str], ...]) -> None:
+def test_a_publication_of_a_stranger_is_plain_mqtt(rig: Rig, user: tuple[tuple[str, str], ...]) -> None:
     """A property that happens to be called so is passed on, and an attribute."""
     plain = rig.client("plain")
     plain.send(subscribing("a", filter='key == "7"' if user[0][1] == "7" else 'key != "7"'))
     rig.settle()
     assert plain.taken(Suback)[0].codes == (0,)
-    rig.client("publisher").send(_publish("a", b"1", [], *user))
+    rig.client("publisher", is_ours=False).send(_publish("a", b"1", [], *user))
     rig.settle()
     (copy,) = plain.taken(Publish)
     assert copy.properties.user == user
@@ -318,7 +321,7 @@ def test_what_it_says_of_insecure_must_be_yes_or_no_where_there_are_keys(rig: Ri
     """Nothing is guessed where it is about who may read."""
     publisher = rig.client("publisher")
     (answer,) = publisher.tell(_publish("a", b"1", _keys(PRODUCER[0]), ("insecure", "maybe"), qos=1))
-    assert answer == _refused(publisher)
+    assert answer == _refused("insecure: found 'something else', allowed is yes or no")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -395,16 +398,17 @@ def test_a_notification_held_with_keys_is_given_to_the_session_whose_keys_match(
 def test_a_publication_without_user_properties_is_left_as_it_is() -> None:
     """Nearly every one."""
     packet = publishing("a", b"1")
-    assert unlocked_by(packet, NO_KEYS_AT_ALL) == (packet, OPEN)
-    assert unlocked_will(Will("a"), NO_KEYS_AT_ALL) == (Will("a"), OPEN)
+    for is_ours in (True, False):
+        assert unlocked_by(packet, NO_KEYS_AT_ALL, is_ours=is_ours) == (packet, OPEN)
+        assert unlocked_will(Will("a"), NO_KEYS_AT_ALL, is_ours=is_ours) == (Will("a"), OPEN)
 
 
 def test_a_publication_over_a_connection_with_keys_carries_them_and_is_not_insecure() -> None:
     """Whether or not it says so."""
     packet = publishing("a", b"1")
-    bare, secured = unlocked_by(packet, read_keys(_keys(CONSUMER[0])))
+    bare, secured = unlocked_by(packet, read_keys(_keys(CONSUMER[0])), is_ours=False)
     assert bare is packet
-    assert secured is not None
+    assert not isinstance(secured, str)
     assert set(secured.keys.texts()) == set(_keys(CONSUMER[0]))
     assert not secured.deliver_insecure
 
@@ -425,5 +429,5 @@ def test_version_5_connect_names_keys_of_both_sides(rig: Rig) -> None:
     rig.settle()
     assert both.payloads() == [b"1"]
     refused = Peer(rig, V5)
-    refused.send(Connect("x", properties=Properties(user=_user(["producer:zz"]))))
+    refused.send(Connect("x", properties=Properties(user=(*MARK, *_user(["producer:zz"])))))
     assert refused.taken(Connack)[0].code == ReasonCode.PROTOCOL_ERROR

@@ -52,6 +52,7 @@ VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5"])
 SOON = Backoff(first_s=0.001, most_s=0.002)
 TOPICS = "$whimbrel/session/"
 PRODUCER = "producer:private:very secret"
+MARK = ("whimbrel", "1")
 CONSUMER = "consumer:" + "ab" * 32
 SUBSCRIPTION = {
     "topic": "a/#", "name": "n", "filter": "t > 1", "ttl": 60, "max": 5, "qos": 1, "keys": [CONSUMER],
@@ -205,14 +206,14 @@ def _client(peer: Peer, version: int = 5, **options: Any) -> Client:
 )
 def test_connect_says_sessions_passwords_and_receipts(joins: list[Join | str], said: list[tuple[str, str]]) -> None:
     """One for each session where they differ, for one alone would be for all."""
-    assert list(Joins(joins, [CONSUMER]).in_connect(5)) == [*said, ("key", CONSUMER)]
+    assert list(Joins(joins, [CONSUMER]).in_connect(5)) == [MARK, *said, ("key", CONSUMER)]
     assert Joins(joins).in_connect(4) == ()
 
 
 def test_what_connect_has_no_room_for_is_joined_by_request() -> None:
     """CONNECT names sixteen sessions at most."""
     joins = Joins([f"s{number}" for number in range(18)])
-    assert len(joins.in_connect(5)) == 16
+    assert len(joins.in_connect(5)) == 1 + 16
     assert [session for _, session, _ in joins.by_request(5)] == ["s16", "s17"]
     assert len(joins.by_request(4)) == 18
 
@@ -307,7 +308,7 @@ def test_a_session_joined_by_request_is_joined_again(version: int) -> None:
             await peer.until(lambda: len(peer.heard) == 2)
             await client.publish("p", qos=1)
             if version == 5:
-                said = (("session", "a"), ("password", "x"), ("receipt", "keep"), ("key", PRODUCER))
+                said = (MARK, ("session", "a"), ("password", "x"), ("receipt", "keep"), ("key", PRODUCER))
                 assert peer.packets(Connect)[0].properties.user == said
             else:
                 joining = ("join", {"session": "a", "receipt": "keep", "password": "x"})
@@ -587,7 +588,7 @@ def test_who_changes_the_access_comes_back_with_what_is_valid_then() -> None:
             peer.hang_up()
             await peer.until(lambda: len(peer.heard) == 2)
             await client.publish("p", qos=1)
-            said = (("session", "a"), ("password", "new"), ("receipt", "keep"))
+            said = (MARK, ("session", "a"), ("password", "new"), ("receipt", "keep"))
             assert peer.packets(Connect)[0].properties.user == said
 
     _run(work())
@@ -659,7 +660,7 @@ def test_a_session_that_is_gone_is_not_joined_again(change: str) -> None:
             peer.hang_up()
             await peer.until(lambda: len(peer.heard) == 2)
             await client.subscribe("t")
-            assert peer.packets(Connect)[0].properties.user == (("session", "b"),)
+            assert peer.packets(Connect)[0].properties.user == (MARK, ("session", "b"))
             said = {each.requests[0].topic_filter: _session_said(each) for each in peer.packets(Subscribe)}
             assert said["t"] == "a"  # the home, whatever becomes of it
 

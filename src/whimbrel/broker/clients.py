@@ -75,6 +75,7 @@ class Link:
         "is_dirty",
         "is_heard",
         "is_lagging",
+        "is_ours",
         "is_plain",
         "is_unread",
         "joining",
@@ -108,6 +109,8 @@ class Link:
         self.room = INT32_MAX
         """How many more bytes may wait to be written to it; see ``sending.may_copy``."""
         self.is_dirty = False
+        self.is_ours = False
+        """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
         self.keep_alive_us = 0

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
-from whimbrel.model.bounds import INT32_MAX, INT64_MAX, text
+from whimbrel.hold.private import PRIVATE
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES, text
 from whimbrel.model.notification import NotificationId
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
 MAX_FILE_BYTES = 16 << 20
 _MAX_PATH_BYTES = 4_096
 _UINT16_MAX = 2**16 - 1
+_MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
+"""The private session of a client is called after it, and the log has names of sessions of at most so many bytes."""
 _UINT32_MAX = 2**32 - 1
 _PLACE = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 _COMMENT_WIDTH = 100
@@ -258,7 +261,9 @@ class LimitSettings(_Section):
         60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )
     retained_messages: int = _whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
-    client_id_bytes: int = _whole(256, 23, _UINT16_MAX, "The longest client identifier; MQTT asks for 23 at least.")
+    client_id_bytes: int = _whole(
+        256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
+    )
     user_properties: int = _whole(64, 0, _UINT16_MAX, "How many user properties one packet may have.")
 
 

@@ -98,6 +98,11 @@ class Connecting:
         if refusal is not None:
             self.refuse(link, *refusal)
             return
+        most = link.machine.max_packet_bytes
+        if most and self._welcome(link, connect, assigned, is_resumed=False) is None:
+            reason = f"CONNACK is longer than the {most} bytes that the client takes"
+            self.refuse(link, ReasonCode.PACKET_TOO_LARGE, reason)
+            return
         self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
@@ -176,10 +181,10 @@ class Connecting:
         machine.phase = Phase.OPEN
         link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
         self._sender.counters.connections += 1
-        keep_alive_s = self._keep_alive_s(connect)
-        link.keep_alive_us = keep_alive_s * _SECOND_US
-        welcome = Connack(is_resumed, ReasonCode.SUCCESS, self._told(connect, assigned, keep_alive_s, client.expiry_us))
-        self._sender.send(link, encode(welcome, machine.version))
+        link.keep_alive_us = self._keep_alive_s(connect) * _SECOND_US
+        welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
+        assert welcome is not None, "CONNECT was refused for it"
+        self._sender.send(link, welcome)
         client.put_again()
         self._delivering.resume(client, link)
         state.perform(commands, now)
@@ -197,11 +202,25 @@ class Connecting:
         self._delivering.pump(client, self._journal.last_at)
         self._opened(link)
 
-    def _told(self, connect: Connect, assigned: str | None, keep_alive_s: int, expiry_us: int) -> Properties:
+    def _welcome(self, link: Link, connect: Connect, assigned: str | None, *, is_resumed: bool) -> bytes | None:
+        """Return the CONNACK that lets a client in; None if it takes no packet of that length [MQTT-3.1.2-24].
+
+        What it says are limits that the client has to keep to. Only one can be left unsaid: without a word of aliases
+        the client may not use any (3.2.2.3.8).
+        """
+        told, most, version = self._told(connect, assigned), link.machine.max_packet_bytes, link.machine.version
+        data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
+        if most and len(data) > most:
+            told.pop(Property.TOPIC_ALIAS_MAXIMUM, None)
+            data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
+        return None if most and len(data) > most else data
+
+    def _told(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
         """Return what CONNACK says beside yes."""
         if connect.version != V5:
-            return NO_PROPERTIES
+            return {}
         limits, mqtt = self._config.limits, self._config.mqtt
+        keep_alive_s, expiry_us = self._keep_alive_s(connect), self._expiry_us(connect)
         told: dict[Property, object] = {
             Property.RECEIVE_MAXIMUM: limits.receive_maximum,
             Property.MAXIMUM_PACKET_SIZE: limits.packet_bytes,
@@ -216,7 +235,7 @@ class Connecting:
             told[Property.SERVER_KEEP_ALIVE] = keep_alive_s
         if expiry_us != (connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0) * _SECOND_US:
             told[Property.SESSION_EXPIRY_INTERVAL] = expiry_us // _SECOND_US
-        return Properties(told)
+        return told
 
     def _keep_alive_s(self, connect: Connect) -> int:
         most, asked = self._config.mqtt.keep_alive_s, connect.keep_alive_s
@@ -241,8 +260,7 @@ class Connecting:
         """Answer CONNECT with an error."""
         self._sender.counters.refused_connections += 1
         properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
-        answer = Connack(session_present=False, code=code, properties=properties)
-        self._sender.send(link, encode(answer, link.machine.version))
+        self._sender.say(link, Connack(session_present=False, code=code, properties=properties))
         self._sender.close(link, reason)
 
     def change_receipts(self, client: Client, now: int, *, is_confirming: bool) -> None:

@@ -22,6 +22,7 @@ from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.learned import Learned
 from whimbrel.broker.messages import Message
+from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
 from whimbrel.broker.patience import Patience
 from whimbrel.broker.publishing import Publishing
@@ -447,6 +448,7 @@ class Broker:
         link.user = user
         try:
             by_name = self.config.sessions.username_is_session
+            link.is_ours = is_marked(connect.properties.user)
             wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
         except ProtocolError as error:
             self._connecting.refuse(link, error.code, error.reason)

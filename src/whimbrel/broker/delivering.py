@@ -86,8 +86,11 @@ class Delivering:
         for packet in packets:
             identifier = packet.packet_id
             out = flying.get(identifier)
-            if out is None or out.qos != 1:
+            if out is None:
                 continue  # late, or made up: nothing hangs on it
+            if out.qos != 1:
+                self._wrong_kind(client, "PUBACK", identifier, out.qos)
+                break
             if out.is_held:
                 self._receipt(client, out, Outcome.DELIVERED, now)
                 continue
@@ -107,7 +110,10 @@ class Delivering:
         """Take in that a client has a QoS 2 hand-over; it is released once that is written."""
         identifier = packet.packet_id
         out = client.flying.get(identifier)
-        if out is None or out.qos != 2:
+        if out is not None and out.qos != _EXACTLY_ONCE:
+            self._wrong_kind(client, "PUBREC", identifier, out.qos)
+            return
+        if out is None:
             is_unknown = identifier not in client.releasing and link.machine.version == V5
             if packet.code < ReasonCode.UNSPECIFIED_ERROR:
                 not_found = Pubrel(identifier, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, NO_PROPERTIES)
@@ -128,6 +134,9 @@ class Delivering:
     def completed(self, client: Client, identifier: int, now: int) -> None:
         """Take in that a QoS 2 hand-over is over, and its identifier free."""
         if identifier not in client.releasing:
+            out = client.flying.get(identifier)
+            if out is not None:
+                self._wrong_kind(client, "PUBCOMP", identifier, out.qos)
             return
         client.releasing.discard(identifier)
         fact = PresenceChanged(
@@ -141,6 +150,13 @@ class Delivering:
         # Not owed: after a crash PUBREL is sent once more, and the client says again that it knows nothing of it.
         self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
         self.pump(client, now)
+
+    def _wrong_kind(self, client: Client, kind: str, identifier: int, qos: int) -> None:
+        """Close the connection: what is in flight is acknowledged by another packet [MQTT-4.8.0-1 in 3.1.1]."""
+        assert client.link is not None
+        reason = f"{kind} for packet identifier {identifier}, under which a publication of QoS {qos} was sent"
+        self._sender.counters.protocol_errors += 1
+        self._sender.fail(client.link, ReasonCode.PROTOCOL_ERROR, reason)
 
     def _receipt(self, client: Client, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
         """Write down and apply what became of a hand-over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from whimbrel.broker.messages import Message
 from whimbrel.broker.sending import Sender, may_copy
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Limits, Options, identity_of, options_of, subscription_of
-from whimbrel.broker.telling import SESSIONS, subscriptions_of, subscriptions_topic
+from whimbrel.broker.telling import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
 from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -29,12 +29,12 @@ from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
-from whimbrel.mqtt.topics import split_share
+from whimbrel.mqtt.topics import check_topic_filter, split_share
 
 __all__ = ["OWN_TOPICS", "Interests"]
 
 _SECOND_US = 1_000_000
-_LONGEST_REASON = 1_000
+_LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _IF_NEW = 1
 _AT_LEAST_ONCE = 1
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
@@ -76,12 +76,14 @@ class Interests:
 
     def subscribe(self, link: Link, client: Client, packet: Subscribe, now: int) -> None:
         """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
+        if not self._are_filters(link, [request.topic_filter for request in packet.requests]):
+            return
         now = self._journal.now(now)
         codes: list[int] = []
         reasons: list[str] = []
         for request in packet.requests:
             try:
-                options = options_of(packet.properties.user, self.limits)
+                options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
                 session = _session(link, client, options, request.topic_filter)
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
@@ -93,6 +95,19 @@ class Interests:
                 codes.append(subscription.qos or 0)
                 self.put(link, client, subscription, request.retain_handling, now)
         self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+
+    def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
+        """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
+        if link.machine.version == V5:
+            return True
+        try:
+            for topic_filter in topic_filters:
+                check_topic_filter(topic_filter)
+        except ProtocolError as error:
+            self._sender.counters.protocol_errors += 1
+            self._sender.fail(link, error.code, error.reason)
+            return False
+        return True
 
     def asked_for(
         self,
@@ -116,6 +131,7 @@ class Interests:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
         if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
+        _check_told(subscription.subject_filter)
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
@@ -221,11 +237,13 @@ class Interests:
 
     def unsubscribe(self, link: Link, client: Client, packet: Unsubscribe, now: int) -> None:
         """Take in an UNSUBSCRIBE."""
+        if not self._are_filters(link, packet.topic_filters):
+            return
         now = self._journal.now(now)
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
             try:
-                options = options_of(packet.properties.user, self.limits)
+                options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
                 session = _session(link, client, options, topic_filter)
                 if not is_private(session):
                     self.check_right(session, link.rights.get(session, frozenset()), client.id)
@@ -258,6 +276,15 @@ class Interests:
         if link.closing is None:
             told = tuple(codes) if link.machine.version == V5 else ()
             self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))
+
+
+def _check_told(wanted: str) -> None:
+    """Refuse a subscription to topics of our own that nothing is ever published to."""
+    _, plain = split_share(wanted)
+    if plain.startswith(OWN) and (is_shared(wanted) or not can_be_told(plain)):
+        allowed = f"under {OWN} a client can subscribe to {', '.join(TOLD)}"
+        reason = f"nothing is published to {wanted[:_LONGEST_QUOTE]!r}; {allowed}"
+        raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
 
 
 def _session(link: Link, client: Client, options: Options, topic_filter: str) -> str:

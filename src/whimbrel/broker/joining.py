@@ -1,6 +1,7 @@
 """Joining: who may do what in a named session, found out before anything is done (Elvin proxy, 5.2.1).
 
-CONNECT of version 5 names sessions, passwords and receipts as user properties; requests name one session at a time.
+CONNECT of version 5 names sessions, passwords and receipts as user properties (``own_properties``); requests name one
+session at a time.
 Rule: whether there is no such session, or the password is wrong, or a list has no place for the user, the answer is
 the same and comes after the same time.
 Rule: hashing takes long, so it is a question for the shell; what is open, or allowed by a list, is known at once.
@@ -17,6 +18,7 @@ from functools import partial
 
 from whimbrel.broker.clients import Joining, Link
 from whimbrel.broker.keyring import Keyring, read_keys
+from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
 from whimbrel.broker.questions import Questions
 from whimbrel.broker.requests import check_session_name, read_mode
 from whimbrel.broker.state import BrokerState
@@ -36,7 +38,7 @@ from whimbrel.hold.access import (
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
-from whimbrel.mqtt.packets import V5, Connect
+from whimbrel.mqtt.packets import Connect
 
 __all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "wanted_by"]
 
@@ -55,21 +57,21 @@ class Wanted:
 
 def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[list[Wanted], Keyring]:
     """Return the sessions and keys that a CONNECT names, or raise ``ProtocolError`` with the code of the answer."""
+    user = connect.properties.user
     try:
+        own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
         if username_is_session and connect.username is not None:
-            return [_by_user_name(connect)], read_keys(_values(connect, "key"))
-        if connect.version != V5:
-            return [], read_keys(())
-        sessions = [check_session_name(value) for value in _values(connect, "session")]
+            return [_by_user_name(connect)], read_keys(_values(own, "key"))
+        sessions = [check_session_name(value) for value in _values(own, "session")]
         if len(set(sessions)) < len(sessions):
             raise InvalidValueError("session", "one name twice", "each session once")
-        passwords = _each("password", _values(connect, "password"), len(sessions))
-        modes = _each("receipt", _values(connect, "receipt"), len(sessions))
+        passwords = _each("password", _values(own, "password"), len(sessions))
+        modes = _each("receipt", _values(own, "receipt"), len(sessions))
         wanted = [
             Wanted(session=session, password=password or None, mode=read_mode(mode or Mode.TAKE.value))
             for session, password, mode in zip(sessions, passwords, modes, strict=True)
         ]
-        return wanted, read_keys(_values(connect, "key"))
+        return wanted, read_keys(_values(own, "key"))
     except InvalidValueError as error:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
 
@@ -82,8 +84,8 @@ def _by_user_name(connect: Connect) -> Wanted:
     return Wanted(session=check_session_name(connect.username), password=password)
 
 
-def _values(connect: Connect, wanted: str) -> list[str]:
-    return [value for name, value in connect.properties.user if name == wanted]
+def _values(own: Pairs, wanted: str) -> list[str]:
+    return [value for name, value in own if name == wanted]
 
 
 def _each(what: str, values: list[str], count: int) -> list[str]:

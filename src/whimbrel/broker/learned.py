@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 
+from whimbrel.mqtt.topics import disallowed_in
+
 __all__ = ["Announcements", "Learned", "Lessons"]
 
 REPLICAS_TOPIC = "$SYS/broker/replicas"
@@ -133,5 +135,5 @@ def _with_link(learned: Learned, connected: Iterable[str]) -> Iterable[tuple[str
     """Yield the devices whose link is known, with the text; one whose name is no level of a topic has no topic."""
     for device in connected:
         connection = learned.network_connection(device)
-        if connection is not None and not _NO_LEVEL.search(device):
+        if connection is not None and not _NO_LEVEL.search(device) and disallowed_in(device) is None:
             yield device, f"{connection:.3f}"

@@ -286,7 +286,9 @@ def _connected(load: Load, client_id: str = "", *, is_clean: bool = True) -> soc
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.sendall(encode(Connect(name, clean_start=is_clean, version=load.version), load.version))
+        marked = Properties(user=(("whimbrel", "1"),)) if load.version == V5 else NO_PROPERTIES
+        connect = Connect(name, clean_start=is_clean, version=load.version, properties=marked)
+        link.sendall(encode(connect, load.version))
         answer = _answer(link, load.version)
         if not isinstance(answer, Connack) or answer.code:
             raise LoadError(answer, "a CONNACK that lets us in")

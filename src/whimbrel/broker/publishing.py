@@ -28,6 +28,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
+from whimbrel.mqtt.topics import disallowed_in
 
 __all__ = ["Publishing"]
 
@@ -78,12 +79,13 @@ class Publishing:
 
     def _taken_in(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         has_keys = bool(link.keyring.publications.hashes)
-        secured: list[Secured | None] = [OPEN] * len(packets)
+        secured: list[Secured | str] = [OPEN] * len(packets)
         if has_keys or any(packet.properties.user for packet in packets):
             packets = list(packets)
             for at, packet in enumerate(packets):
-                packets[at], secured[at] = unlocked_by(packet, link.keyring)
-        opened, routes = [each or OPEN for each in secured], self._state.routes
+                packets[at], secured[at] = unlocked_by(packet, link.keyring, is_ours=link.is_ours)
+        opened = [OPEN if isinstance(each, str) else each for each in secured]
+        routes = self._state.routes
         handles = self._matched(packets, opened)  # they stay: what a request changes waits for the disk
         at, is_quick = 0, self._is_open(link) and routes.has_content
         while at < len(packets) and link.closing is None:
@@ -173,7 +175,7 @@ class Publishing:
         return self._state.routes.everybody(packet.topic, self._matched([packet], [secured])[0], secured)
 
     def _received(
-        self, link: Link, client: Client, packet: Publish, secured: Secured | None, found: Found, now: int
+        self, link: Link, client: Client, packet: Publish, secured: Secured | str, found: Found, now: int
     ) -> None:
         self._sender.counters.received += 1
         qos, identifier = packet.qos, packet.packet_id
@@ -192,11 +194,11 @@ class Publishing:
             taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
-        if secured is None and refusal is None:
-            refusal = ReasonCode.PAYLOAD_FORMAT_INVALID, "a key, or what it says of insecure, is none"
-        if secured is None or refusal is not None:
-            assert refusal is not None
+        if refusal is not None:
             self.refuse(link, client, packet, *refusal)
+            return
+        if isinstance(secured, str):
+            self.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
             return
         expires_at = None
         if packet.properties:
@@ -249,7 +251,17 @@ class Publishing:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
-        return None
+        return self.refused_response(packet.properties) if packet.properties else None
+
+    def refused_response(self, properties: Properties) -> tuple[ReasonCode, str] | None:
+        """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
+        disallowed = disallowed_in(properties.text(Property.RESPONSE_TOPIC) or "")
+        if disallowed is None:
+            return None
+        return (
+            ReasonCode.TOPIC_NAME_INVALID,
+            f"a response topic with {disallowed}; control and non-characters are refused",
+        )
 
     def refused_topic(self, topic: str) -> tuple[ReasonCode, str] | None:
         """Return why nobody may publish to *topic*, if so."""
@@ -258,6 +270,9 @@ class Publishing:
             return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
         if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
             return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
+        disallowed = disallowed_in(topic)
+        if disallowed is not None:
+            return ReasonCode.TOPIC_NAME_INVALID, f"a topic with {disallowed}; control and non-characters are refused"
         return None
 
     def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:

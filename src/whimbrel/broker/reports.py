@@ -17,10 +17,12 @@ from whimbrel.broker.journal import Journal
 from whimbrel.broker.publishing import Publishing
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
+from whimbrel.broker.unlocking import check_unlocked
 from whimbrel.errors import InvalidInputError
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Reported
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Pubrec
 
 __all__ = ["Reports"]
@@ -43,6 +45,11 @@ class Reports:
             self._publishing.refuse(link, client, packet, *refusal)
             return
         sent = None if client.reported_sent is None else client.sent - client.reported_sent
+        try:
+            check_unlocked(packet, link.keyring, is_ours=link.is_ours)
+        except ProtocolError as error:
+            self._publishing.refuse(link, client, packet, error.code, error.reason)
+            return
         try:
             state = DeviceState.from_report(packet.payload, device=client.id, now=now, sent=sent)
         except InvalidInputError as error:

@@ -7,7 +7,7 @@ from whimbrel.broker.counters import Counters
 from whimbrel.broker.messages import Message
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
-from whimbrel.mqtt.packets import V5, Disconnect, Puback, Pubrec, Suback, Unsuback
+from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
@@ -49,14 +49,22 @@ class Sender:
             link.is_dirty = True
             self.dirty.append(link)
 
-    def say(self, link: Link, packet: Puback | Pubrec | Suback | Unsuback) -> None:
-        """Answer; without the reasons where the client wants none, or its packets are too short for them."""
+    def say(self, link: Link, packet: Connack | Puback | Pubrec | Suback | Unsuback) -> None:
+        """Answer; without the reasons where the client wants none (3.1.2.11.7), or takes no packets of that length.
+
+        A client that takes no answer without reasons either is sent away: it would wait for it for ever.
+        """
         machine = link.machine
-        data = encode(packet, machine.version)
-        is_too_long = machine.max_packet_bytes and len(data) > machine.max_packet_bytes
-        if packet.properties and (is_too_long or not machine.wants_reasons):
+        most, data = machine.max_packet_bytes, encode(packet, machine.version)
+        wants_reasons = machine.wants_reasons or type(packet) is Connack
+        if packet.properties and ((most and len(data) > most) or not wants_reasons):
             data = encode(packet._replace(properties=NO_PROPERTIES), machine.version)
-        self.send(link, data)
+        if most and len(data) > most:
+            kind = type(packet).__name__.upper()
+            reason = f"{kind} of {len(data)} bytes, the client takes packets of at most {most}"
+            self.fail(link, ReasonCode.PACKET_TOO_LARGE, reason)
+        else:
+            self.send(link, data)
 
     def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> bool:
         """Send a QoS 0 copy, which the account may have as delivered; tell whether the client takes that length."""

@@ -29,7 +29,8 @@ from whimbrel.broker.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Options, check_filter, identity_of
-from whimbrel.broker.telling import SESSIONS, put_out, subscription_tree
+from whimbrel.broker.telling import ANSWERS, SESSIONS, put_out, subscription_tree
+from whimbrel.broker.unlocking import check_unlocked
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Passwords, Right, read_access
@@ -43,7 +44,6 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed
 __all__ = ["Sessions"]
 
 _SECOND_US = 1_000_000
-_ANSWERS = SESSIONS + "answer"
 _RELEASE = SESSIONS + "release"
 _AT_LEAST_ONCE = 1
 _MOST_LISTED = 1_000
@@ -167,6 +167,7 @@ class Sessions:
                 raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
             if self._interests.is_refusing:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
+            check_unlocked(packet, link.keyring, is_ours=link.is_ours)
             request = read_request(verb, packet.payload)
         except ProtocolError as error:
             asked = _Asked(link, client, packet, Request(verb=verb, id=id_of(packet.payload)))
@@ -541,7 +542,7 @@ class Sessions:
 
     def _say(self, asked: _Asked, members: Mapping[str, object]) -> None:
         """Send the answer to whoever asked, if they said where to."""
-        link, properties, topic = asked.link, asked.packet.properties, _ANSWERS
+        link, properties, topic = asked.link, asked.packet.properties, ANSWERS
         onward = b""
         if link.machine.version == V5:
             wanted = properties.text(Property.RESPONSE_TOPIC)

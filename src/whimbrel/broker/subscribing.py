@@ -1,7 +1,7 @@
 """Subscribing: what a SUBSCRIBE asks for, as subscriptions of the hold (shared decisions: docs/reference/mqtt.md).
 
-Version 5 says content filters and options as user properties, one set a packet; version 3.1.1 says a content filter as
-``$filter/<base64url of its text>/<topic filter>``.
+Version 5 says content filters and options as user properties (``own_properties``), one set a packet; version 3.1.1
+says a content filter as ``$filter/<base64url of its text>/<topic filter>``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whimbrel.broker.keyring import for_subscription, read_insecure
+from whimbrel.broker.own_properties import IN_SUBSCRIBE, split_own
 from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
 from whimbrel.language.filters import parse
 from whimbrel.model.bounds import INT32_MAX
@@ -20,12 +21,11 @@ from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import SubscriptionRequest
-from whimbrel.mqtt.topics import check_topic_filter, split_share
+from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
 
 __all__ = ["NO_OPTIONS", "Limits", "Options", "check_filter", "identity_of", "options_of", "subscription_of"]
 
 _IN_TOPIC = "$filter/"
-_KNOWN = ("filter", "ttl", "max", "name", "session", "insecure")
 _LATER = ("policy", "near")
 _MAX_TTL_S = 10 * 365 * 24 * 3_600
 
@@ -61,20 +61,24 @@ class Options:
 NO_OPTIONS = Options()
 
 
-def options_of(user: Sequence[tuple[str, str]], limits: Limits) -> Options:
-    """Read user properties; a bad one raises ``ProtocolError`` with what was found and what is allowed."""
+def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool) -> Options:
+    """Read user properties; a bad one raises ``ProtocolError`` with what was found and what is allowed.
+
+    *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+    """
     if not user:
         return NO_OPTIONS
     found: dict[str, str] = {}
     try:
-        keys = for_subscription(value for name, value in user if name == "key")
-        is_insecure = next((read_insecure(value) for name, value in user if name == "insecure"), None)
+        own, _ = split_own(user, IN_SUBSCRIBE, is_ours=is_ours)
+        keys = for_subscription(value for name, value in own if name == "key")
+        is_insecure = next((read_insecure(value) for name, value in own if name == "insecure"), None)
     except InvalidValueError as error:
         raise _refusal(f"user property {error}") from None
-    for name, value in user:
+    for name, value in own:
         if name in _LATER:
             raise _refusal(f"user property {name}, which this broker does not offer")
-        if name in _KNOWN:
+        if name != "key":
             if name in found:
                 raise _refusal(f"user property {name} twice; one set of options a packet")
             found[name] = value
@@ -107,6 +111,9 @@ def subscription_of(
     topic_filter, name, text = _parts(request.topic_filter, options, limits)
     _, plain = split_share(topic_filter)
     check_topic_filter(plain)
+    disallowed = disallowed_in(topic_filter)
+    if disallowed is not None:
+        raise _refusal(f"a topic filter with {disallowed}; control and non-characters are refused")
     if len(topic_filter.encode()) > limits.topic_bytes or plain.count("/") >= limits.topic_levels:
         allowed = f"at most {limits.topic_bytes} bytes and {limits.topic_levels} levels"
         raise ProtocolError(
@@ -135,6 +142,7 @@ def subscription_of(
 def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
     """Return what the subscription is known by that an UNSUBSCRIBE names."""
     plain, name, _ = _parts(topic_filter, options, limits)
+    check_topic_filter(split_share(plain)[1])
     return plain, name
 
 

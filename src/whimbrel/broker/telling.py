@@ -15,9 +15,12 @@ from whimbrel.match.topics import matches
 from whimbrel.model.subscription import InterestChange, Subscription
 
 __all__ = [
+    "ANSWERS",
     "OWN",
     "REPORT",
     "SESSIONS",
+    "TOLD",
+    "can_be_told",
     "changed_subscription",
     "is_told",
     "listens",
@@ -32,6 +35,10 @@ OWN = "$whimbrel/"
 SESSIONS = f"{OWN}session/"
 REPORT = f"{OWN}report"
 """Where devices report their state to."""
+ANSWERS = f"{SESSIONS}answer"
+"""Where requests are answered that cannot say where to."""
+TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes")
+"""All that clients are told: whoever subscribes to anything else of our own waits for ever."""
 _SECOND_US = 1_000_000
 
 
@@ -88,6 +95,21 @@ def listens(subscribed: Iterable[Identity]) -> bool:
 def is_told(topic: str, subscribed: Iterable[Identity]) -> bool:
     """Tell whether one of these subscriptions asks for what is told under *topic*."""
     return any(wanted is not None and wanted.startswith(OWN) and matches(wanted, topic) for wanted, _ in subscribed)
+
+
+def can_be_told(topic_filter: str) -> bool:
+    """Tell whether anything that clients are told can come to a subscription to *topic_filter*."""
+    return any(_overlap(topic_filter.split("/"), told.split("/")) for told in TOLD)
+
+
+def _overlap(wanted: Sequence[str], told: Sequence[str]) -> bool:
+    """Tell whether some topic fits both; of the two only *wanted* may end with ``#``."""
+    for at, level in enumerate(wanted):
+        if level == "#":
+            return len(told) >= at  # it stands for no level, too (MQTT 5, 4.7.1.2)
+        if at == len(told) or not (level == told[at] or "+" in {level, told[at]}):
+            return False
+    return len(wanted) == len(told)
 
 
 def _message(topic: str, tree: Mapping[str, object]) -> Message:

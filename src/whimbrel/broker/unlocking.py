@@ -1,50 +1,59 @@
 """Unlocking: the keys of a publication, taken off it before anything else is done with it (Elvin proxy, 5.2.3).
 
 Rule: a private key is hashed here and goes no further: not into the log, not into the attributes, not to subscribers.
-Rule: the user property ``key`` of plain MQTT is left alone; ours is one that names a scheme, or says ``private``. What
-looks like a private key and is none is refused, and not passed on.
+Rule: what is a key is a matter of its name alone (``own_properties``). A key that is none is refused and not passed
+on: it may be a private key with a slip of the pen.
+Rule: a publication without keys, its own or the connection's, is open, whatever it says of ``insecure``.
 """
 
 from __future__ import annotations
 
 from whimbrel.broker.keyring import Keyring, for_publication, read_insecure
+from whimbrel.broker.own_properties import IN_PUBLISH, split_own
 from whimbrel.broker.routes import OPEN, Secured
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.keys import Scheme
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Will
 from whimbrel.mqtt.properties import Properties
 
-__all__ = ["unlocked_by", "unlocked_will"]
-
-_BEGINNINGS = tuple(f"{scheme.value}:" for scheme in Scheme)
+__all__ = ["check_unlocked", "unlocked_by", "unlocked_will"]
 
 
-def unlocked_by(packet: Publish, keyring: Keyring) -> tuple[Publish, Secured | None]:
-    """Return a publication without its keys, and its keys with those of the connection; None if they are none."""
-    properties, secured = _unlocked(packet.properties, keyring)
+def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Publish, Secured | str]:
+    """Return a publication without its keys, and its keys with those of the connection; or why it is refused.
+
+    *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+    """
+    properties, secured = _unlocked(packet.properties, keyring, is_ours=is_ours)
     return packet if properties is packet.properties else packet._replace(properties=properties), secured
 
 
-def unlocked_will(will: Will, keyring: Keyring) -> tuple[Will, Secured | None]:
+def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
+    """Raise ``ProtocolError`` if a request or a report, whose keys mean nothing, has some that are none."""
+    if packet.properties.user:
+        _, secured = unlocked_by(packet, keyring, is_ours=is_ours)
+        if isinstance(secured, str):
+            raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
+
+
+def unlocked_will(will: Will, keyring: Keyring, *, is_ours: bool) -> tuple[Will, Secured | str]:
     """Return the same of a will."""
-    properties, secured = _unlocked(will.properties, keyring)
+    properties, secured = _unlocked(will.properties, keyring, is_ours=is_ours)
     return will if properties is will.properties else will._replace(properties=properties), secured
 
 
-def _unlocked(properties: Properties, keyring: Keyring) -> tuple[Properties, Secured | None]:
+def _unlocked(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tuple[Properties, Secured | str]:
     user = properties.user
-    texts = [value for name, value in user if name == "key" and _is_ours(value)]
-    if not texts and not keyring.publications.hashes:
+    if not user and not keyring.publications.hashes:
         return properties, OPEN
-    insecure = [value for name, value in user if name == "insecure"]
-    kept = tuple((name, value) for name, value in user if name != "insecure" and (name != "key" or value not in texts))
-    bare = properties if kept == user else properties.with_user(kept)
     try:
-        keys = for_publication(texts) | keyring.publications
-        return bare, Secured(keys, any(map(read_insecure, insecure)))
-    except InvalidValueError:
-        return bare, None
-
-
-def _is_ours(value: str) -> bool:
-    return value.startswith(_BEGINNINGS) or ":private:" in value
+        own, rest = split_own(user, IN_PUBLISH, is_ours=is_ours)
+        insecure = [read_insecure(value) for name, value in own if name == "insecure"]
+        if len(insecure) > 1:
+            raise InvalidValueError("insecure", f"{len(insecure)} of them", "one")
+        keys = for_publication(value for name, value in own if name == "key") | keyring.publications
+    except InvalidValueError as error:
+        return properties, f"user property {error}"
+    bare = properties.with_user(tuple(rest)) if own else properties
+    return bare, Secured(keys, any(insecure)) if keys.hashes else OPEN

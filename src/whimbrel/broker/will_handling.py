@@ -44,15 +44,16 @@ class WillHandling:
     def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
         """Return why a CONNECT is refused for its will, if it is."""
         state, limits = self._state, self._config.limits
-        refusal = self._publishing.refused_topic(will.topic)
+        refusal = self._publishing.refused_topic(will.topic) or self._publishing.refused_response(will.properties)
         if refusal is not None:
             return refusal
         if not self._visitors.may_publish(link, client_id, will.topic):
             return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
         if will.qos > self._config.mqtt.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
-        if unlocked_will(will, link.keyring)[1] is None:
-            return ReasonCode.PAYLOAD_FORMAT_INVALID, "a key of the will, or what it says of insecure, is none"
+        _, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
+        if isinstance(secured, str):
+            return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the will's {secured}"
         if state.held_bytes + state.wills.bytes > limits.held_bytes:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, wills among them; no more are"
         return None
@@ -73,8 +74,8 @@ class WillHandling:
             elif will is None:
                 self.withdraw(client_id, now)
         if will is not None:
-            bare, secured = unlocked_will(will, link.keyring)
-            assert secured is not None, "CONNECT was refused for it"
+            bare, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
+            assert not isinstance(secured, str), "CONNECT was refused for it"
             fact = WillChanged(
                 node=self._journal.node,
                 seq=self._journal.seq,

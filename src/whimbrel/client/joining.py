@@ -25,6 +25,9 @@ __all__ = ["PRIVATE", "Join", "Joins", "Receipt", "check_session", "checked_keys
 Receipt: TypeAlias = Literal["take", "keep"]
 """Whether what this device acknowledges is taken from the others who are away."""
 
+_MARK = ("whimbrel", "1")
+"""What a broker knows our client by: its user properties have no prefix (docs/reference/mqtt.md)."""
+
 PRIVATE = ""
 """The name of a connection's private session."""
 
@@ -125,7 +128,7 @@ class Joins:
     # -- what a connection is given ----------------------------------------------------------------------------------
 
     def in_connect(self, version: int) -> tuple[tuple[str, str], ...]:
-        """Return the user properties of CONNECT."""
+        """Return the user properties of CONNECT; the mark makes names without a prefix the broker's."""
         if version != V5:
             return ()
         joins = self._first()
@@ -134,7 +137,7 @@ class Joins:
             said += [("password", join.password or "") for join in joins]  # empty: this one has none
         if any(join.receipt != "take" for join in joins):
             said += [("receipt", join.receipt) for join in joins]
-        return (*said, *(("key", key) for key in self._keys))
+        return (_MARK, *said, *(("key", key) for key in self._keys))
 
     def by_request(self, version: int) -> list[tuple[str, str, dict[str, object]]]:
         """Return the requests that follow CONNECT: verb, session and members."""

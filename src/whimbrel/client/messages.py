@@ -14,6 +14,9 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
 __all__ = ["Message", "Payload", "message_of", "payload_of", "publication"]
 
+_BROKERS_OWN = ("key", "insecure")
+"""User properties that speak to the broker where a client says that it knows Whimbrel, as ours does."""
+
 Payload: TypeAlias = bytes | str | Mapping[str, object]
 """Bytes as they are, text as UTF-8, and a mapping as JSON."""
 
@@ -88,6 +91,10 @@ def publication(
         Property.CORRELATION_DATA: correlation_data,
     }
     given = {which: value for which, value in values.items() if value is not None}
+    for name, _ in user:
+        if name in _BROKERS_OWN:
+            allowed = "a name other than key and insecure; keys for the broker are given as keys and insecure"
+            raise InvalidValueError("name of a user property", name, allowed)
     protection = [("key", key) for key in checked_keys(keys)]
     if insecure is not None:
         protection.append(("insecure", "yes" if insecure else "no"))

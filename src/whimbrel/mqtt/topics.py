@@ -5,13 +5,21 @@ Rule: which filter admits which topic is not decided here, only whether a text i
 
 from __future__ import annotations
 
+import re
+
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 
-__all__ = ["SHARE_PREFIX", "check_topic_filter", "check_topic_name", "split_share"]
+__all__ = ["SHARE_PREFIX", "check_topic_filter", "check_topic_name", "disallowed_in", "split_share"]
 
 SHARE_PREFIX = "$share/"
 _MAX_BYTES = 65_535
+_DISALLOWED = re.compile(
+    "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
+"""Control characters and non-characters (MQTT 5.0, 1.5.4)."""
 
 
 def check_topic_name(topic: str) -> None:
@@ -34,6 +42,16 @@ def check_topic_filter(topic_filter: str) -> None:
         raise _bad_filter(topic_filter, "+ stands only as a whole level, # only as the last")
     if len(last) > 1 and ("+" in last or "#" in last):
         raise _bad_filter(topic_filter, "+ and # stand only as whole levels")
+
+
+def disallowed_in(text: str) -> str | None:
+    """Return the first code point of *text* that 1.5.4 disallows, as ``U+001B``; None if there is none.
+
+    It need not end a connection. But a subscriber may close its own for a topic with one, again and again, so what is
+    passed on to others should have none (5.4.9).
+    """
+    found = None if text.isprintable() else _DISALLOWED.search(text)  # what can be printed has none
+    return None if found is None else f"U+{ord(found[0]):04X}"
 
 
 def split_share(topic_filter: str) -> tuple[str | None, str]:
