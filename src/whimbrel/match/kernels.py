@@ -343,7 +343,12 @@ def _walk_through(
     active: Any,
     n: int,
 ) -> int:
-    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975)."""
+    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975).
+
+    A marked pattern has had its shorter suffixes marked with it, so the chain of suffixes ends at the first that is
+    marked: every step along it but the last of each byte marks a pattern, and all of them together are linear in the
+    string and in what is found.
+    """
     state = root
     n = _mark(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
     for i in range(begin, stop):
@@ -352,8 +357,8 @@ def _walk_through(
             state = fail[state]
             found = _step(keys, after, state, data[i], seed)
         state = found if found >= 0 else root
-        ending = state
-        while ending >= 0:
+        ending = state if pattern[state] >= 0 else link[state]
+        while ending >= 0 and pattern_epoch[pattern[ending]] != epoch:
             n = _mark(pattern[ending], epoch, pattern_epoch, pattern_anchor, active, n)
             ending = link[ending]
     return n
