@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whimbrel.match.content import ContentIndex
-from whimbrel.match.kernels import _walk_through
+from whimbrel.match.kernels import walk_through
 from whimbrel.match.tries import build_tries
 
 SEED = 7
@@ -32,7 +32,7 @@ def walked(patterns: list[bytes], text: bytes) -> tuple[list[bytes], int]:
     active = np.zeros(len(patterns) + 1, np.int32)
     numbers = np.arange(len(patterns), dtype=np.int32)
     data = np.frombuffer(text, np.uint8)
-    count = _walk_through.py_func(
+    count = walk_through.py_func(
         built["key"], built["next"], built["pattern"], fail, link, SEED, 0, data, 0, data.size, 1,
         np.zeros(len(patterns), np.int64), numbers, active, 0,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from functools import cache
 
 from whimbrel.language.ast import Literal, Name, Predicate
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.filters import parse, recognise
+from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import literal
@@ -39,7 +39,7 @@ class Delta:
 
     def add(self, handle: int, text: str) -> None:
         """Add a filter; raise ``FilterError`` if *text* is none."""
-        anchors = _anchors(text, parse(text))
+        anchors = _anchors(text, parse_stored(text))
         self.texts[handle] = text
         self._anchors[handle] = anchors
         for anchor in anchors:
@@ -75,7 +75,7 @@ class Delta:
             text = self.texts.get(handle)
             if text is None:  # removed by another thread a moment ago
                 return False
-            verdict = self._verdicts[handle] = compile_filter(parse(text))
+            verdict = self._verdicts[handle] = compile_filter(parse_stored(text))
         return verdict(attributes) is True
 
 
