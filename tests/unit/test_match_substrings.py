@@ -63,3 +63,23 @@ def test_every_row_finds_its_own_substrings() -> None:
     found, handles = index.match_rows(rows)
     by_row = [sorted(handles[found == row].tolist()) for row in range(len(rows))]
     assert by_row == [list(range(1, len(row["a"]) + 1)) for row in rows]
+
+
+def test_patterns_are_packed_before_they_are_many() -> None:
+    """In the delta each pattern reads the whole string; a thousand of them and 1 MB would be a gigabyte to read."""
+    started: list[object] = []
+    index = ContentIndex(run=started.append)
+    for n in range(127):
+        index.add(n, f"contains(a, 'a{n}')")
+    assert not started
+    index.add(127, "contains(a, 'b', 'c')")
+    assert len(started) == 1
+
+
+def test_filters_without_patterns_wait_for_company() -> None:
+    """They are found by what they must equal, and cost little."""
+    started: list[object] = []
+    index = ContentIndex(run=started.append)
+    for n in range(300):
+        index.add(n, f"a == {n} && (b > 1 || c > 2)")
+    assert not started
