@@ -87,7 +87,7 @@ class PlainScan:
                     events.numbers[row, column] = value
                 if isinstance(value, int | float):
                     events.reals[row, column] = value
-            for number, (column, function, prefix) in enumerate(dictionary.patterns):
+            for number, (column, function, prefix, _) in enumerate(dictionary.patterns):
                 if function != PatternFunction.BEGINS_WITH:
                     raise ValueError(f"the scan does not know {function}")
                 events.marks[row, number] = str(attributes.get(names[column], "")).startswith(prefix)

@@ -20,11 +20,11 @@ import typer.main
 
 from whimbrel.broker.config import reference
 from whimbrel.cli.main import app
-from whimbrel.language.check import MAX_FILTER_PROGRAM, MAX_PATTERNS
+from whimbrel.language.budget import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT
-from whimbrel.language.patterns import MAX_PATTERN_CHARS, MAX_PROGRAM
+from whimbrel.language.patterns import MAX_PATTERN_CHARS
 from whimbrel.model.attributes import DEFAULT_LIMITS, Limits
 from whimbrel.model.tables import as_markdown
 from whimbrel.mqtt.codes import PACKETS_OF, PacketType, ReasonCode, connect_return_code
@@ -193,7 +193,7 @@ def codes_table() -> str:
 def limits_table() -> str:
     """Return everything that is bounded."""
     code = {each: str(each.value) for each in (ErrorCode.LENGTH, ErrorCode.NESTING, ErrorCode.REGEX_COMPLEXITY)}
-    refused = "the notification is refused"
+    refused, too_complex = "the notification is refused", code[ErrorCode.REGEX_COMPLEXITY]
     rows = [
         ("characters of one filter", f"{MAX_TEXT:,}", code[ErrorCode.LENGTH]),
         (
@@ -205,11 +205,22 @@ def limits_table() -> str:
         (
             "characters of one regex, or of the regex made from a wildcard",
             f"{MAX_PATTERN_CHARS:,}",
-            code[ErrorCode.REGEX_COMPLEXITY],
+            too_complex,
         ),
-        ("compiled instructions of one regex or wildcard", f"{MAX_PROGRAM:,}", code[ErrorCode.REGEX_COMPLEXITY]),
-        ("regexes and wildcards in one filter", f"{MAX_PATTERNS:,}", code[ErrorCode.REGEX_COMPLEXITY]),
-        ("compiled instructions of all of them together", f"{MAX_FILTER_PROGRAM:,}", code[ErrorCode.REGEX_COMPLEXITY]),
+        ("compiled instructions of one regex or wildcard", f"{ADMITTED.instructions:,}", too_complex),
+        ("places in one of them where a match can be; `x{700}` has 700", f"{ADMITTED.positions:,}", too_complex),
+        ("regexes and wildcards in one filter", f"{ADMITTED.patterns:,}", too_complex),
+        ("compiled instructions of all of them together", f"{ADMITTED.total_instructions:,}", too_complex),
+        (
+            "steps: these instructions times the bytes (UTF-8) of the string that a regex or wildcard is asked about",
+            f"{MAX_STEPS:,}",
+            "the regex or wildcard is undefined",
+        ),
+        (
+            "bytes of a constant string that a regex or wildcard is asked about",
+            f"{MAX_CONSTANT:,}",
+            "the regex or wildcard is undefined",
+        ),
     ]
     rows += [
         (LIMIT_WORDS[field.name], f"{getattr(DEFAULT_LIMITS, field.name):,}", refused)

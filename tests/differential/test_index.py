@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whimbrel.errors import FilterError
+from whimbrel.language import budget, rewrites
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
+from whimbrel.language.filters import parse
 from whimbrel.language.printer import print_filter
-from whimbrel.match import content, packing
+from whimbrel.match import content, packing, searching, segments
 from whimbrel.match.content import ContentIndex
 from whimbrel.match.packed import CorruptIndexError, PackedIndex
 from whimbrel.match.packer import PackingProcess, PackingProcessError
@@ -63,6 +66,36 @@ def test_bitmaps_and_pairs_change_nothing(trees: list[Predicate], events: list[A
         index = _loaded(trees * 3)
     wanted = _wanted(dict(enumerate(trees * 3)), events)
     assert _found(index, events) == wanted
+
+
+@given(trees=TREES, events=EVENTS, steps=st.sampled_from([20, 60, 200]))
+def test_a_small_budget_of_patterns_is_the_same_everywhere(
+    trees: list[Predicate], events: list[Attributes], steps: int
+) -> None:
+    """A string that is too long for a filter's patterns leaves them, and their negations, undefined in every engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "MAX_STEPS", steps)
+        patch.setattr(budget, "MAX_CONSTANT", 2)
+        patch.setattr(rewrites, "MAX_CONSTANT", 2)
+        patch.setattr(searching, "FEW", 0)
+        segments._closure.cache_clear()
+        texts = {handle: print_filter(tree) for handle, tree in enumerate(trees) if _passes(tree)}
+        wanted = _wanted({handle: trees[handle] for handle in texts}, events)
+        packed, added = ContentIndex.load(texts.items()), ContentIndex()
+        for handle, text in texts.items():
+            added.add(handle, text)
+        assert _found(packed, events) == wanted
+        assert _found(added, events) == wanted
+    segments._closure.cache_clear()
+
+
+def _passes(tree: Predicate) -> bool:
+    """Tell whether *tree* is still a filter: with less room for constants others are constant."""
+    try:
+        parse(print_filter(tree))
+    except FilterError:
+        return False
+    return True
 
 
 @given(trees=TREES, events=EVENTS, data=st.data())

@@ -72,7 +72,7 @@ def _write(path: Path, header: dict[str, Any], arrays: bytes) -> None:
     """Write a file with the right checksums."""
     text = json.dumps({**header, "crc32": zlib.crc32(arrays)}).encode()
     head = (
-        b"whimbrel packed index 2\n" + len(text).to_bytes(8, "little") + zlib.crc32(text).to_bytes(8, "little") + text
+        b"whimbrel packed index 3\n" + len(text).to_bytes(8, "little") + zlib.crc32(text).to_bytes(8, "little") + text
     )
     path.write_bytes(head + bytes(-len(head) % _ALIGNMENT) + arrays)
 

@@ -27,6 +27,7 @@ def gauges(broker: Broker) -> dict[str, int]:
         "clients": len(broker.state.clients),
         "named_sessions": broker.state.hold.named_count,
         "subscriptions": len(broker.state.routes),
+        "filters_refused_today": len(broker.state.routes.refused_today),
         "retained_messages": len(broker.state.retained),
         "held_notifications": len(broker.state.messages),
         "held_bytes": broker.state.held_bytes,

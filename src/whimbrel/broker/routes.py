@@ -3,6 +3,8 @@
 Subscriptions of a subject alone are found by the subject, and what was found is remembered until one changes.
 Those with a content filter are asked of the packed matcher, many notifications at a time where many come at once.
 Rule: this is ``match/``; nothing about matching is decided here.
+Rule: what an older version accepted never stops a start. A filter that is refused today matches within the budget of
+patterns (``language.budget``), or not at all if it cannot be read; ``refused_today`` names it and says why.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import asked_for
+from whimbrel.language.filters import parse
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
@@ -55,6 +59,8 @@ class Routes:
         """Numbers by the matcher's handles, and the handles by number."""
         self._handles: dict[int, int] = {}
         self._last = 0
+        self.refused_today: dict[tuple[str, Identity], str] = {}
+        """Why this version would not accept the filter of a subscription that an older one accepted."""
         self._remembered: dict[str, Found] = {}
         self.epoch = 0
         """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
@@ -88,7 +94,15 @@ class Routes:
                 keys=subscription.keys,
                 accept_insecure=subscription.accept_insecure,
             )
-            handle = self._handles[number] = self._matcher.add(str(number), interest)
+            refusal = _refusal(subscription.filter_text)
+            if refusal is not None:
+                self.refused_today[subscription.session, identity] = refusal
+            try:
+                handle = self._matcher.add(str(number), interest)
+            except FilterError as error:
+                self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
+                return
+            self._handles[number] = handle
             self._by_handle[handle] = number
         self._numbers[subscription.session, identity] = number
         self._wanted[number] = (subscription.session, identity, subject_filter)
@@ -96,6 +110,7 @@ class Routes:
 
     def remove(self, session: str, identity: Identity) -> None:
         """Remove a subscription, if it is there."""
+        self.refused_today.pop((session, identity), None)
         number = self._numbers.pop((session, identity), None)
         if number is None:
             return
@@ -162,6 +177,17 @@ class Routes:
             session, identity, _ = self._wanted[number]
             found[session] = (*found.get(session, ()), identity)
         return [(session, sorted_identities(found[session])) for session in sorted(found)]
+
+
+def _refusal(text: str | None) -> str | None:
+    """Return why this version would refuse the filter *text*; only patterns had other bounds before."""
+    if text is None or ("regex" not in text and "wildcard" not in text):
+        return None
+    try:
+        parse(text)
+    except FilterError as error:
+        return error.reason
+    return None
 
 
 def _by_row(rows: Any, handles: Any, count: int) -> list[list[int]]:  # noqa: ANN401 # numpy arrays

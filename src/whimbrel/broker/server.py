@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial, wraps
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -63,6 +64,12 @@ _DRAIN_S = 5.0
 _RETRY_S = 1.0
 _ASKERS = 2
 """How many passwords are hashed at once, each in 128 MiB."""
+_MOST_NAMED = 100
+"""Subscriptions that the log names one by one."""
+_REFUSED_TODAY = (
+    "an older version accepted this subscription's filter; it is beyond today's limits and matches only within the "
+    "budget of patterns: subscribe again with a simpler filter"
+)
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
@@ -293,6 +300,7 @@ class Server:
         self._is_flushing = self._is_syncing = False
         self._is_beating, self._is_beat_missed = False, False
         self._last_beat = Beat(0, 0)
+        _name_refused(state.routes)
         self._stopping: asyncio.Event | None = None
         self.failure: str | None = None
         """Why the broker had to stop."""
@@ -743,6 +751,15 @@ class ListenError(WhimbrelError):
 
     def __str__(self) -> str:
         return f"cannot listen on {self.host}:{self.port} ({self.kind}): {self.reason}"
+
+
+def _name_refused(routes: Routes) -> None:
+    """Log the subscriptions whose filter this version refuses; they were restored all the same."""
+    refused = routes.refused_today
+    for (session, (subject_filter, name)), reason in islice(refused.items(), _MOST_NAMED):
+        _log.warning(_REFUSED_TODAY, session=session, topic_filter=subject_filter, name=name, reason=reason)
+    if len(refused) > _MOST_NAMED:
+        _log.warning("more filters are beyond today's limits", named=_MOST_NAMED, count=len(refused))
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:

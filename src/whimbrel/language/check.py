@@ -25,24 +25,18 @@ from whimbrel.language.ast import (
     Value,
     children,
 )
+from whimbrel.language.budget import ADMITTED, PatternBounds
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.patterns import PatternError, program_size
+from whimbrel.language.patterns import PatternError, position_count, program_size
 from whimbrel.language.rewrites import fold
 
 __all__ = [
     "INTEGER_OPS",
-    "MAX_FILTER_PROGRAM",
-    "MAX_PATTERNS",
     "StaticError",
     "ValueKind",
     "check",
     "value_kind",
 ]
-
-MAX_PATTERNS = 128
-"""Regular expressions and wildcards in one filter."""
-MAX_FILTER_PROGRAM = 20_000
-"""Their compiled instructions together."""
 
 INTEGER_OPS = frozenset(BinaryOp) - {
     BinaryOp.ADD,
@@ -75,9 +69,9 @@ class StaticError(ValueError):
         self.code, self.reason, self.node = code, reason, node
 
 
-def check(tree: Predicate) -> None:
-    """Raise ``StaticError`` at the first thing in *tree* that can never work."""
-    _Checker().visit(tree)
+def check(tree: Predicate, bounds: PatternBounds = ADMITTED) -> None:
+    """Raise ``StaticError`` at the first thing in *tree* that can never work, or costs more than *bounds* allow."""
+    _Checker(bounds).visit(tree)
     folded = fold(tree)
     if isinstance(folded, bool):
         verdict = "always true" if folded else "never true"
@@ -127,7 +121,8 @@ def _has_name(node: Node) -> bool:
 class _Checker:
     """One walk over a tree; counts the patterns on its way."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: PatternBounds) -> None:
+        self.bounds = bounds
         self.patterns = 0
         self.program = 0
 
@@ -154,13 +149,20 @@ class _Checker:
         for pattern in node.patterns:
             try:
                 size = program_size(node.function, pattern)
+                positions = position_count(node.function, pattern)
             except PatternError as error:
                 raise StaticError(error.code, error.reason, node) from None
+            if size > self.bounds.instructions or positions > self.bounds.positions:
+                reason = (
+                    f"a pattern of {size} compiled instructions and {positions} positions; "
+                    f"at most {self.bounds.instructions} and {self.bounds.positions} are allowed"
+                )
+                raise StaticError(ErrorCode.REGEX_COMPLEXITY, reason, node)
             self.patterns += size > 0
             self.program += size
-        if self.patterns > MAX_PATTERNS or self.program > MAX_FILTER_PROGRAM:
+        if self.patterns > self.bounds.patterns or self.program > self.bounds.total_instructions:
             reason = (
                 f"{self.patterns} patterns of {self.program} compiled instructions in one filter; "
-                f"at most {MAX_PATTERNS} and {MAX_FILTER_PROGRAM} are allowed"
+                f"at most {self.bounds.patterns} and {self.bounds.total_instructions} are allowed"
             )
             raise StaticError(ErrorCode.REGEX_COMPLEXITY, reason, node)

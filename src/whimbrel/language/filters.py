@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
+from whimbrel.language.budget import ADMITTED, STORED, PatternBounds
 from whimbrel.language.check import StaticError, check
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.parser import Parser
@@ -14,17 +15,29 @@ from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import ShapeCache, Template
 from whimbrel.model.attributes import Attributes, checked
 
-__all__ = ["Filter", "parse", "recognise"]
+__all__ = ["Filter", "parse", "parse_stored", "recognise"]
 
 _shapes = ShapeCache()
 
 
 def parse(text: str) -> Predicate:
     """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
-    known = _shapes.build(text)
+    return _read(text, ADMITTED)
+
+
+def parse_stored(text: str) -> Predicate:
+    """Return the tree of a *text* that was accepted once, maybe by a version that allowed costlier patterns.
+
+    The indexes read filters so: whether one may come in is asked where it comes in, with ``parse``.
+    """
+    return _read(text, STORED)
+
+
+def _read(text: str, bounds: PatternBounds) -> Predicate:
+    known = _shapes.build(text)  # no shape has patterns that are compiled
     if known is not None:
         return known
-    parser, tree = _parsed(text)
+    parser, tree = _parsed(text, bounds)
     _shapes.learn(parser, tree)
     return tree
 
@@ -42,11 +55,11 @@ def parse_without_shapes(text: str) -> Predicate:
     return _parsed(text)[1]
 
 
-def _parsed(text: str) -> tuple[Parser, Predicate]:
+def _parsed(text: str, bounds: PatternBounds = ADMITTED) -> tuple[Parser, Predicate]:
     parser = Parser(text)
     try:
         tree = parser.parse()
-        check(tree)
+        check(tree, bounds)
     except RecursionError:  # our bound is lower than Python's, unless the caller stands deep in a stack already
         raise parser.error(ErrorCode.NESTING, "nested too deeply for the stack it was read on", 0) from None
     except StaticError as error:

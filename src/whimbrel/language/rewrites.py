@@ -26,8 +26,9 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
+from whimbrel.language.budget import MAX_CONSTANT
 from whimbrel.language.operators import binary, compare, text, unary
-from whimbrel.language.patterns import searcher
+from whimbrel.language.patterns import COMPILED, searcher
 from whimbrel.model.attributes import Scalar
 
 __all__ = ["expand_equals", "flatten", "fold", "normal_form", "push_not"]
@@ -72,7 +73,9 @@ def fold(tree: Predicate) -> Predicate | bool:
             subject = fold_value(subject)
             if isinstance(subject, Literal) and isinstance(subject.value, str):
                 constant = subject.value
-                return any(searcher(function, pattern)(constant) for pattern in patterns)
+                is_short = function not in COMPILED or len(constant.encode()) <= MAX_CONSTANT
+                if is_short:  # else the budget leaves it undefined
+                    return any(searcher(function, pattern)(constant) for pattern in patterns)
             return Pattern(function, subject, patterns)
         case _:
             return tree

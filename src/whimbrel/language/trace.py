@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from whimbrel.language.ast import And, Not, Or, Predicate, Xor
 from whimbrel.language.backends.python import compile_filter
+from whimbrel.language.budget import longest_searched
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
 from whimbrel.model.attributes import Attributes, Scalar
@@ -25,15 +26,19 @@ class Trace:
 
 def trace(tree: Predicate, attributes: Attributes) -> Trace:
     """Return the verdict of *tree* and, below it, of each operand of ``&& || ^^ !``."""
+    return _trace(tree, attributes, longest_searched(tree))
+
+
+def _trace(tree: Predicate, attributes: Attributes, longest: int) -> Trace:
     match tree:
         case And(operands) | Or(operands) | Xor(operands):
-            parts = tuple(trace(operand, attributes) for operand in operands)
+            parts = tuple(_trace(operand, attributes, longest) for operand in operands)
             seen: tuple[tuple[str, Scalar | None], ...] = ()
         case Not(operand):
-            parts, seen = (trace(operand, attributes),), ()
+            parts, seen = (_trace(operand, attributes, longest),), ()
         case _:
             parts, seen = (), tuple((name, attributes.get(name)) for name in sorted(names(tree)))
-    verdict = compile_filter(tree)(attributes)
+    verdict = compile_filter(tree, longest=longest)(attributes)
     return Trace(part=print_filter(tree), verdict=verdict, seen=seen, parts=parts)
 
 

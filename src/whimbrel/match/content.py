@@ -36,6 +36,8 @@ Pack: TypeAlias = Callable[[Sequence[Part]], Segment]
 
 _DELTA = 1_024
 """Filters in the delta that make a repacking due."""
+_DELTA_PATTERNS = 128
+"""Patterns in the delta that make one due: on a long string each of them costs as much as a whole index of them."""
 _LITTLE = 16
 """Filters in the delta that are worth a packing once they stay."""
 
@@ -111,7 +113,8 @@ class ContentIndex:
             delta = self._state.deltas[-1]
             delta.add(handle, text)
             self._added += 1
-            is_due = len(delta) >= _DELTA and self._run is not None and not self._is_packing
+            is_due = len(delta) >= _DELTA or delta.patterns >= _DELTA_PATTERNS
+            is_due = is_due and self._run is not None and not self._is_packing
             self._is_packing |= is_due
         if is_due and self._run is not None:
             self._run(self._pack_once)

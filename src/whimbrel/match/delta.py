@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from whimbrel.language.ast import Literal, Name, Predicate
+from whimbrel.language.ast import Literal, Name, Pattern, Predicate, walk
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.filters import parse, recognise
+from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import literal
@@ -33,14 +33,19 @@ class Delta:
         self._verdicts: dict[int, VerdictFunction] = {}
         self._anchors: dict[int, list[object]] = {}
         self._found: dict[object, dict[int, None]] = {}
+        self.patterns = 0
+        """Patterns that were added, of any kind: each reads a string by itself; an index reads it once for all."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def add(self, handle: int, text: str) -> None:
         """Add a filter; raise ``FilterError`` if *text* is none."""
-        anchors = _anchors(text, parse(text))
+        tree = parse_stored(text)
+        anchors = _anchors(text, tree)
         self.texts[handle] = text
+        if "(" in text:
+            self.patterns += sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
         self._anchors[handle] = anchors
         for anchor in anchors:
             self._found.setdefault(anchor, {})[handle] = None
@@ -75,7 +80,7 @@ class Delta:
             text = self.texts.get(handle)
             if text is None:  # removed by another thread a moment ago
                 return False
-            verdict = self._verdicts[handle] = compile_filter(parse(text))
+            verdict = self._verdicts[handle] = compile_filter(parse_stored(text))
         return verdict(attributes) is True
 
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.language.operators import text as text_value
-from whimbrel.language.patterns import Searcher, searcher
+from whimbrel.language.patterns import COMPILED
 from whimbrel.match.bodies import Bodies, Names, read_objects
 from whimbrel.match.kernels import Events
+from whimbrel.match.searching import ColumnPattern, ColumnPatterns
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Encoder:
     def __init__(
         self,
         columns: Mapping[tuple[str, tuple[str, ...]], int],
-        patterns: Mapping[tuple[int, str, str], int],
+        patterns: Mapping[tuple[int, str, str, int], int],
         *,
         seed: int,
     ) -> None:
@@ -45,12 +46,13 @@ class Encoder:
         for (name, derivation), column in columns.items():
             self.columns.setdefault(name, []).append((column, derivation))
         self.plain = {name: found[0][0] for name, found in self.columns.items() if [d for _, d in found] == [()]}
-        self.decided: dict[int, list[tuple[int, Searcher]]] = {}
+        decided: dict[int, list[ColumnPattern]] = {}
+        for (column, function, pattern, longest), number in patterns.items():
+            if function in COMPILED:
+                found = ColumnPattern(number, PatternFunction(function), pattern, longest)
+                decided.setdefault(column, []).append(found)
+        self.decided = {column: ColumnPatterns(each, seed) for column, each in decided.items()}
         """Patterns of a column that RE2 decides."""
-        for (column, function, pattern), number in patterns.items():
-            if function in {PatternFunction.REGEX, PatternFunction.WILDCARD}:
-                search = searcher(PatternFunction(function), pattern)
-                self.decided.setdefault(column, []).append((number, search))
         self._is_simple = not self.decided and len(self.plain) == len(self.columns)
         self._seed = seed
         self._names: Names | None = None
@@ -173,12 +175,12 @@ class Encoder:
             return _NONE_GIVEN, _NO_PATTERNS
         buffer = text.tobytes()
         found: list[list[int]] = [[] for _ in range(items["column"].size)]
-        for column, searchers in self.decided.items():
+        for column, patterns in self.decided.items():
             memo: dict[bytes, list[int]] = {}
             for item in np.flatnonzero((items["column"] == column) & (items["kind"] == _STRING)):
                 key = buffer[items["text_start"][item] : items["text_end"][item]]
                 if key not in memo:
-                    memo[key] = _found(searchers, key.decode())
+                    memo[key] = patterns.decided(key)
                 found[item] = memo[key]
         return _flat(found)
 
@@ -255,15 +257,15 @@ class _Items:
             self.real.append(0.0)
             self.text.append(value if kind == _STRING else "")  # type: ignore[arg-type]  # the kind says so
 
-    def events(self, starts: Sequence[int], decided: Mapping[int, list[tuple[int, Searcher]]]) -> Events:
+    def events(self, starts: Sequence[int], decided: Mapping[int, ColumnPatterns]) -> Events:
         texts = [text.encode() for text in self.text]
         ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
         given_start, given = _NONE_GIVEN, _NO_PATTERNS
         if decided:
             given_start, given = _flat(
                 [
-                    _found(decided[column], text) if kind == _STRING and column in decided else []
-                    for column, kind, text in zip(self.column, self.kind, self.text, strict=True)
+                    decided[column].decided(text) if kind == _STRING and column in decided else []
+                    for column, kind, text in zip(self.column, self.kind, texts, strict=True)
                 ]
             )
         return Events(
@@ -291,10 +293,6 @@ def _derive(value: Scalar, derivation: tuple[str, ...]) -> Scalar | None:
         else:
             found = text_value(TextFunction(function), found)
     return found
-
-
-def _found(searchers: Sequence[tuple[int, Searcher]], text: str) -> list[int]:
-    return [number for number, search in searchers if search(text)]
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[Any, Any]:

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from whimbrel.language.ast import PatternFunction
+from whimbrel.language.budget import UNBOUNDED
 from whimbrel.match.bodies import Bodies
 from whimbrel.match.compiled import DONE, kernels_folder
 from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.searching import FEW, ColumnPattern, ColumnPatterns
 
 __all__ = ["compile_all", "is_compiled", "make_ready"]
 
@@ -40,6 +43,8 @@ def compile_all() -> None:
     matcher.match_parts(None, {"a": "x"})
     matcher.content.match_rows([{"a": "x"}])
     matcher.content.match_rows(Bodies([b'{"a": "x"}']))
+    many = [ColumnPattern(number, PatternFunction.REGEX, f"x{number}", UNBOUNDED) for number in range(FEW)]
+    ColumnPatterns(many, seed=1).candidates(b"x")
     with tempfile.TemporaryDirectory(prefix="whimbrel-first-use-") as scratch:
         matcher.save(Path(scratch) / "matcher")
         Matcher.map(Path(scratch) / "matcher")

@@ -121,7 +121,7 @@ class Events(NamedTuple):
     text_end: Any  # and ends
     text: Any
     given_start: Any  # items plus one; empty if nothing was decided elsewhere
-    given: Any  # pattern ids
+    given: Any  # pattern ids; ~id: this pattern is undefined here
 
 
 class Matches(NamedTuple):
@@ -326,7 +326,7 @@ def _walk_end(
 
 
 @njit(cache=True)
-def _walk_through(
+def walk_through(
     keys: Any,
     after: Any,
     pattern: Any,
@@ -343,7 +343,12 @@ def _walk_through(
     active: Any,
     n: int,
 ) -> int:
-    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975)."""
+    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975).
+
+    A marked pattern has had its shorter suffixes marked with it, so the chain of suffixes ends at the first that is
+    marked: every step along it but the last of each byte marks a pattern, and all of them together are linear in the
+    string and in what is found.
+    """
     state = root
     n = _mark(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
     for i in range(begin, stop):
@@ -352,8 +357,8 @@ def _walk_through(
             state = fail[state]
             found = _step(keys, after, state, data[i], seed)
         state = found if found >= 0 else root
-        ending = state
-        while ending >= 0:
+        ending = state if pattern[state] >= 0 else link[state]
+        while ending >= 0 and pattern_epoch[pattern[ending]] != epoch:
             n = _mark(pattern[ending], epoch, pattern_epoch, pattern_anchor, active, n)
             ending = link[ending]
     return n
@@ -369,7 +374,7 @@ def _other_holds(op: int, kind: int, real: float, string: int, constant: int, ma
     if op == _PATTERN:
         return kind == _STRING and mark == epoch
     if op == _NOT_PATTERN:
-        return kind == _STRING and mark != epoch
+        return kind == _STRING and mark != epoch and mark != -epoch  # noqa: PLR1714  # a tuple is slower here
     if op == _TYPE_IS:
         return kind == constant
     if op == _TYPE_IS_NOT:
@@ -624,14 +629,18 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                         text, end - 1, start - 1, -1, epoch, pattern_epoch, pattern_anchor, active, n,
                     )  # fmt: skip
                 if column_substrings[column] >= 0:
-                    n = _walk_through(
+                    n = walk_through(
                         trie_key, trie_next, trie_pattern, trie_fail, trie_link, seed,
                         column_substrings[column], text, start, end, epoch,
                         pattern_epoch, pattern_anchor, active, n,
                     )  # fmt: skip
                 if has_given:
                     for i in range(given_start[item], given_start[item + 1]):
-                        n = _mark(given[i], epoch, pattern_epoch, pattern_anchor, active, n)
+                        number = given[i]
+                        if number < 0:  # neither it nor its negation is true
+                            pattern_epoch[~number] = -epoch
+                        else:
+                            n = _mark(number, epoch, pattern_epoch, pattern_anchor, active, n)
                 if string < 0:
                     continue
                 bits = np.int64(string)

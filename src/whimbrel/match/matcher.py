@@ -21,7 +21,7 @@ import numpy as np
 
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import parse, recognise
+from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
 from whimbrel.match.content import Beside, ContentIndex, Pack, Run
@@ -56,7 +56,7 @@ def _check_text(text: str | None) -> None:
     """Refuse what is no filter, or speaks of the names that only the matcher uses."""
     if text is None:
         return
-    tree = parse(text)
+    tree = parse_stored(text)
     if "\0" in text and any(name.startswith("\0") for name in names(tree)):
         at = text.find("\\\0")
         reason = "a name that begins with U+0000, as no attribute's does"
@@ -197,12 +197,12 @@ class Matcher:
 
     def _with_levels(self, handle: int, subject: str, text: str) -> str:
         """Return subject and content as one filter; where that is not exact, the subject is looked at again."""
-        joined = print_filter(with_subject(subject, parse(text)))
+        joined = print_filter(with_subject(subject, parse_stored(text)))
         if not is_exact(subject):
             self._looked_at_again[handle] = subject
         try:
             if recognise(joined) is None:  # a shape that is known is neither too long nor too deep
-                parse(joined)
+                parse_stored(joined)
         except FilterError:  # each is a filter, but the two together are too long or too deep
             self._looked_at_again[handle] = subject
             return text

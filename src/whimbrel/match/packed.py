@@ -14,6 +14,7 @@ import numpy as np
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.language.ast import PatternFunction, TextFunction
+from whimbrel.language.budget import UNBOUNDED
 from whimbrel.match.events import Encoder
 from whimbrel.match.integrity import fault
 from whimbrel.match.kernels import (
@@ -34,7 +35,7 @@ from whimbrel.model.bounds import whole as whole_number
 
 __all__ = ["DAMAGE", "CorruptIndexError", "PackedIndex", "Workspace"]
 
-_MAGIC = b"whimbrel packed index 2\n"
+_MAGIC = b"whimbrel packed index 3\n"
 _ALIGNMENT = 64
 _DTYPES = tuple(map(np.dtype, (np.uint8, np.int32, np.int64, np.float64)))
 _DERIVATIONS = frozenset(("size", *(function.value for function in TextFunction)))
@@ -60,7 +61,7 @@ class PackedIndex:
         self,
         arrays: PackedArrays,
         columns: dict[tuple[str, tuple[str, ...]], int],
-        patterns: dict[tuple[int, str, str], int],
+        patterns: dict[tuple[int, str, str, int], int],
         handles: int,
     ) -> None:
         self.arrays = arrays
@@ -218,11 +219,12 @@ def _column(name: str, derivation: list[str]) -> tuple[str, tuple[str, ...]]:
     return name, tuple(derivation)
 
 
-def _pattern(columns: int, column: int, function: str, pattern: str) -> tuple[int, str, str]:
+def _pattern(columns: int, column: int, function: str, pattern: str, longest: int) -> tuple[int, str, str, int]:
     whole_number("column of a pattern", column, 0, columns - 1)
     if not isinstance(pattern, str):
         raise InvalidValueError("pattern", pattern, "a string")
-    return column, PatternFunction(function).value, pattern
+    whole_number("bytes that a pattern is run on", longest, 0, UNBOUNDED)
+    return column, PatternFunction(function).value, pattern, longest
 
 
 class Workspace:

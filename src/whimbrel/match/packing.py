@@ -214,7 +214,7 @@ def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
     count = 0
     plain: list[tuple[int, bytes, bool]] = []
     numbers: list[int] = []
-    for (column, name, pattern), number in dictionary.patterns.items():
+    for (column, name, pattern, _), number in dictionary.patterns.items():
         function = PatternFunction(name)
         if function not in roots:
             continue

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from whimbrel.language.ast import Literal, Pattern, Predicate, walk
-from whimbrel.language.filters import parse, recognise
+from whimbrel.language.budget import UNBOUNDED, longest_searched
+from whimbrel.language.filters import parse_stored, recognise
+from whimbrel.language.patterns import COMPILED
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, name
@@ -42,8 +44,8 @@ class Dictionary:
     strings: dict[str, int] = field(default_factory=dict)
     symbols: dict[tuple[int, int], int] = field(default_factory=dict)
     """(column << 1 | is a string, bits of the constant)"""
-    patterns: dict[tuple[int, str, str], int] = field(default_factory=dict)
-    """(column, function, pattern)"""
+    patterns: dict[tuple[int, str, str, int], int] = field(default_factory=dict)
+    """(column, function, pattern, and the bytes a string may have for it to be run)"""
 
     def column(self, attribute: str, derivation: tuple[str, ...]) -> int:
         """Return the number of an attribute and the functions applied to it."""
@@ -57,9 +59,9 @@ class Dictionary:
         """Return the number of an equality: a tagged column and the bits of its constant."""
         return self.symbols.setdefault((tagged, bits), len(self.symbols))
 
-    def pattern(self, column: int, function: str, pattern: str) -> int:
-        """Return the number of a pattern of a column."""
-        return self.patterns.setdefault((column, function, pattern), len(self.patterns))
+    def pattern(self, column: int, function: str, pattern: str, longest: int) -> int:
+        """Return the number of a pattern of a column, which may be run on strings of *longest* bytes."""
+        return self.patterns.setdefault((column, function, pattern, longest), len(self.patterns))
 
 
 @dataclass(slots=True)
@@ -89,7 +91,8 @@ def harvest(into: Harvest, handle: int, text: str) -> None:
     """Add the filter *text* under *handle*; raise ``FilterError`` if it is none."""
     known = recognise(text)
     if known is None:
-        _Plan(normal_form(parse(text)), None).emit(into, handle, ())
+        tree = parse_stored(text)
+        _Plan(normal_form(tree), None, longest_searched(tree)).emit(into, handle, ())
         return
     template, tokens = known
     mark = len(into.words), len(into.clause_start), len(into.option_clause)
@@ -97,7 +100,7 @@ def harvest(into: Harvest, handle: int, text: str) -> None:
         _plan_of(template).emit(into, handle, tokens)
     except TokenError:  # a constant out of range: take back what was written, and let the parser word the error
         _take_back(into, *mark)
-        parse(text)
+        parse_stored(text)
         raise
 
 
@@ -111,7 +114,7 @@ def _take_back(into: Harvest, words: int, clauses_: int, options: int) -> None:
 
 @cache
 def _plan_of(template: Template) -> _Plan:
-    return _Plan(normal_form(template.tree), template)
+    return _Plan(normal_form(template.tree), template, UNBOUNDED)  # no shape has patterns that are compiled
 
 
 def bits_of(real: float) -> int:
@@ -133,13 +136,15 @@ class _Step:
     is_negative: bool
     fixed_constant: int | float | str | None
     function: str
+    longest: int
+    """Bytes that a string may have for a pattern to be run on it."""
 
 
 class _Plan:
-    """What to write for one filter of a shape."""
+    """What to write for one filter of a shape; its regular expressions and wildcards are run on *longest* bytes."""
 
-    def __init__(self, normal: Predicate, template: Template | None) -> None:
-        self._template = template
+    def __init__(self, normal: Predicate, template: Template | None, longest: int) -> None:
+        self._template, self._longest = template, longest
         self._pattern_places = {} if template is None else _pattern_places(template)
         found = clauses(normal, is_shape=template is not None)
         self._clauses = [self._compiled(clause) for clause in found]
@@ -182,6 +187,7 @@ class _Plan:
             is_negative=template is not None and leaf.literal is not None and template.is_negative(leaf.literal),
             fixed_constant=constant,
             function="" if leaf.function is None else str(leaf.function),
+            longest=self._longest if leaf.function in COMPILED else UNBOUNDED,
         )
 
     def emit(self, into: Harvest, handle: int, tokens: Sequence[str]) -> None:
@@ -259,7 +265,7 @@ def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) ->
         return None
     text = _text(step, tokens)
     if op in {Op.PATTERN, Op.NOT_PATTERN}:
-        pattern = into.dictionary.pattern(column, step.function, text)
+        pattern = into.dictionary.pattern(column, step.function, text, step.longest)
         into.words.append(pattern)
         return (Option.PATTERN, pattern, True) if op is Op.PATTERN else None
     string = into.dictionary.string(text)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.filters import parse
+from whimbrel.language.filters import parse_stored
 from whimbrel.match.memory import give_back
 from whimbrel.match.packed import DAMAGE, CorruptIndexError, PackedIndex, Workspace
 from whimbrel.match.plans import Harvest, harvest
@@ -153,4 +153,4 @@ def pack_parts(parts: Sequence[Part]) -> Segment:
 
 @lru_cache(maxsize=4_096)
 def _closure(text: str) -> VerdictFunction:
-    return compile_filter(parse(text))
+    return compile_filter(parse_stored(text))

@@ -74,8 +74,8 @@ _STRING = st.one_of(
     # the rest of Unicode, lone surrogates aside
     | st.text(st.characters(codec="utf-8"), max_size=6)
 )
-_REGEXES = ("a", "^a", "b$", "a.c", "o+b", "[a-c]+", "(?i)abc", "^$", "x.y", "a|b")
-_WILDCARDS = ("*", "?", "a*", "*b*", "a?c", "[a-c]*", "[^a]*", "\\*", "*bar", "x?y", "[]]")
+REGEXES = ("a", "^a", "b$", "a.c", "o+b", "[a-c]+", "(?i)abc", "^$", "x.y", "a|b")
+WILDCARDS = ("*", "?", "a*", "*b*", "a?c", "[a-c]*", "[^a]*", "\\*", "*bar", "x?y", "[]]")
 
 
 def names() -> st.SearchStrategy[str]:
@@ -127,8 +127,8 @@ def _leaves() -> st.SearchStrategy[Predicate]:
         st.builds(Equals, name, st.lists(st.one_of(_literals(), name, numbers), min_size=1, max_size=3).map(tuple)),
         st.builds(Equals, strings, st.lists(strings, min_size=1, max_size=3).map(tuple)),
         st.builds(Pattern, st.sampled_from(plain), strings, _patterns(_STRING)),
-        st.builds(Pattern, st.just(PatternFunction.REGEX), strings, _patterns(st.sampled_from(_REGEXES))),
-        st.builds(Pattern, st.just(PatternFunction.WILDCARD), strings, _patterns(st.sampled_from(_WILDCARDS))),
+        st.builds(Pattern, st.just(PatternFunction.REGEX), strings, _patterns(st.sampled_from(REGEXES))),
+        st.builds(Pattern, st.just(PatternFunction.WILDCARD), strings, _patterns(st.sampled_from(WILDCARDS))),
         st.builds(Test, st.sampled_from(TestFunction), name),
     )
 

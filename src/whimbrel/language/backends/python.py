@@ -32,8 +32,9 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
+from whimbrel.language.budget import longest_for, longest_searched
 from whimbrel.language.operators import binary, compare, text, unary
-from whimbrel.language.patterns import searcher
+from whimbrel.language.patterns import COMPILED, byte_searcher, searcher
 from whimbrel.model.attributes import Attributes, Scalar, type_of
 
 __all__ = ["ValueFunction", "VerdictFunction", "compile_filter", "compile_value"]
@@ -42,23 +43,32 @@ VerdictFunction: TypeAlias = Callable[[Attributes], bool | None]
 ValueFunction: TypeAlias = Callable[[Attributes], Scalar | None]
 
 
-def compile_filter(tree: Predicate) -> VerdictFunction:
-    """Return the function that gives the verdict of *tree* on attributes."""
+def compile_filter(tree: Predicate, *, longest: int | None = None) -> VerdictFunction:
+    """Return the function that gives the verdict of *tree* on attributes.
+
+    *longest* is how long strings may be for patterns to be asked about them, if *tree* is only a part of a filter.
+    """
+    return _compiled(tree, longest_searched(tree) if longest is None else longest)
+
+
+def _compiled(tree: Predicate, longest: int) -> VerdictFunction:
     match tree:
         case And(operands):
-            return _and(tuple(map(compile_filter, operands)))
+            return _and(tuple(_compiled(operand, longest) for operand in operands))
         case Or(operands):
-            return _or(tuple(map(compile_filter, operands)))
+            return _or(tuple(_compiled(operand, longest) for operand in operands))
         case Xor(operands):
-            return _xor(tuple(map(compile_filter, operands)))
+            return _xor(tuple(_compiled(operand, longest) for operand in operands))
         case Not(operand):
-            return _not(compile_filter(operand))
+            return _not(_compiled(operand, longest))
         case Compare(op, Name(name), Literal(value)):  # most leaves: one object each, not a dozen for the collector
             return partial(_compare_attribute, op, name, value)
         case Compare(op, left, right):
             return _compare(op, compile_value(left), compile_value(right))
         case Equals(subject, options):
             return _equals(compile_value(subject), tuple(map(compile_value, options)))
+        case Pattern(function) if function in COMPILED:
+            return _compiled_pattern(tree, longest_for(tree, longest))
         case Pattern():
             return _pattern(tree)
         case Test(function, name):
@@ -190,6 +200,21 @@ def _pattern(node: Pattern) -> VerdictFunction:
     def verdict(attributes: Attributes) -> bool | None:
         value = subject(attributes)
         return any(search(value) for search in searchers) if isinstance(value, str) else None
+
+    return verdict
+
+
+def _compiled_pattern(node: Pattern, longest: int) -> VerdictFunction:
+    """Return the verdict of regular expressions or wildcards; on a string that is too long for them it is undefined."""
+    subject = compile_value(node.subject)
+    searchers = tuple(byte_searcher(node.function, pattern) for pattern in node.patterns)
+
+    def verdict(attributes: Attributes) -> bool | None:
+        value = subject(attributes)
+        if not isinstance(value, str) or len(value) > longest:
+            return None
+        data = value.encode()
+        return any(search(data) for search in searchers) if len(data) <= longest else None
 
     return verdict
 

@@ -61,8 +61,9 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
+from whimbrel.language.budget import UNBOUNDED, longest_for, longest_searched
 from whimbrel.language.operators import text
-from whimbrel.language.patterns import searcher
+from whimbrel.language.patterns import byte_searcher
 from whimbrel.language.rewrites import fold
 from whimbrel.model.attributes import INT64_MIN, Attributes, AttributeType, Int64
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
@@ -80,7 +81,9 @@ the written form is worth its size: Spark computes what is common once, five to 
 def to_column(tree: Predicate, attributes: Column) -> Column:
     """Return the verdict of *tree* on *attributes*, of type ``ATTRIBUTES_TYPE``: true, false or NULL (undefined)."""
     folded = fold(tree)
-    return F.lit(folded) if isinstance(folded, bool) else _Translator(attributes).verdict(folded)
+    return (
+        F.lit(folded) if isinstance(folded, bool) else _Translator(attributes, longest_searched(tree)).verdict(folded)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +120,8 @@ _Finish: TypeAlias = Callable[[Sequence[_Typed]], Column]
 class _Translator:
     """Translates one tree; what is mentioned twice is translated once."""
 
-    def __init__(self, attributes: Column) -> None:
-        self._attributes = attributes
+    def __init__(self, attributes: Column, longest: int = UNBOUNDED) -> None:
+        self._attributes, self._longest = attributes, longest
         self._entries: dict[str, Column] = {}
         self._values: dict[Value, _Typed | None] = {}
 
@@ -137,7 +140,8 @@ class _Translator:
             case Equals(subject, options):
                 return self._equals(subject, options)
             case Pattern(function, subject, patterns):
-                return _matches(function, self._direct(subject).text, patterns)
+                longest = longest_for(tree, self._longest)
+                return _matches(function, self._direct(subject).text, patterns, longest)
             case Test(function, name):
                 return self._test(function, name)
             case _:
@@ -295,7 +299,7 @@ def _reciprocal(real: Column) -> Column:
     return F.pow(real, F.lit(-1.0))  # IEEE even at ±0.0, unlike Spark's /
 
 
-def _matches(function: PatternFunction, subject: Column | None, patterns: Sequence[str]) -> Column:
+def _matches(function: PatternFunction, subject: Column | None, patterns: Sequence[str], longest: int) -> Column:
     if subject is None:
         return F.lit(None).cast("boolean")
     built_in = {
@@ -307,8 +311,13 @@ def _matches(function: PatternFunction, subject: Column | None, patterns: Sequen
         return _balanced(operator.or_, (built_in(subject, F.lit(pattern)) for pattern in patterns))
 
     def search(texts: pa.Array) -> pa.Array:
-        searchers = [searcher(function, pattern) for pattern in patterns]  # compiled once a worker
-        return _each(texts, lambda found: any(search(found) for search in searchers), pa.bool_())
+        searchers = [byte_searcher(function, pattern) for pattern in patterns]  # compiled once a worker
+
+        def verdict(found: str) -> bool | None:
+            data = found.encode()
+            return any(search(data) for search in searchers) if len(data) <= longest else None
+
+        return _each(texts, verdict, pa.bool_())
 
     return _arrow(search, "boolean", subject)
 
