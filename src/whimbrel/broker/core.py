@@ -21,6 +21,7 @@ from whimbrel.broker.interests import Interests
 from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.learned import Learned
+from whimbrel.broker.long_work import LongWork
 from whimbrel.broker.messages import Message
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
@@ -98,7 +99,10 @@ class Broker:
         self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
-        self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
+        self._long_work = LongWork(self._resume)
+        self._interests = Interests(
+            config, self._journal, state, self._sender, visitors, self._delivering, self._long_work
+        )
         self._ownership = Ownership(config, state, visitors, self._interests)
         self._sessions = Sessions(
             config,
@@ -153,7 +157,12 @@ class Broker:
     @property
     def wants_sync(self) -> bool:
         """Whether somebody waits for the disk."""
-        return bool(self._journal.waiting)
+        return self._journal.wants_sync
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``go_on`` has something to do, in the next turn."""
+        return self._journal.is_behind or bool(self._long_work)
 
     @property
     def applied(self) -> int:
@@ -182,6 +191,26 @@ class Broker:
         link.last_at, link.is_heard = now, True
         machine = link.machine
         packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+        if link.is_busy:
+            link.behind += packets
+        else:
+            self._handle_all(link, packets, now)
+
+    def go_on(self, now: int) -> None:
+        """Do a piece of the work that is too long for one turn."""
+        self._journal.now(now)
+        self._journal.go_on()
+        self._long_work.go_on()
+        self._end_step(now)
+
+    def _resume(self, link: Link) -> None:
+        """Handle the packets that came behind one which took several turns."""
+        packets, link.behind = link.behind, []
+        self._handle_all(link, packets, self._journal.last_at)
+
+    def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
+        """Handle packets of one client, in order."""
+        machine = link.machine
         at, count = 0, len(packets)
         while at < count and link.closing is None:
             packet = packets[at]
@@ -200,10 +229,17 @@ class Broker:
             else:
                 self._handle(link, packet, now)
                 at += 1
+                if link.is_busy:
+                    link.behind += packets[at:]
+                    break
         if link.parked is not None and machine.held_bytes > self._most_held:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
-        if machine.failure is not None and link.closing is None:
+        if machine.failure is not None and link.closing is None and not link.is_busy:
             self._broken(link, machine.failure)
+        self._end_step(now)
+
+    def _end_step(self, now: int) -> None:
+        """Send what was handed over, and let go of links that are closing."""
         if self.state.ready:
             self._delivering.pump_ready(self._journal.last_at)
         if self._sender.full:

@@ -290,7 +290,7 @@ class Server:
         self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
-        self._is_flushing = self._is_syncing = False
+        self._is_flushing = self._is_syncing = self._is_working = False
         self._is_beating, self._is_beat_missed = False, False
         self._last_beat = Beat(0, 0)
         self._stopping: asyncio.Event | None = None
@@ -455,9 +455,11 @@ class Server:
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
-        if link.room < -self._most_answers or (
-            link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes
-        ):  # it asks for more answers than may wait for it, or is far ahead of its CONNACK
+        if (
+            link.is_busy
+            or link.room < -self._most_answers
+            or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
+        ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
 
     def _read_later(self, stream: _Stream) -> None:
@@ -471,7 +473,8 @@ class Server:
         """Read on from clients that there is no reason to wait for any more."""
         for stream in list(self._ahead):
             link = stream.link
-            if link is None or link.closing is not None or (link.parked is None and not link.is_choked):
+            is_waited_for = link is not None and (link.parked is not None or link.is_choked or link.is_busy)
+            if link is None or link.closing is not None or not is_waited_for:
                 self._ahead.discard(stream)
                 stream.resume_reading()
 
@@ -529,6 +532,22 @@ class Server:
                 stream.close()
                 broker.closed(link, self.clock.now())
         self._sync_if_wanted()
+        if broker.has_work and not self._is_working:
+            self._is_working = True
+            assert self._loop is not None
+            self._loop.call_soon(self._work)
+
+    @_until_closed
+    def _work(self) -> None:
+        """Do a piece of what is too long for one turn; sockets are read before the next."""
+        self._is_working = False
+        if self.failure is None:
+            try:
+                self.broker.go_on(self.clock.now())
+            except LogWriteError as error:
+                self._failed(error)
+                return
+            self._end_turn()
 
     @_until_closed
     def _tick(self) -> None:

@@ -436,6 +436,7 @@ class Sessions:
             )
             wanted = SubscriptionRequest(request.topic, request.qos)
             subscription = self._interests.asked_for(asked.link, wanted, options, joining.session)
+            self._interests.spend(asked.client, subscription, self._journal.now(now))
             self._interests.check(asked.link, asked.client, subscription, joining.rights)
         except ProtocolError as error:
             self._refuse(asked, error.code, error.reason)

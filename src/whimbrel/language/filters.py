@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
@@ -16,11 +17,22 @@ from whimbrel.model.attributes import Attributes, checked
 
 __all__ = ["Filter", "parse", "recognise"]
 
+_LONG = 512
 _shapes = ShapeCache()
 
 
 def parse(text: str) -> Predicate:
     """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
+    return _parse_long(text) if len(text) > _LONG else _parse(text)
+
+
+@lru_cache(maxsize=8)
+def _parse_long(text: str) -> Predicate:
+    """Parse a long text once where it is asked about several times in a row: checked, counted, indexed."""
+    return _parse(text)
+
+
+def _parse(text: str) -> Predicate:
     known = _shapes.build(text)
     if known is not None:
         return known
