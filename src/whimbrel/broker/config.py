@@ -362,7 +362,7 @@ class AccessSettings(_Section):
         10,
         0,
         1_000_000,
-        "How many wrong passwords one address may give, of users and of sessions.",
+        "How many wrong passwords one address may give for one user or session, and a tenth of how many for all.",
         note="0: any number",
     )
     passwords_waiting: int = _whole(

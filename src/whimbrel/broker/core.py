@@ -25,9 +25,8 @@ from whimbrel.broker.long_work import LongWork
 from whimbrel.broker.messages import Message
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
-from whimbrel.broker.patience import Patience
 from whimbrel.broker.publishing import Publishing
-from whimbrel.broker.questions import Question, Questions
+from whimbrel.broker.questions import Asker, Question, Questions
 from whimbrel.broker.reports import Reports
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.sending import Sender
@@ -91,8 +90,8 @@ class Broker:
         self.learned = Learned()
         """What the pipeline found out; the shell reads it."""
         self._verify = verify
-        patience = Patience(config.access.wrong_passwords_per_minute)
-        self.questions = Questions(patience, self.counters, most=config.access.passwords_waiting)
+        access = config.access
+        self.questions = Questions(access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting)
         """What the shell has to ask."""
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
@@ -458,25 +457,28 @@ class Broker:
             self._welcome(link, connect, None, now)
         elif connect.username is None:
             refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
-        elif self.questions.is_full:
+        elif self.questions.is_full(link.address):
             refuse(link, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             link.parked = connect
             ask = partial(self._verify, connect.username, connect.password)
             verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
-            self.questions.put(link.address, ask, verified, wait, link.is_here)
+            self.questions.put(_asker(link, connect), ask, verified, wait, link.is_here)
 
     def _wait(self, link: Link) -> None:
         if link.closing is None:
             self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
 
     def _verified(self, link: Link, connect: Connect, is_welcome: bool, now: int) -> None:  # noqa: FBT001 # the answer
+        if is_welcome:
+            self.questions.was_right(_asker(link, connect))
+        else:
+            self.questions.was_wrong(_asker(link, connect))
         if link.closing is not None:
             return
         if is_welcome:
             self._welcome(link, connect, connect.username, now)
         else:
-            self.questions.was_wrong(link.address)
             self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
 
     def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
@@ -510,3 +512,8 @@ class Broker:
             return
         link.joining = tuple(joinings)
         self._connecting.connect(link, connect, user, now)
+
+
+def _asker(link: Link, connect: Connect) -> Asker:
+    """Return who asks for a user's password to be verified."""
+    return Asker(link.address, f"user {connect.username}", (f"user {connect.username}",))
