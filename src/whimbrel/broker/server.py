@@ -66,6 +66,8 @@ _ASKERS = 2
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
+_FEW_MORE = 64
+"""How many connections beyond the limit may be open at least, so that they can be told of it."""
 _SET_US = 500_000
 """By how much the machine's clock must be set for the next heartbeat not to wait for its time."""
 
@@ -105,6 +107,10 @@ class _Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self.transport = transport
+        self.server.shaking.pop(self, None)
+        if self.server.turns_away():
+            transport.abort()
+            return
         transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
         self.begin()
 
@@ -261,6 +267,8 @@ class Server:
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self.config = config
         self.streams: set[_Stream] = set()
+        self.shaking: dict[_Stream, float] = {}
+        """Connections of TLS whose handshake is not done, and when it is over."""
         self.ports: dict[str, int] = {}
         """Where it listens, by kind."""
         self._users = Users.read(Path(config.access.users)) if config.access.users else None
@@ -328,11 +336,11 @@ class Server:
         listen = self.config.listen
         secured = self._secured()
         self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
-        await self._listen("mqtt", listen.port, lambda: self._stream(_Stream), None)
-        await self._listen("mqtts", listen.tls_port, lambda: self._stream(_Stream), secured)
-        await self._listen("ws", listen.ws_port, lambda: self._stream(_WebStream), None)
-        await self._listen("wss", listen.wss_port, lambda: self._stream(_WebStream), secured)
-        await self._listen("http", listen.http_port, lambda: _Observed(self), None, host=listen.http_host)
+        await self._listen("mqtt", listen.port, lambda: self.new_stream(_Stream))
+        await self._listen("ws", listen.ws_port, lambda: self.new_stream(_WebStream))
+        await self._listen("mqtts", listen.tls_port, lambda: self._shaking_hands(_Stream), secured=secured)
+        await self._listen("wss", listen.wss_port, lambda: self._shaking_hands(_WebStream), secured=secured)
+        await self._listen("http", listen.http_port, lambda: _Observed(self), host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
@@ -342,7 +350,34 @@ class Server:
             self._learn()
         self._sync_if_wanted()
 
-    def _stream(self, kind: type[_Stream]) -> _Stream:
+    def turns_away(self) -> bool:
+        """Tell whether a new connection is cut at once: so many are open that it cannot even be told why.
+
+        A few more than are allowed may stay until they have been answered CONNECT.
+        """
+        most = self.config.limits.connections
+        is_crowded = len(self.streams) > most + max(_FEW_MORE, most // 10)
+        self.broker.counters.refused_connections += is_crowded
+        return is_crowded
+
+    def _shaking_hands(self, kind: type[_Stream]) -> _Stream:
+        """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
+        assert self._loop is not None
+        stream = self.new_stream(kind)
+        self.shaking[stream] = self._loop.time() + self.config.limits.connect_timeout_s
+        return stream
+
+    def _end_handshakes(self) -> None:
+        """Forget the connections whose handshake failed or took too long: the event loop tells nobody of them."""
+        assert self._loop is not None
+        over = [stream for stream, ends_at in self.shaking.items() if ends_at + _TICK_S < self._loop.time()]
+        for stream in over:
+            del self.shaking[stream]
+            self.streams.discard(stream)
+            self.broker.counters.failed_handshakes += 1
+
+    def new_stream(self, kind: type[_Stream]) -> _Stream:
+        """Return what takes in the bytes of a new connection."""
         stream = kind(self)
         self.streams.add(stream)
         return stream
@@ -352,8 +387,8 @@ class Server:
         kind: str,
         port: int,
         make: Callable[[], asyncio.Protocol],
-        secured: ssl.SSLContext | None,
         *,
+        secured: ssl.SSLContext | None = None,
         host: str | None = None,
     ) -> None:
         if port < 0:
@@ -363,7 +398,13 @@ class Server:
         host = listen.host if host is None else host
         try:
             listener = await self._loop.create_server(
-                make, host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
+                make,
+                host,
+                port,
+                ssl=secured,
+                ssl_handshake_timeout=None if secured is None else self.config.limits.connect_timeout_s,
+                backlog=listen.backlog,
+                reuse_address=True,
             )
         except OSError as error:
             raise ListenError(kind, host, port, error.strerror or str(error)) from error
@@ -561,6 +602,8 @@ class Server:
         self.clock.adjust()
         self.broker.tick(self.clock.now())
         self._beat()
+        if self.shaking:
+            self._end_handshakes()
         self._loop.call_later(_READ_S, self._end_silent)
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
