@@ -22,8 +22,10 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import (
     V311,
+    Connack,
     Pingreq,
     Pingresp,
+    Puback,
     Publish,
     Suback,
     Subscribe,
@@ -276,3 +278,35 @@ def test_a_subscription_in_force_before_the_last_is_put_receives(tmp_path: Path)
     assert [each.payload for each in client.taken(Publish)] == [b"early"]
     rig.work()
     assert client.tell(subscribing("b")) != []
+
+
+def test_retained_bytes_are_bounded(tmp_path: Path) -> None:
+    """600 retained messages of 1 MB took 1.28 GB: neither their number nor what is held bounds them."""
+    rig = _limited(tmp_path, retained_bytes=100_000)
+    publisher = rig.client("publisher")
+    codes = []
+    for number in range(10):
+        publisher.send(publishing(f"a/{number}", bytes(20_000), 1, number + 1, retain=True))
+        rig.settle()
+        codes += [each.code for each in publisher.taken(Puback)]
+    assert codes.count(ReasonCode.QUOTA_EXCEEDED) == 8
+    assert rig.state.retained.size_bytes <= 100_000
+    publisher.send(publishing("a/0", bytes(10_000), 1, 20, retain=True), publishing("a/1", b"", 1, 21, retain=True))
+    rig.settle()
+    assert ReasonCode.QUOTA_EXCEEDED not in {each.code for each in publisher.taken(Puback)}
+    publisher.send(publishing("a/0", b"", 1, 22, retain=True))
+    rig.settle()
+    assert rig.state.retained.size_bytes == 0
+
+
+def test_private_sessions_are_bounded(tmp_path: Path) -> None:
+    """Each CONNECT with another name leaves a session behind; those who have one come back."""
+    rig = _limited(tmp_path, private_sessions=2)
+    for name in ("one", "two"):
+        rig.client(name, expiry_s=60).drop()
+    third = rig.connecting("three", expiry_s=60)
+    rig.settle()
+    assert [each.code for each in third.taken(Connack)] == [ReasonCode.QUOTA_EXCEEDED]
+    again = rig.connecting("one", clean=False, expiry_s=60)
+    rig.settle()
+    assert [each.code for each in again.taken(Connack)] == [0]

@@ -278,6 +278,12 @@ class LimitSettings(_Section):
         60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )
     retained_messages: int = _whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
+    retained_bytes: int = _whole(
+        536_870_912, 0, INT64_MAX, "How many bytes of memory all retained messages together may take."
+    )
+    private_sessions: int = _whole(
+        1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
+    )
     client_id_bytes: int = _whole(
         256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )

@@ -28,6 +28,7 @@ def gauges(broker: Broker) -> dict[str, int]:
         "named_sessions": broker.state.hold.named_count,
         "subscriptions": len(broker.state.routes),
         "retained_messages": len(broker.state.retained),
+        "retained_bytes": broker.state.retained.size_bytes,
         "held_notifications": len(broker.state.messages),
         "held_bytes": broker.state.held_bytes,
         "learned_devices": broker.learned.devices,
