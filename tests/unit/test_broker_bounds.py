@@ -310,3 +310,49 @@ def test_private_sessions_are_bounded(tmp_path: Path) -> None:
     again = rig.connecting("one", clean=False, expiry_s=60)
     rig.settle()
     assert [each.code for each in again.taken(Connack)] == [0]
+
+
+def _retain(rig: Rig, count: int) -> None:
+    publisher = rig.client("retaining")
+    for number in range(count):
+        publisher.send(publishing(f"r/{number}", b"%d" % number, 0, retain=True))
+    rig.settle()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_many_retained_messages_are_sent_piece_by_piece(tmp_path: Path, qos: int) -> None:
+    """A subscription to everything over 100,000 retained messages stopped everybody for a second; in order."""
+    rig = Rig(tmp_path)
+    _retain(rig, 1_000)
+    client = rig.client("client")
+    packets = client.tell(subscribing("r/#", qos=qos))
+    assert len([each for each in packets if isinstance(each, Publish)]) < 2 * PIECE
+    payloads = [each.payload for each in packets if isinstance(each, Publish)]
+    while rig.broker.has_work:
+        rig.broker.go_on(rig.now)
+        rig.flush()
+        more = client.payloads()
+        assert len(more) <= PIECE
+        payloads += more
+    assert payloads == [b"%d" % number for number in range(1_000)]
+
+
+def test_a_retained_message_that_was_replaced_meanwhile_is_not_sent(tmp_path: Path) -> None:
+    """It would come after the newer one, and be taken for the last."""
+    rig = Rig(tmp_path)
+    _retain(rig, 1_000)
+    client, publisher = rig.client("client"), rig.client("publisher")
+    client.send(subscribing("r/#"))
+    publisher.send(publishing("r/999", b"new", 0, retain=True))
+    rig.work()
+    assert [each.payload for each in client.taken(Publish) if each.topic == "r/999"] == [b"new"]
+
+
+def test_to_subscribe_again_begins_anew(tmp_path: Path) -> None:
+    """What the first SUBSCRIBE had left is not sent twice."""
+    rig = Rig(tmp_path)
+    _retain(rig, 1_000)
+    client = rig.client("client")
+    client.send(subscribing("r/#"), subscribing("r/#"))
+    rig.work()
+    assert len(client.taken(Publish)) <= 1_000 + PIECE

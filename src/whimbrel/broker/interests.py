@@ -59,6 +59,8 @@ class Interests:
     ) -> None:
         self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
         self._delivering, self._long_work = delivering, long_work
+        self._latest: dict[tuple[str, str, str, str], object] = {}
+        """Which of the SUBSCRIBEs to the same is the latest, of those whose retained messages are being sent."""
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = FilterBytes(state.subscribed, state.hold.subscriptions, most=limits.filter_bytes_per_session)
@@ -241,12 +243,40 @@ class Interests:
             return
         if wanted.startswith(SESSIONS):
             self._tell_of_sessions(link, client, wanted, now)
+        self._long_work.begin(link, self._retained_for(link, client, subscription, wanted), holds_packets=False)
+
+    def _retained_for(self, link: Link, client: Client, subscription: Subscription, wanted: str) -> Iterator[None]:
+        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
+        key = (client.id, subscription.session, wanted, subscription.name)
+        latest = self._latest[key] = object()
+        try:
+            yield from self._retained_pieces(
+                link, client, subscription, wanted, lambda: client.link is link and self._latest.get(key) is latest
+            )
+        finally:
+            if self._latest.get(key) is latest:
+                del self._latest[key]
+
+    def _retained_pieces(
+        self, link: Link, client: Client, subscription: Subscription, wanted: str, is_latest: Callable[[], bool]
+    ) -> Iterator[None]:
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
+        client.put_retained([], terms)
         waiting: list[Outgoing] = []
-        for message in self._state.retained.matching(wanted):
+        for done, message in enumerate(self._state.retained.matching(wanted), start=1):
+            now = self._journal.last_at
+            if done % PIECE == 0:
+                client.queue.extend(waiting)
+                waiting.clear()
+                self._delivering.pump(client, now)
+                yield
+                if not is_latest() or identity not in self._state.subscribed.get(subscription.session, ()):
+                    return
+            if self._state.retained.get(message.subject) is not message:  # what replaced it comes as it was published
+                continue
             if message.expires_at is not None and message.expires_at <= now:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
@@ -260,8 +290,8 @@ class Interests:
                 waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
-        client.put_retained(waiting, terms)
-        self._delivering.pump(client, now)
+        client.queue.extend(waiting)
+        self._delivering.pump(client, self._journal.last_at)
 
     def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
         """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
