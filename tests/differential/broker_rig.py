@@ -173,9 +173,19 @@ class Rig:
 
     def settle(self) -> None:
         """Answer and sync until nobody waits."""
-        while self.broker.wants_sync or self.broker.questions:
+        while self.broker.wants_sync or self.broker.questions or self.broker.has_work:
             self.answer_questions()
             self.sync()
+            self.work()
+
+    def work(self) -> int:
+        """Do all work that is too long for one turn; return how many turns it took."""
+        turns = 0
+        while self.broker.has_work:
+            self.broker.go_on(self.now)
+            self.flush()
+            turns += 1
+        return turns
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass."""

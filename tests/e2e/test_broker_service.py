@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -170,6 +171,23 @@ def test_a_client_certificate_is_a_name(tmp_path: Path) -> None:
             with connected(client, broker.ports["mqtts"], "localhost"):
                 answers += [str(code) for code in codes]
     assert answers == ["Success", "Bad user name or password"]
+
+
+def test_a_handshake_that_does_not_come_ends_with_the_time_of_connect(tmp_path: Path) -> None:
+    """Connections that say nothing were kept for a minute, and remembered for ever."""
+    certificate, key = _Authority(tmp_path).sign("broker", "localhost")
+    options = ("--tls-port", "0", "--http-port", "0", "--tls-certificate", str(certificate), "--tls-key", str(key))
+    settings = {"limits": {"connect_timeout_s": 0.2}}
+    with BrokerProcess(tmp_path / "broker", *options, settings=settings) as broker:
+        silent = [socket.create_connection(("127.0.0.1", broker.ports["mqtts"]), timeout=30) for _ in range(3)]
+        for each in silent:
+            with each:
+                assert each.recv(1) == b"", "the broker closes it"
+        url = f"http://127.0.0.1:{broker.ports['http']}/metrics"
+        while True:
+            with urllib.request.urlopen(url) as answer:  # our own, on loopback
+                if "whimbrel_failed_handshakes_total 3.0" in answer.read().decode():
+                    break
 
 
 def test_metrics_health_and_system_topics(tmp_path: Path) -> None:

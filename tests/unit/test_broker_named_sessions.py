@@ -251,12 +251,13 @@ def test_after_too_many_wrong_passwords_the_address_has_to_wait(tmp_path: Path, 
 
 
 def test_too_many_wrong_passwords_of_users_are_too_many_for_sessions(tmp_path: Path) -> None:
-    """It is the same guesser."""
+    """It is the same guesser: an address may be wrong about ten names as often as about each of them."""
     access = AccessSettings(wrong_passwords_per_minute=1, users="users", anonymous=True)
     rig = Rig(tmp_path, replace(Config(), access=access), verify=lambda _name, _password: False)
     _make(rig, "ann", passwords={"owner": WORD})
-    rig.connecting("guesser", username="ann", password=b"x")
-    rig.settle()
+    for number in range(10):
+        rig.connecting("guesser", username=f"user-{number}", password=b"x")
+        rig.settle()
     assert _refusal(rig, "ann", password=WORD)[0] == QUOTA_EXCEEDED
 
 

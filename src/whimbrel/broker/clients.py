@@ -17,6 +17,7 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.facts import Mode
+from whimbrel.mqtt.packets import Packet
 from whimbrel.mqtt.server import Phase, ServerConnection
 
 __all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
@@ -67,10 +68,12 @@ class Link:
 
     __slots__ = (
         "address",
+        "behind",
         "client",
         "closing",
         "confirms",
         "heard_at",
+        "is_busy",
         "is_choked",
         "is_dirty",
         "is_heard",
@@ -124,6 +127,9 @@ class Link:
         """When it was first seen, and last heard, by the clock of ``Broker.end_silent``."""
         self.parked: object | None = None
         """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
+        self.is_busy = False
+        """A packet of it is being handled piece by piece; those that came ``behind`` wait."""
+        self.behind: list[Packet] = []
         self.joining: tuple[Joining, ...] = ()
         """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
         self.rights: dict[str, frozenset[Right]] = {}

@@ -242,6 +242,23 @@ class LimitSettings(_Section):
     filter_bytes: int = _whole(
         16_384, 1, _UINT16_MAX, "The longest filter of a subscription, its topic filter and its content filter each."
     )
+    filter_bytes_per_session: int = _whole(
+        16_777_216, 1, INT64_MAX, "How many bytes the filters of all subscriptions of a session may have together."
+    )
+    packet_work: int = _whole(
+        50_000,
+        1,
+        INT32_MAX,
+        "How many units of work one SUBSCRIBE or UNSUBSCRIBE may ask for: one for each topic filter, and for the "
+        "content filter beside it one for each leaf, 16 for each pattern and one for each 64 bytes.",
+    )
+    session_work_per_second: int = _whole(
+        20_000,
+        0,
+        INT32_MAX,
+        "How many units of work a session may ask for in a second on average; at once it may ask for one packet's.",
+        note="0: any number",
+    )
     topic_bytes: int = _whole(4_096, 1, _UINT16_MAX, "The longest topic a client may publish to.")
     topic_levels: int = _whole(64, 1, 65_536, "How many levels a topic or a topic filter may have.")
     topic_alias_maximum: int = _whole(32, 0, _UINT16_MAX, "How many topic aliases a client may set.")
@@ -261,6 +278,12 @@ class LimitSettings(_Section):
         60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )
     retained_messages: int = _whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
+    retained_bytes: int = _whole(
+        536_870_912, 0, INT64_MAX, "How many bytes of memory all retained messages together may take."
+    )
+    private_sessions: int = _whole(
+        1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
+    )
     client_id_bytes: int = _whole(
         256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )
@@ -345,7 +368,7 @@ class AccessSettings(_Section):
         10,
         0,
         1_000_000,
-        "How many wrong passwords one address may give, of users and of sessions.",
+        "How many wrong passwords one address may give for one user or session, and a tenth of how many for all.",
         note="0: any number",
     )
     passwords_waiting: int = _whole(

@@ -85,6 +85,10 @@ class Connecting:
         link.user = user
         link.parked = connect
         client_id, assigned = connect.client_id, None
+        most = self._config.limits.private_sessions
+        if client_id not in self._state.clients and len(self._state.clients) >= most:
+            self.refuse(link, ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
+            return
         if not client_id:
             is_allowed = self._config.mqtt.allow_zero_length_client_id
             if not is_allowed or (connect.version != V5 and not connect.clean_start):

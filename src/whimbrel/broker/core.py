@@ -21,12 +21,12 @@ from whimbrel.broker.interests import Interests
 from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.learned import Learned
+from whimbrel.broker.long_work import LongWork
 from whimbrel.broker.messages import Message
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
-from whimbrel.broker.patience import Patience
 from whimbrel.broker.publishing import Publishing
-from whimbrel.broker.questions import Question, Questions
+from whimbrel.broker.questions import Asker, Question, Questions
 from whimbrel.broker.reports import Reports
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.sending import Sender
@@ -90,15 +90,18 @@ class Broker:
         self.learned = Learned()
         """What the pipeline found out; the shell reads it."""
         self._verify = verify
-        patience = Patience(config.access.wrong_passwords_per_minute)
-        self.questions = Questions(patience, self.counters, most=config.access.passwords_waiting)
+        access = config.access
+        self.questions = Questions(access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting)
         """What the shell has to ask."""
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
         self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
         self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
-        self._interests = Interests(config, self._journal, state, self._sender, visitors, self._delivering)
+        self._long_work = LongWork(self._resume)
+        self._interests = Interests(
+            config, self._journal, state, self._sender, visitors, self._delivering, self._long_work
+        )
         self._ownership = Ownership(config, state, visitors, self._interests)
         self._sessions = Sessions(
             config,
@@ -153,7 +156,12 @@ class Broker:
     @property
     def wants_sync(self) -> bool:
         """Whether somebody waits for the disk."""
-        return bool(self._journal.waiting)
+        return self._journal.wants_sync
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``go_on`` has something to do, in the next turn."""
+        return self._journal.is_behind or bool(self._long_work)
 
     @property
     def applied(self) -> int:
@@ -182,6 +190,26 @@ class Broker:
         link.last_at, link.is_heard = now, True
         machine = link.machine
         packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+        if link.is_busy:
+            link.behind += packets
+        else:
+            self._handle_all(link, packets, now)
+
+    def go_on(self, now: int) -> None:
+        """Do a piece of the work that is too long for one turn."""
+        self._journal.now(now)
+        self._journal.go_on()
+        self._long_work.go_on()
+        self._end_step(now)
+
+    def _resume(self, link: Link) -> None:
+        """Handle the packets that came behind one which took several turns."""
+        packets, link.behind = link.behind, []
+        self._handle_all(link, packets, self._journal.last_at)
+
+    def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
+        """Handle packets of one client, in order."""
+        machine = link.machine
         at, count = 0, len(packets)
         while at < count and link.closing is None:
             packet = packets[at]
@@ -200,10 +228,17 @@ class Broker:
             else:
                 self._handle(link, packet, now)
                 at += 1
+                if link.is_busy:
+                    link.behind += packets[at:]
+                    break
         if link.parked is not None and machine.held_bytes > self._most_held:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
-        if machine.failure is not None and link.closing is None:
+        if machine.failure is not None and link.closing is None and not link.is_busy:
             self._broken(link, machine.failure)
+        self._end_step(now)
+
+    def _end_step(self, now: int) -> None:
+        """Send what was handed over, and let go of links that are closing."""
         if self.state.ready:
             self._delivering.pump_ready(self._journal.last_at)
         if self._sender.full:
@@ -422,25 +457,28 @@ class Broker:
             self._welcome(link, connect, None, now)
         elif connect.username is None:
             refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
-        elif self.questions.is_full:
+        elif self.questions.is_full(link.address):
             refuse(link, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             link.parked = connect
             ask = partial(self._verify, connect.username, connect.password)
             verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
-            self.questions.put(link.address, ask, verified, wait, link.is_here)
+            self.questions.put(_asker(link, connect), ask, verified, wait, link.is_here)
 
     def _wait(self, link: Link) -> None:
         if link.closing is None:
             self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
 
     def _verified(self, link: Link, connect: Connect, is_welcome: bool, now: int) -> None:  # noqa: FBT001 # the answer
+        if is_welcome:
+            self.questions.was_right(_asker(link, connect))
+        else:
+            self.questions.was_wrong(_asker(link, connect))
         if link.closing is not None:
             return
         if is_welcome:
             self._welcome(link, connect, connect.username, now)
         else:
-            self.questions.was_wrong(link.address)
             self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
 
     def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
@@ -474,3 +512,8 @@ class Broker:
             return
         link.joining = tuple(joinings)
         self._connecting.connect(link, connect, user, now)
+
+
+def _asker(link: Link, connect: Connect) -> Asker:
+    """Return who asks for a user's password to be verified."""
+    return Asker(link.address, f"user {connect.username}", (f"user {connect.username}",))

@@ -13,6 +13,8 @@ class Counters:
 
     connections: int = 0
     refused_connections: int = 0
+    failed_handshakes: int = 0
+    """Connections of TLS that broke the handshake, or took too long for it."""
     received: int = 0
     """Publications that clients sent."""
     refused: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,12 +10,14 @@ from whimbrel.broker.clients import Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
+from whimbrel.broker.long_work import PIECE, LongWork
 from whimbrel.broker.messages import Message
 from whimbrel.broker.sending import Sender, may_copy
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.telling import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
 from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.work_budget import FilterBytes, PacketBudget, WorkBudget, filter_cost, topic_cost
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
@@ -35,6 +37,7 @@ __all__ = ["OWN_TOPICS", "Interests"]
 
 _SECOND_US = 1_000_000
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
+_MOST_REASONS = 20
 _IF_NEW = 1
 _AT_LEAST_ONCE = 1
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
@@ -52,9 +55,15 @@ class Interests:
         sender: Sender,
         visitors: Visitors,
         delivering: Delivering,
+        long_work: LongWork,
     ) -> None:
         self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
-        self._delivering = delivering
+        self._delivering, self._long_work = delivering, long_work
+        self._latest: dict[tuple[str, str, str, str], object] = {}
+        """Which of the SUBSCRIBEs to the same is the latest, of those whose retained messages are being sent."""
+        limits = config.limits
+        self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
+        self._bytes = FilterBytes(state.subscribed, state.hold.subscriptions, most=limits.filter_bytes_per_session)
         self._most, self._most_held = config.limits.subscriptions_per_session, config.sessions.held
         self.limits = Limits(
             filter_bytes=config.limits.filter_bytes,
@@ -78,19 +87,41 @@ class Interests:
         """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
         if not self._are_filters(link, [request.topic_filter for request in packet.requests]):
             return
-        now = self._journal.now(now)
+        self._journal.now(now)
+        self._long_work.begin(link, self._subscribe(link, client, packet))
+
+    def _subscribe(self, link: Link, client: Client, packet: Subscribe) -> Iterator[None]:
+        """Take in the requests of a SUBSCRIBE piece by piece."""
         codes: list[int] = []
-        reasons: list[str] = []
+        reasons: dict[str, None] = {}
+        budget, done = self._budget.packet(client.session), 0
+        try:
+            options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
+            beside = filter_cost(options.filter_text)
+        except ProtocolError as error:
+            codes, reasons = [error.code] * len(packet.requests), {error.reason: None}
+            self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+            return
         for request in packet.requests:
+            if done >= PIECE:
+                yield
+                done = 0
+                if client.link is not link:
+                    return
+            done += topic_cost(request.topic_filter)
+            now = self._journal.last_at
             try:
-                options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
+                budget.spend(topic_cost(request.topic_filter) + beside, now)
+                done += beside
                 session = _session(link, client, options, request.topic_filter)
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
+                done += self._spend(budget, options, subscription, now)
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
             except ProtocolError as error:
                 codes.append(error.code)
-                reasons.append(error.reason)
+                if len(reasons) < _MOST_REASONS:
+                    reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
                 self.put(link, client, subscription, request.retain_handling, now)
@@ -108,6 +139,20 @@ class Interests:
             self._sender.fail(link, error.code, error.reason)
             return False
         return True
+
+    @staticmethod
+    def _spend(budget: PacketBudget, options: Options, subscription: Subscription, now: int) -> int:
+        """Count a content filter that stands in a topic filter, as in 3.1.1; return what it costs."""
+        if subscription.filter_text is options.filter_text:  # it is counted already
+            return 0
+        cost = filter_cost(subscription.filter_text)
+        budget.spend(cost, now)
+        return cost
+
+    def spend(self, client: Client, subscription: Subscription, now: int) -> None:
+        """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
+        cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
+        self._budget.packet(client.session).spend(cost, now)
 
     def asked_for(
         self,
@@ -136,6 +181,7 @@ class Interests:
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
+        self._bytes.check(subscription)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
         """Tell whether the rights of a user let a client have *subscription*."""
@@ -170,6 +216,7 @@ class Interests:
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.setdefault(session, {})
         is_new = identity not in subscribed
+        self._bytes.put(subscription)
         subscribed[identity] = subscription.max_held or 0
         if is_private(session) and not link.confirms:
             wanted = asked_for(subscription.subject_filter) or "#"
@@ -196,12 +243,40 @@ class Interests:
             return
         if wanted.startswith(SESSIONS):
             self._tell_of_sessions(link, client, wanted, now)
+        self._long_work.begin(link, self._retained_for(link, client, subscription, wanted), holds_packets=False)
+
+    def _retained_for(self, link: Link, client: Client, subscription: Subscription, wanted: str) -> Iterator[None]:
+        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
+        key = (client.id, subscription.session, wanted, subscription.name)
+        latest = self._latest[key] = object()
+        try:
+            yield from self._retained_pieces(
+                link, client, subscription, wanted, lambda: client.link is link and self._latest.get(key) is latest
+            )
+        finally:
+            if self._latest.get(key) is latest:
+                del self._latest[key]
+
+    def _retained_pieces(
+        self, link: Link, client: Client, subscription: Subscription, wanted: str, is_latest: Callable[[], bool]
+    ) -> Iterator[None]:
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
+        client.put_retained([], terms)
         waiting: list[Outgoing] = []
-        for message in self._state.retained.matching(wanted):
+        for done, message in enumerate(self._state.retained.matching(wanted), start=1):
+            now = self._journal.last_at
+            if done % PIECE == 0:
+                client.queue.extend(waiting)
+                waiting.clear()
+                self._delivering.pump(client, now)
+                yield
+                if not is_latest() or identity not in self._state.subscribed.get(subscription.session, ()):
+                    return
+            if self._state.retained.get(message.subject) is not message:  # what replaced it comes as it was published
+                continue
             if message.expires_at is not None and message.expires_at <= now:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
@@ -215,8 +290,8 @@ class Interests:
                 waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
-        client.put_retained(waiting, terms)
-        self._delivering.pump(client, now)
+        client.queue.extend(waiting)
+        self._delivering.pump(client, self._journal.last_at)
 
     def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
         """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
@@ -225,25 +300,43 @@ class Interests:
                 message = subscriptions_of(session, self._state.hold.subscriptions(session))
                 self._state.tell(client, message, now)
 
-    def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: list[str]) -> None:
+    def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:
         if link.closing is not None:
             return
         properties = NO_PROPERTIES
         if link.machine.version != V5:
             codes = [suback_return_code(code) for code in codes]
-        elif reasons:
-            properties = Properties({Property.REASON_STRING: "; ".join(reasons)[:_LONGEST_REASON]})
+        elif reason := "; ".join(reasons)[:_LONGEST_REASON]:
+            properties = Properties({Property.REASON_STRING: reason})
         self._sender.say(link, Suback(packet_id, tuple(codes), properties))
 
     def unsubscribe(self, link: Link, client: Client, packet: Unsubscribe, now: int) -> None:
         """Take in an UNSUBSCRIBE."""
         if not self._are_filters(link, packet.topic_filters):
             return
-        now = self._journal.now(now)
+        self._journal.now(now)
+        self._long_work.begin(link, self._unsubscribe(link, client, packet))
+
+    def _unsubscribe(self, link: Link, client: Client, packet: Unsubscribe) -> Iterator[None]:
+        """Take in the topic filters of an UNSUBSCRIBE piece by piece."""
         codes: list[int] = []
+        budget, done = self._budget.packet(client.session), 0
+        try:
+            options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
+        except ProtocolError as error:
+            codes = [error.code] * len(packet.topic_filters)
+            self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+            return
         for topic_filter in packet.topic_filters:
+            if done >= PIECE:
+                yield
+                done = 0
+                if client.link is not link:
+                    return
+            cost, now = _named_cost(topic_filter), self._journal.last_at
+            done += cost
             try:
-                options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
+                budget.spend(cost, now)
                 session = _session(link, client, options, topic_filter)
                 if not is_private(session):
                     self.check_right(session, link.rights.get(session, frozenset()), client.id)
@@ -259,6 +352,7 @@ class Interests:
         """Take a subscription away; tell whether there was one."""
         if self._state.subscribed.get(session, {}).pop(identity, None) is None:
             return False
+        self._bytes.remove(session, identity)
         subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
         fact = InterestChanged(
             node=self._journal.node,
@@ -295,6 +389,11 @@ def _session(link: Link, client: Client, options: Options, topic_filter: str) ->
     if chosen not in link.rights:
         raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this session was not joined over this connection")
     return chosen
+
+
+def _named_cost(topic_filter: str) -> int:
+    """Return what it costs to read which subscription an UNSUBSCRIBE names; it may have a content filter in it."""
+    return topic_cost(topic_filter) + (len(topic_filter) // 4 if topic_filter.startswith("$filter/") else 0)
 
 
 def _keys_allow(message: Message, subscription: Subscription) -> bool:

@@ -19,7 +19,7 @@ from functools import partial
 from whimbrel.broker.clients import Joining, Link
 from whimbrel.broker.keyring import Keyring, read_keys
 from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
-from whimbrel.broker.questions import Questions
+from whimbrel.broker.questions import Asker, Questions
 from whimbrel.broker.requests import check_session_name, read_mode
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.visitors import Visitors
@@ -139,13 +139,15 @@ class Doorkeeper:
         at_once = [door.opens_at_once(link.user, groups) for door in doors]
         if all(rights is not None for rights in at_once):
             self._judged(link, doors, then, [rights or frozenset() for rights in at_once], now)
-        elif self._questions.is_full:
+        elif self._questions.is_full(link.address):
             refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             salt = self._rng.randbytes(MIN_SALT_BYTES)
             ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._lowest_cost())
             too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
-            self._questions.put(link.address, ask, partial(self._raise, link, doors, then), too_many, link.is_here)
+            self._questions.put(
+                _asker(link, doors), ask, partial(self._raise, link, doors, then), too_many, link.is_here
+            )
 
     def _lowest_cost(self) -> Cost | None:
         """Return what hashes cost in a session that is from before, if there is still one."""
@@ -169,6 +171,8 @@ class Doorkeeper:
     ) -> None:
         """Have the hashes written that were raised, and go on."""
         rights, raised = answer
+        if all(rights):
+            self._questions.was_right(_asker(link, doors))
         for door, access in zip(doors, raised, strict=True):
             session = door.wanted.session
             is_changing = session in self._state.changing or not self.is_staying(session)
@@ -186,7 +190,7 @@ class Doorkeeper:
         now: int,
     ) -> None:
         if any(not each for each in rights):
-            self._questions.was_wrong(link.address)
+            self._questions.was_wrong(_asker(link, doors))
         joinings = [
             Joining(door.wanted.session, door.wanted.mode, each, door.access)
             for door, each in zip(doors, rights, strict=True)
@@ -223,6 +227,12 @@ class _Door:
         if not isinstance(access, AccessControlList):
             return None
         return access.rights(user=user, groups=groups) or None
+
+
+def _asker(link: Link, doors: Sequence[_Door]) -> Asker:
+    """Return who asks for the passwords of sessions to be verified."""
+    names = tuple(f"session {door.wanted.session}" for door in doors)
+    return Asker(link.address, names[0] if link.client is None else f"client {link.client.id}", names)
 
 
 def _judge(

@@ -15,6 +15,9 @@ from whimbrel.model.facts import Fact, later
 
 __all__ = ["Journal"]
 
+_MOST_APPLIED = 500
+"""How many facts are applied in one turn of the event loop."""
+
 
 class Journal:
     """The log of a node, and what waits for its disk."""
@@ -24,6 +27,8 @@ class Journal:
         self.node = log.node
         self.waiting: deque[tuple[int, Callable[[], None]]] = deque()
         """What is entered and not yet accepted, by number."""
+        self._durable = 0
+        """Everything up to this number is durable, though perhaps not applied yet."""
         self._last_at = log.last_at
         self.append, self.append_body = log.append, log.append_body
 
@@ -67,7 +72,23 @@ class Journal:
             action()
 
     def durable(self, seq: int) -> None:
-        """Apply what waited for the disk up to *seq*."""
-        waiting = self.waiting
-        while waiting and waiting[0][0] <= seq:
+        """Take in that everything up to *seq* is durable, and begin to apply what waited for that."""
+        self._durable = max(self._durable, seq)
+        self.go_on()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits to be applied that is durable."""
+        return bool(self.waiting) and self.waiting[0][0] <= self._durable
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether something waits that is not durable yet."""
+        return bool(self.waiting) and self.waiting[-1][0] > self._durable
+
+    def go_on(self) -> None:
+        """Apply some of what is durable: as much as one turn of the event loop may take."""
+        waiting, left = self.waiting, _MOST_APPLIED
+        while left and waiting and waiting[0][0] <= self._durable:
             waiting.popleft()[1]()
+            left -= 1

@@ -29,6 +29,7 @@ def gauges(broker: Broker) -> dict[str, int]:
         "subscriptions": len(broker.state.routes),
         "filters_refused_today": len(broker.state.routes.refused_today),
         "retained_messages": len(broker.state.retained),
+        "retained_bytes": broker.state.retained.size_bytes,
         "held_notifications": len(broker.state.messages),
         "held_bytes": broker.state.held_bytes,
         "learned_devices": broker.learned.devices,

@@ -21,7 +21,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from whimbrel.model.bounds import INT32_MAX, whole
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "origin_of"]
 
 _MINUTE_US = 60_000_000
 _NETWORK_BITS = 64
@@ -52,7 +52,7 @@ class Patience:
         if not self._per_minute:
             return True
         now = self._advance(now_us)
-        owed = self._whole_at.get(_origin(address), now) - now
+        owed = self._whole_at.get(origin_of(address), now) - now
         return owed <= (self._per_minute - 1) * _MINUTE_US
 
     def failed(self, address: str, now_us: int) -> None:
@@ -60,7 +60,7 @@ class Patience:
         if not self._per_minute:
             return
         now = self._advance(now_us)
-        who = _origin(address)
+        who = origin_of(address)
         whole_at = max(self._whole_at.pop(who, now), now)
         if len(self._whole_at) >= self._most:
             self._forget(now)
@@ -82,7 +82,7 @@ class Patience:
         self._whole_at = remembered
 
 
-def _origin(address: str) -> str:
+def origin_of(address: str) -> str:
     """Return what is remembered for *address*: two addresses that have the same are the same to us."""
     network = _network(address)
     parts = _HOST.fullmatch(address)

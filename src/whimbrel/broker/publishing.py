@@ -249,6 +249,10 @@ class Publishing:
         is_retained = packet.retain and packet.payload and topic not in state.retained
         if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.retain and packet.payload:
+            grows = 2 * len(packet.payload) - state.retained.size_of(topic)
+            if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
+                return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return self.refused_response(packet.properties) if packet.properties else None

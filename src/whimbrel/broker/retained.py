@@ -26,6 +26,8 @@ class Retained:
     def __init__(self) -> None:
         self._root = _Level()
         self._messages: dict[str, Message] = {}
+        self.size_bytes = 0
+        """How much memory they take, about."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -41,8 +43,14 @@ class Retained:
         """Return the retained message of *subject*."""
         return self._messages.get(subject)
 
+    def size_of(self, subject: str) -> int:
+        """Return how much memory the message of *subject* takes; 0 if there is none."""
+        message = self._messages.get(subject)
+        return 0 if message is None else memory_of(message)
+
     def put(self, message: Message) -> None:
         """Keep *message* as the last of its subject."""
+        self.size_bytes += memory_of(message) - self.size_of(message.subject)
         self._messages[message.subject] = message
         level = self._root
         for name in message.subject.split("/"):
@@ -56,6 +64,7 @@ class Retained:
         """Forget the message of *subject*; return it if there was one."""
         removed = self._messages.pop(subject, None)
         if removed is not None:
+            self.size_bytes -= memory_of(removed)
             path = [self._root]
             levels = subject.split("/")
             for name in levels:
@@ -79,6 +88,11 @@ class Retained:
         messages = list(_walk(self._root, subject_filter.split("/")))
         messages.sort(key=lambda message: message.seq)
         return messages
+
+
+def memory_of(message: Message) -> int:
+    """Return how much memory a retained message takes, about: its record, its payload, and its place in the tree."""
+    return message.size + len(message.payload)
 
 
 def _walk(root: _Level, levels: list[str]) -> Iterator[Message]:

@@ -73,6 +73,8 @@ _REFUSED_TODAY = (
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
+_FEW_MORE = 64
+"""How many connections beyond the limit may be open at least, so that they can be told of it."""
 _SET_US = 500_000
 """By how much the machine's clock must be set for the next heartbeat not to wait for its time."""
 
@@ -112,6 +114,10 @@ class _Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self.transport = transport
+        self.server.shaking.pop(self, None)
+        if self.server.turns_away():
+            transport.abort()
+            return
         transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
         self.begin()
 
@@ -268,6 +274,8 @@ class Server:
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self.config = config
         self.streams: set[_Stream] = set()
+        self.shaking: dict[_Stream, float] = {}
+        """Connections of TLS whose handshake is not done, and when it is over."""
         self.ports: dict[str, int] = {}
         """Where it listens, by kind."""
         self._users = Users.read(Path(config.access.users)) if config.access.users else None
@@ -297,7 +305,7 @@ class Server:
         self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
-        self._is_flushing = self._is_syncing = False
+        self._is_flushing = self._is_syncing = self._is_working = False
         self._is_beating, self._is_beat_missed = False, False
         self._last_beat = Beat(0, 0)
         _name_refused(state.routes)
@@ -336,11 +344,11 @@ class Server:
         listen = self.config.listen
         secured = self._secured()
         self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
-        await self._listen("mqtt", listen.port, lambda: self._stream(_Stream), None)
-        await self._listen("mqtts", listen.tls_port, lambda: self._stream(_Stream), secured)
-        await self._listen("ws", listen.ws_port, lambda: self._stream(_WebStream), None)
-        await self._listen("wss", listen.wss_port, lambda: self._stream(_WebStream), secured)
-        await self._listen("http", listen.http_port, lambda: _Observed(self), None, host=listen.http_host)
+        await self._listen("mqtt", listen.port, lambda: self.new_stream(_Stream))
+        await self._listen("ws", listen.ws_port, lambda: self.new_stream(_WebStream))
+        await self._listen("mqtts", listen.tls_port, lambda: self._shaking_hands(_Stream), secured=secured)
+        await self._listen("wss", listen.wss_port, lambda: self._shaking_hands(_WebStream), secured=secured)
+        await self._listen("http", listen.http_port, lambda: _Observed(self), host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
@@ -350,7 +358,34 @@ class Server:
             self._learn()
         self._sync_if_wanted()
 
-    def _stream(self, kind: type[_Stream]) -> _Stream:
+    def turns_away(self) -> bool:
+        """Tell whether a new connection is cut at once: so many are open that it cannot even be told why.
+
+        A few more than are allowed may stay until they have been answered CONNECT.
+        """
+        most = self.config.limits.connections
+        is_crowded = len(self.streams) > most + max(_FEW_MORE, most // 10)
+        self.broker.counters.refused_connections += is_crowded
+        return is_crowded
+
+    def _shaking_hands(self, kind: type[_Stream]) -> _Stream:
+        """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
+        assert self._loop is not None
+        stream = self.new_stream(kind)
+        self.shaking[stream] = self._loop.time() + self.config.limits.connect_timeout_s
+        return stream
+
+    def _end_handshakes(self) -> None:
+        """Forget the connections whose handshake failed or took too long: the event loop tells nobody of them."""
+        assert self._loop is not None
+        over = [stream for stream, ends_at in self.shaking.items() if ends_at + _TICK_S < self._loop.time()]
+        for stream in over:
+            del self.shaking[stream]
+            self.streams.discard(stream)
+            self.broker.counters.failed_handshakes += 1
+
+    def new_stream(self, kind: type[_Stream]) -> _Stream:
+        """Return what takes in the bytes of a new connection."""
         stream = kind(self)
         self.streams.add(stream)
         return stream
@@ -360,8 +395,8 @@ class Server:
         kind: str,
         port: int,
         make: Callable[[], asyncio.Protocol],
-        secured: ssl.SSLContext | None,
         *,
+        secured: ssl.SSLContext | None = None,
         host: str | None = None,
     ) -> None:
         if port < 0:
@@ -371,7 +406,13 @@ class Server:
         host = listen.host if host is None else host
         try:
             listener = await self._loop.create_server(
-                make, host, port, ssl=secured, backlog=listen.backlog, reuse_address=True
+                make,
+                host,
+                port,
+                ssl=secured,
+                ssl_handshake_timeout=None if secured is None else self.config.limits.connect_timeout_s,
+                backlog=listen.backlog,
+                reuse_address=True,
             )
         except OSError as error:
             raise ListenError(kind, host, port, error.strerror or str(error)) from error
@@ -463,9 +504,11 @@ class Server:
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("_Stream", link.shell))
-        if link.room < -self._most_answers or (
-            link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes
-        ):  # it asks for more answers than may wait for it, or is far ahead of its CONNACK
+        if (
+            link.is_busy
+            or link.room < -self._most_answers
+            or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
+        ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
 
     def _read_later(self, stream: _Stream) -> None:
@@ -479,7 +522,8 @@ class Server:
         """Read on from clients that there is no reason to wait for any more."""
         for stream in list(self._ahead):
             link = stream.link
-            if link is None or link.closing is not None or (link.parked is None and not link.is_choked):
+            is_waited_for = link is not None and (link.parked is not None or link.is_choked or link.is_busy)
+            if link is None or link.closing is not None or not is_waited_for:
                 self._ahead.discard(stream)
                 stream.resume_reading()
 
@@ -537,6 +581,22 @@ class Server:
                 stream.close()
                 broker.closed(link, self.clock.now())
         self._sync_if_wanted()
+        if broker.has_work and not self._is_working:
+            self._is_working = True
+            assert self._loop is not None
+            self._loop.call_soon(self._work)
+
+    @_until_closed
+    def _work(self) -> None:
+        """Do a piece of what is too long for one turn; sockets are read before the next."""
+        self._is_working = False
+        if self.failure is None:
+            try:
+                self.broker.go_on(self.clock.now())
+            except LogWriteError as error:
+                self._failed(error)
+                return
+            self._end_turn()
 
     @_until_closed
     def _tick(self) -> None:
@@ -550,6 +610,8 @@ class Server:
         self.clock.adjust()
         self.broker.tick(self.clock.now())
         self._beat()
+        if self.shaking:
+            self._end_handshakes()
         self._loop.call_later(_READ_S, self._end_silent)
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:

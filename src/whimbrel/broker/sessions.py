@@ -24,7 +24,7 @@ from whimbrel.broker.joining import NOT_ALLOWED, Doorkeeper, Wanted
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.keyring import for_subscription, read_keys
 from whimbrel.broker.messages import Message
-from whimbrel.broker.questions import Questions
+from whimbrel.broker.questions import Asker, Questions
 from whimbrel.broker.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
@@ -254,11 +254,12 @@ class Sessions:
         words = asked.request.passwords or {}
         salt = self._rng.randbytes(MIN_SALT_BYTES)
         too_many = partial(self._turn_away, asked, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords")
-        if self._questions.is_full:
+        if self._questions.is_full(asked.link.address):
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, "too many wait for their passwords")
         else:
             ask = partial(_hashed, salt, dict(words))
-            self._questions.put(asked.link.address, ask, partial(self._hashed, asked, then), too_many)
+            asker = Asker(asked.link.address, f"client {asked.client.id}")
+            self._questions.put(asker, ask, partial(self._hashed, asked, then), too_many)
 
     def _hashed(
         self, asked: _Asked, then: Callable[[str | None, int], None], answer: str | InvalidValueError, now: int
@@ -436,6 +437,7 @@ class Sessions:
             )
             wanted = SubscriptionRequest(request.topic, request.qos)
             subscription = self._interests.asked_for(asked.link, wanted, options, joining.session)
+            self._interests.spend(asked.client, subscription, self._journal.now(now))
             self._interests.check(asked.link, asked.client, subscription, joining.rights)
         except ProtocolError as error:
             self._refuse(asked, error.code, error.reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
@@ -17,12 +18,13 @@ from whimbrel.model.attributes import Attributes, checked
 
 __all__ = ["Filter", "parse", "parse_stored", "recognise"]
 
+_LONG = 512
 _shapes = ShapeCache()
 
 
 def parse(text: str) -> Predicate:
     """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
-    return _read(text, ADMITTED)
+    return _read_long(text, ADMITTED) if len(text) > _LONG else _read(text, ADMITTED)
 
 
 def parse_stored(text: str) -> Predicate:
@@ -30,7 +32,13 @@ def parse_stored(text: str) -> Predicate:
 
     The indexes read filters so: whether one may come in is asked where it comes in, with ``parse``.
     """
-    return _read(text, STORED)
+    return _read_long(text, STORED) if len(text) > _LONG else _read(text, STORED)
+
+
+@lru_cache(maxsize=16)
+def _read_long(text: str, bounds: PatternBounds) -> Predicate:
+    """Parse a long text once where it is asked about several times in a row: checked, counted, indexed."""
+    return _read(text, bounds)
 
 
 def _read(text: str, bounds: PatternBounds) -> Predicate:
