@@ -42,7 +42,7 @@ _HIDDEN = {
     "popularity": {"window_end"},
     "latency": {"window_end"},
     "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"}
-    | {"properties", "packet_id"},
+    | {"properties", "packet_id", "will_seq"},
 }
 """What people rarely ask for; ``--json`` has it all."""
 
