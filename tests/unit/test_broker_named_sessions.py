@@ -11,6 +11,7 @@ import pytest
 from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.config import AccessSettings, Config, LimitSettings, SessionSettings
+from whimbrel.broker.rights import Action, Rights, Rule
 from whimbrel.broker.visitors import Visitors
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
@@ -641,13 +642,9 @@ def test_what_was_not_acknowledged_comes_again_marked_and_with_its_identifier(ri
 
 def test_a_device_is_not_given_what_its_rights_withhold_and_does_not_take_it_from_others(tmp_path: Path) -> None:
     """A subscription of the session is no way around the rights file."""
-
-    class NotForThePda(Visitors):
-        def may_receive(self, link: object, client_id: str, topic: str) -> bool:
-            del link
-            return (client_id, topic) != ("pda", "secret")
-
-    rig = Rig(tmp_path, visitors=NotForThePda())
+    denied = frozenset({Action.SUBSCRIBE})
+    not_for_the_pda = Rule(client="pda", topics=("secret",), actions=denied, is_allowing=False)
+    rig = Rig(tmp_path, visitors=Visitors(Rights([not_for_the_pda])))
     _make(rig, "ann")
     pda, laptop = _join(rig, "pda", "ann"), _join(rig, "laptop", "ann")
     _subscribe(rig, laptop, "#")
