@@ -326,8 +326,9 @@ class _Day:
     def _settle(self) -> None:
         """Sync until nobody waits."""
         self._flush()
-        while self.broker.wants_sync:
+        while self.broker.wants_sync or self.broker.has_work:
             self.broker.synced(self.storage.log.sync())
+            self.broker.go_on(self.now)
             self._flush()
 
     def _connected(self, client: str, *user: tuple[str, str], acknowledges: bool = True) -> _Visit:
