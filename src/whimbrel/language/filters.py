@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from whimbrel.errors import FilterError
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.budget import ADMITTED, STORED, PatternBounds
@@ -32,7 +33,12 @@ def parse_stored(text: str) -> Predicate:
 
     The indexes read filters so: whether one may come in is asked where it comes in, with ``parse``.
     """
-    return _read_long(text, STORED) if len(text) > _LONG else _read(text, STORED)
+    if len(text) <= _LONG:
+        return _read(text, STORED)
+    try:
+        return _read_long(text, ADMITTED)  # it was most probably read so a moment ago
+    except FilterError:
+        return _read_long(text, STORED)
 
 
 @lru_cache(maxsize=16)

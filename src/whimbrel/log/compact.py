@@ -152,6 +152,7 @@ def publication_values(payload: bytes) -> list[object]:
         True,  # deliver_insecure
         payload[properties_at:body_at] or None,
         packet_id,
+        None,  # will_seq
     ]
 
 
@@ -179,6 +180,8 @@ def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object
         None,  # battery
         None,  # network_connection
         None,  # display
+        None,  # published_at
+        None,  # subject
     ]
 
 
