@@ -23,7 +23,7 @@ from typing import Self
 
 __all__ = ["Clients", "Kind", "P", "Packet", "Properties", "RawClient", "Will", "packet", "publish_packet", "wish"]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 """How long an expected packet may take; only a failing test waits that long."""
 
 

@@ -261,7 +261,14 @@ class OurDevice(Device):
 
     async def _open(self, port: int, name: str, version: int, joins: Sequence[Join], keys: Sequence[str]) -> Client:
         client = Client(
-            port=port, client_id=name, version=version, join=joins, keys=keys, clean_start=True, reconnect=None
+            port=port,
+            client_id=name,
+            version=version,
+            join=joins,
+            keys=keys,
+            clean_start=True,
+            reconnect=None,
+            connect_timeout_s=TIMEOUT_S,  # a broker that hashes passwords beside other tests takes its time
         )
         await client.__aenter__()
         self._tasks.append(asyncio.create_task(self._take(client)))
