@@ -144,6 +144,19 @@ def test_receipts_say_what_was_held(rig: Rig) -> None:
     assert [fact.via for fact in read(rig.folder, NODE) if isinstance(fact, Receipt)] == ["live", "held"]
 
 
+def test_a_restart_gathers_nothing_of_qos_0(rig: Rig) -> None:
+    """A log has years of it, and a replay sends none of it: it must not wait in memory either."""
+    small = rig.client("small", options={Property.MAXIMUM_PACKET_SIZE: 40})
+    small.send(subscribing("a"))
+    rig.client("publisher").send(*(publishing("a", b"x") for _ in range(20)))
+    rig.close()
+    state = type(rig.state)(NODE)
+    for fact in read(rig.folder, NODE):
+        state.replay(fact)
+    client = state.clients["small"]
+    assert (len(client.live), len(client.queue), client.queued_bytes) == (0, 0, 0)
+
+
 # -- two ways, one decision --------------------------------------------------------------------------------------------
 
 

@@ -333,6 +333,10 @@ class BrokerState:
         if command.is_own_receipt:
             self._hand_over_live(client, message, command, now)
             return
+        if (
+            not command.qos and self.sender is None
+        ):  # while a log is replayed, nothing of QoS 0 is ever sent from a queue
+            return
         terms = tuple(self.terms(session, identities, command.device) for session, identities in command.sessions)
         identifiers: tuple[int, ...] = ()
         keeps_retain = False
