@@ -167,7 +167,7 @@ class Delivering:
             client.flying.pop(packet_id_of(message.seq), None)
         for terms in out.terms:
             seq = journal.seq
-            if outcome is Outcome.DELIVERED and out.via == RETAINED:
+            if outcome is Outcome.DELIVERED and out.via is RETAINED:
                 journal.append(self._of_retained(seq, now, terms, client, message))
             elif outcome is Outcome.DELIVERED:
                 journal.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
