@@ -30,6 +30,11 @@ _PORT = re.compile(r'\b(mqtt|mqtts|ws|wss|http)(?:=|": )([0-9]+)')  # as text or
 _OPTIONS = {"mqtt": "--port", "mqtts": "--tls-port", "ws": "--ws-port", "wss": "--wss-port", "http": "--http-port"}
 
 
+def _with_quick_passwords(settings: Settings) -> Settings:
+    """Return settings with hashes that take milliseconds, where a test does not say what they take."""
+    return {**settings, "access": {"password_hash_mib": 1, **settings.get("access", {})}}
+
+
 class BrokerProcess:
     """One broker in *folder*, with the settings of a configuration file and the *options* of the command line.
 
@@ -51,7 +56,7 @@ class BrokerProcess:
         self._options, self._environment = options, environment or {}
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(_toml(settings or {}), encoding="utf-8")
+        self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None
 

@@ -13,7 +13,7 @@ from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Kind, RawClient
 
 from whimbrel.broker.users import Users
-from whimbrel.hold.access import DEFAULT_COST, Cost
+from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Connect
 from whimbrel.mqtt.properties import Properties, Property
@@ -34,13 +34,14 @@ allow = ["operate", "publish", "subscribe"]
 class _Guarded:
     """A broker with the users ann, bob and op, whose passwords are their names; its rights can be changed."""
 
-    def __init__(self, folder: Path, rights: str) -> None:
+    def __init__(self, folder: Path, rights: str, **access: int) -> None:
         self.users, self.rights = folder / "users", folder / "rights.toml"
         users = Users.read(self.users, missing_ok=True)
         for name in ("ann", "bob", "op"):
             users.add(name, name, cost=Cost(n=2**10))
         self.rights.write_text(rights, encoding="utf-8")
-        self.broker = BrokerProcess(folder / "broker", "--users", str(self.users), "--rights", str(self.rights))
+        options = ("--users", str(self.users), "--rights", str(self.rights))
+        self.broker = BrokerProcess(folder / "broker", *options, settings={"access": access})
 
     def restart(self, rights: str) -> None:
         """Start it again with other rights."""
@@ -134,11 +135,11 @@ def test_an_operator_releases_a_session(tmp_path: Path) -> None:
 
 
 def test_a_login_raises_what_the_hash_of_a_password_costs(tmp_path: Path) -> None:
-    """To today's recommendation, in the users file; those who did not log in keep theirs."""
-    guarded = _Guarded(tmp_path, "")
+    """To what the setting says, in the users file; those who did not log in keep theirs."""
+    guarded = _Guarded(tmp_path, "", password_hash_mib=4)
     with guarded.broker, guarded.client("pda", "ann"):
         pass
     costs = {name: user.password.cost for name, user in Users.read(guarded.users)._state[0].items()}
-    assert costs == {"ann": DEFAULT_COST, "bob": Cost(n=2**10), "op": Cost(n=2**10)}
+    assert costs == {"ann": Cost(n=2**12), "bob": Cost(n=2**10), "op": Cost(n=2**10)}
     with guarded.broker, guarded.client("pda", "ann"):
         pass

@@ -18,6 +18,7 @@ from whimbrel.broker.config import (
     read_config,
     reference,
 )
+from whimbrel.hold.access import DEFAULT_COST, Cost
 
 
 def _read(folder: Path, document: str) -> Config:
@@ -195,3 +196,11 @@ def test_the_error_pickles() -> None:
     """Errors cross process borders with their values."""
     error = ConfigError("file", "listen.port", 70000, "less", "advice")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 # our own bytes
+
+
+def test_passwords_cost_what_is_recommended_unless_told(tmp_path: Path) -> None:
+    """128 MiB by default; a small machine may take less, in powers of two, as scrypt wants them."""
+    assert Config().access.password_cost == DEFAULT_COST
+    assert _read(tmp_path, "[access]\npassword_hash_mib = 16").access.password_cost == Cost(n=2**14)
+    found = _refusal(tmp_path, "[access]\npassword_hash_mib = 100")
+    assert found.endswith("access.password_hash_mib: found 100, allowed is a power of two from 1 to 128")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES, text
 from whimbrel.model.notification import NotificationId
@@ -90,6 +91,16 @@ def _whole(default: int, low: int, high: int, about: str, *, note: str = "") -> 
         return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
     allowed = f"an integer from {low} to {high}" + (f" ({note})" if note else "")
+    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
+
+
+def _power_of_two(default: int, low: int, high: int, about: str) -> int:
+    def admits(value: object) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return low <= value <= high and value & (value - 1) == 0
+
+    allowed = f"a power of two from {low} to {high}"
     return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
 
 
@@ -374,6 +385,15 @@ class AccessSettings(_Section):
     passwords_waiting: int = _whole(
         10_000, 1, 1_000_000, "How many clients may wait for their passwords to be verified; more are turned away."
     )
+
+    password_hash_mib: int = _power_of_two(
+        128, 1, 128, "The memory that the hash of one password takes; half of it takes half the time, also to guess."
+    )
+
+    @property
+    def password_cost(self) -> Cost:
+        """What the hash of a password costs; passwords whose hashes cost less are hashed again when they are given."""
+        return Cost.of_memory(self.password_hash_mib)
 
     @property
     def admits_anonymous(self) -> bool:

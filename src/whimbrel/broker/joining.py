@@ -26,7 +26,6 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import (
     ALL_RIGHTS,
-    DEFAULT_COST,
     MIN_SALT_BYTES,
     AccessControlList,
     Cost,
@@ -107,17 +106,18 @@ class Doorkeeper:
         questions: Questions,
         *,
         rng: random.Random,
+        cost: Cost,
         write: Callable[[str, str, int], None],
     ) -> None:
         self._state, self._visitors, self._questions = state, visitors, questions
-        self._rng, self._write = rng, write
+        self._rng, self._cost, self._write = rng, cost, write
         self._key = rng.randbytes(MIN_SALT_BYTES)
         self._cheap = {
-            session: (access, cost)
+            session: (access, below)
             for session in state.hold.sessions()
-            if (access := state.hold.access(session)) is not None and (cost := _cost_below(access)) is not None
+            if (access := state.hold.access(session)) is not None and (below := _below(access, cost)) is not None
         }
-        """Sessions from before whose hashes cost less than those of today."""
+        """Sessions from before whose hashes cost less than *cost*, which those of today do."""
         self._raised: dict[str, tuple[str, str]] = {}
         """Their access before and after they were raised."""
 
@@ -143,7 +143,7 @@ class Doorkeeper:
             refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             salt = self._rng.randbytes(MIN_SALT_BYTES)
-            ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._lowest_cost())
+            ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._cost, self._lowest_cost())
             too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
             self._questions.put(
                 _asker(link, doors), ask, partial(self._raise, link, doors, then), too_many, link.is_here
@@ -157,7 +157,9 @@ class Doorkeeper:
             if found == access:
                 return cost
             del self._cheap[session]
-            if found is not None and (lower := _cost_below(found)) is not None:  # only some of its levels were raised
+            if (
+                found is not None and (lower := _below(found, self._cost)) is not None
+            ):  # only some of its levels were raised
                 self._cheap[session] = (found, lower)
         return None
 
@@ -241,6 +243,7 @@ def _judge(
     groups: frozenset[str],
     key: bytes,
     salt: bytes,
+    cost: Cost,
     beside: Cost | None,
 ) -> tuple[list[frozenset[Right]], list[str | None]]:
     """Return the rights in each session, and its access where a hash in it was raised; in any thread."""
@@ -251,9 +254,9 @@ def _judge(
         if rights is None:
             access = read_access(door.access) if door.is_there and door.access is not None else None
             is_decoy = not isinstance(access, Passwords)
-            asked = decoy(door.wanted.session, key) if is_decoy else access
+            asked = decoy(door.wanted.session, key, cost=cost) if is_decoy else access
             assert isinstance(asked, Passwords)
-            rights, more = asked.examine(door.wanted.password, salt=salt, beside=beside)
+            rights, more = asked.examine(door.wanted.password, salt=salt, cost=cost, beside=beside)
             if is_decoy:
                 rights = frozenset()
         found.append(rights)
@@ -261,8 +264,8 @@ def _judge(
     return found, raised
 
 
-def _cost_below(access: str) -> Cost | None:
-    """Return what hashes cost in *access*, if one of them costs less than is recommended today."""
+def _below(access: str, cost: Cost) -> Cost | None:
+    """Return the least that a hash in *access* costs, if that is less than *cost*."""
     found = read_access(access)
-    cost = found.lowest_cost() if isinstance(found, Passwords) else DEFAULT_COST
-    return cost if cost.is_below(DEFAULT_COST) else None
+    least = found.lowest_cost() if isinstance(found, Passwords) else cost
+    return least if least.is_below(cost) else None

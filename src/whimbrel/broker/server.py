@@ -298,7 +298,7 @@ class Server:
             state,
             rng=random.SystemRandom(),
             visitors=Visitors(rights, self._groups),
-            verify=None if self._users is None else self._users.log_in,
+            verify=None if self._users is None else partial(self._users.log_in, cost=config.access.password_cost),
             died_at=self.restored.time.died_at,
             now=self.clock.now(),
         )

@@ -33,7 +33,7 @@ from whimbrel.broker.telling import ANSWERS, SESSIONS, put_out, subscription_tre
 from whimbrel.broker.unlocking import check_unlocked
 from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Passwords, Right, read_access
+from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Cost, Passwords, Right, read_access
 from whimbrel.hold.private import is_private
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
@@ -93,7 +93,8 @@ class Sessions:
         self._settings, self._journal, self._state, self._sender = config.sessions, journal, state, sender
         self._visitors, self._interests, self._delivering, self._questions = visitors, interests, delivering, questions
         self._rng = rng
-        self.door = Doorkeeper(state, visitors, questions, rng=rng, write=self._write_raised)
+        self._cost = config.access.password_cost
+        self.door = Doorkeeper(state, visitors, questions, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
         self._verbs: Mapping[str, Callable[[_Asked, Joining, int], None]] = {
@@ -257,7 +258,7 @@ class Sessions:
         if self._questions.is_full(asked.link.address):
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, "too many wait for their passwords")
         else:
-            ask = partial(_hashed, salt, dict(words))
+            ask = partial(_hashed, salt, self._cost, dict(words))
             asker = Asker(asked.link.address, f"client {asked.client.id}")
             self._questions.put(asker, ask, partial(self._hashed, asked, then), too_many)
 
@@ -581,11 +582,11 @@ class Sessions:
         self._sender.say(link, kind(identifier, code, told))
 
 
-def _hashed(salt: bytes, words: dict[str, str]) -> str | InvalidValueError:
+def _hashed(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
     """Return the access that passwords make, or why they make none; in any thread."""
     try:
         user, admin, owner = (words.get(level) for level in ("user", "admin", "owner"))
-        return Passwords.create(salt=salt, user=user, admin=admin, owner=owner).to_text()
+        return Passwords.create(salt=salt, user=user, admin=admin, owner=owner, cost=cost).to_text()
     except InvalidValueError as error:
         return error
 

@@ -106,6 +106,11 @@ class Cost:
         if self.n * self.r * self.p > _MAX_WORK:
             raise InvalidValueError("scrypt work, n r p", self.n * self.r * self.p, f"at most {_MAX_WORK}")
 
+    @classmethod
+    def of_memory(cls, mib: int) -> Cost:
+        """Return the cost of a hash that takes *mib* mebibytes, a power of two; half the memory takes half the time."""
+        return cls(n=mib * 2**20 // (128 * 8))
+
     def is_below(self, other: Cost) -> bool:
         """Tell whether guessing costs less work or less memory than with *other*."""
         return self.n * self.r * self.p < other.n * other.r * other.p or self.n * self.r < other.n * other.r
