@@ -2,9 +2,10 @@
 
     BEFORE=v0.3 python bench/run.py versions      # any revision that git knows; HEAD if none is named
 
-Both are run from their own sources with the same Python and the same load, one after the other in every repetition, so
-that a busy moment of the machine hits both. Core time is the broker's own, all its threads.
-Rule: the median of all repetitions counts, and it is told as after divided by before: above one, the change costs.
+Both run from their own sources with the same Python and the same load. In every repetition their brokers run side by
+side and take the same load in turn, seconds apart: the speed of a shared machine drifts by a factor of two over
+minutes, and what is measured seconds apart drifts together. Core time is the broker's own, all its threads.
+Rule: the ratio is the median of the ratios of each repetition, after divided by before: above one, the change costs.
 """
 
 from __future__ import annotations
@@ -64,11 +65,19 @@ def run(*, quick: bool) -> Report:
         took: dict[tuple[str, str], list[float]] = {}
         lost: Counter[str] = Counter()
         for repetition in range(repetitions):
-            # Who comes first takes turns too.
-            sides = [(_BEFORE, before, ""), (_AFTER, _ROOT, ""), (_WITH_RULES, _ROOT, _rules())]
-            for side, root, rights in sides if repetition % 2 == 0 else reversed(sides):
-                with _served(root, rights) as served:
-                    for scenario in _SCENARIOS:
+            with ExitStack() as brokers:
+                sides = {
+                    side: brokers.enter_context(_served(root, rights))
+                    for side, root, rights in (
+                        (_BEFORE, before, ""),
+                        (_AFTER, _ROOT, ""),
+                        (_WITH_RULES, _ROOT, _rules()),
+                    )
+                }
+                for scenario in _SCENARIOS:
+                    # Which side comes first takes turns too.
+                    for side in tuple(sides)[:: -1 if repetition % 2 else 1]:
+                        served = sides[side]
                         found = generator.throughput(scenario.load(served.port, part), pid=served.pid)
                         lost[f"{scenario.name}, {side}"] += found.lost
                         took.setdefault((scenario.name, side), []).append(found.cpu_us or 0.0)
@@ -77,6 +86,7 @@ def run(*, quick: bool) -> Report:
     report.notes += [
         f"Before is {revision}; after is this checkout. Microseconds of the broker's core time for each delivery.",
         f"Median of {repetitions} interleaved repetitions, each with brokers of its own; in brackets the extremes.",
+        "A ratio is the median of the repetitions' own ratios.",
         f"With rules: after, with a rights file of {_RULES} rules, of which the last allows what is published.",
     ]
     return report
@@ -93,7 +103,13 @@ def _grid(took: dict[tuple[str, str], list[float]]) -> Grid:
             f"{medians[side]:.2f} ({min(took[scenario.name, side]):.2f}–{max(took[scenario.name, side]):.2f})"
             for side in (_BEFORE, _AFTER, _WITH_RULES)
         ]
-        ratios = [medians[side] / medians[_BEFORE] if medians[_BEFORE] else 0.0 for side in (_AFTER, _WITH_RULES)]
+        before = took[scenario.name, _BEFORE]
+        ratios = [
+            statistics.median(
+                now / was if was else 0.0 for was, now in zip(before, took[scenario.name, side], strict=True)
+            )
+            for side in (_AFTER, _WITH_RULES)
+        ]
         rows.append((scenario.name, *told, *(f"{ratio:.3f}" for ratio in ratios)))
     columns = ("", "before", "after", "with rules", "after / before", "with rules / before")
     return Grid("Core time per delivery, µs", columns, tuple(rows))
