@@ -36,6 +36,10 @@ class Terms(NamedTuple):
     keeps_retain: bool
     receipt: bytes
     """The beginning of a receipt, which is the same every time."""
+    granted: int
+    """The highest QoS that was granted."""
+    is_plain: bool
+    """Whether they only ask for copies: to everybody who has them, and of everything."""
 
 
 class Outgoing(NamedTuple):

@@ -169,6 +169,15 @@ class Broker:
         return self._journal.applied
 
     @property
+    def is_applying(self) -> bool:
+        """Whether a fact is applied in part, so that the state is that of no number."""
+        return self._journal.is_applying
+
+    def complete(self) -> None:
+        """Apply the rest of a fact that is applied in part: there will be no more turns."""
+        self._journal.complete()
+
+    @property
     def is_refusing(self) -> bool:
         """Whether publications are refused because the disk takes nothing."""
         return self._publishing.is_refusing

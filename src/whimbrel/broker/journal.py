@@ -3,20 +3,37 @@
 Rule: a fact gets its seq when it is entered and is applied in order of seq. Where somebody could ask for it after a
 crash (it is *owed*), accepted means durable; otherwise it means entered, unless one that is owed stands before it.
 Rule: what is to be answered is answered when the fact is applied, so nobody is told of anything that is not accepted.
+Rule: applying a fact may take pieces, one in each turn of the event loop: a publication for twenty thousand sessions
+takes most of a second. Until its last piece is done it stands before everything that was entered after it, as if it
+waited for the disk, and no view is written: half a fact is in the state.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, later
 
-__all__ = ["Journal"]
+__all__ = ["Apply", "Journal", "Pieces"]
 
 _MOST_APPLIED = 500
 """How many facts are applied in one turn of the event loop."""
+
+Pieces: TypeAlias = Iterator[None]
+"""What is left of work that yields after each piece."""
+Apply: TypeAlias = Callable[[], Pieces | None]
+"""Applies a fact: at once, or by its pieces."""
+
+
+class _Entry(NamedTuple):
+    """Something that waits; *number* is of the fact, or, of what is no fact, of the last that was entered before it."""
+
+    number: int
+    apply: Apply
+    is_fact: bool
 
 
 class Journal:
@@ -25,8 +42,10 @@ class Journal:
     def __init__(self, log: LogWriter) -> None:
         self._log = log
         self.node = log.node
-        self.waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self.waiting: deque[_Entry] = deque()
         """What is entered and not yet accepted, by number."""
+        self._pieces: Pieces | None = None
+        """Of the first that waits, if it is applied in part."""
         self._durable = 0
         """Everything up to this number is durable, though perhaps not applied yet."""
         self._last_at = log.last_at
@@ -50,26 +69,36 @@ class Journal:
     @property
     def applied(self) -> int:
         """The number of the last fact that was applied."""
-        return (self.waiting[0][0] if self.waiting else self._log.next_seq) - 1
+        if not self.waiting:
+            return self._log.next_seq - 1
+        first = self.waiting[0]
+        return first.number - first.is_fact
 
-    def enter(self, fact: Fact, apply: Callable[[], None], *, is_owed: bool) -> None:
+    @property
+    def is_applying(self) -> bool:
+        """Whether a fact is applied in part."""
+        return self._pieces is not None
+
+    def enter(self, fact: Fact, apply: Apply, *, is_owed: bool) -> None:
         """Write *fact* down and *apply* it when it is accepted."""
         self._log.append(fact)
         self.entered(fact.seq, apply, is_owed=is_owed)
 
-    def entered(self, seq: int, apply: Callable[[], None], *, is_owed: bool) -> None:
+    def entered(self, seq: int, apply: Apply, *, is_owed: bool) -> None:
         """Apply a fact, whose body was appended as *seq*, when it is accepted."""
+        entry = _Entry(seq, apply, is_fact=True)
         if is_owed or self.waiting:
-            self.waiting.append((seq, apply))
+            self.waiting.append(entry)
         else:
-            apply()
+            self._begin(entry)
 
-    def then(self, action: Callable[[], None]) -> None:
+    def then(self, action: Apply) -> None:
         """Act when everything entered so far is accepted: now, if nothing waits."""
+        entry = _Entry(self._log.next_seq - 1, action, is_fact=False)
         if self.waiting:
-            self.waiting.append((self._log.next_seq - 1, action))
+            self.waiting.append(entry)
         else:
-            action()
+            self._begin(entry)
 
     def durable(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable, and begin to apply what waited for that."""
@@ -78,17 +107,45 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something waits to be applied that is durable."""
-        return bool(self.waiting) and self.waiting[0][0] <= self._durable
+        """Whether something waits to be applied that may be."""
+        return self._pieces is not None or (bool(self.waiting) and self.waiting[0].number <= self._durable)
 
     @property
     def wants_sync(self) -> bool:
         """Whether something waits that is not durable yet."""
-        return bool(self.waiting) and self.waiting[-1][0] > self._durable
+        return bool(self.waiting) and self.waiting[-1].number > self._durable
 
     def go_on(self) -> None:
         """Apply some of what is durable: as much as one turn of the event loop may take."""
         waiting, left = self.waiting, _MOST_APPLIED
-        while left and waiting and waiting[0][0] <= self._durable:
-            waiting.popleft()[1]()
+        if self._pieces is not None and not self._do_piece():
+            return
+        while left and waiting and waiting[0].number <= self._durable:
+            if not self._begin(waiting.popleft()):
+                return
             left -= 1
+
+    def complete(self) -> None:
+        """Apply the rest of a fact that is applied in part: there will be no more turns."""
+        while self._pieces is not None:
+            self._do_piece()
+
+    def _begin(self, entry: _Entry) -> bool:
+        """Apply a fact, or its first piece; return whether that is all."""
+        pieces = entry.apply()
+        assert self._pieces is None, "what applies a fact in pieces enters none"
+        if pieces is None or next(pieces, pieces) is not None:
+            return True
+        self._pieces = pieces
+        self.waiting.appendleft(entry)
+        return False
+
+    def _do_piece(self) -> bool:
+        """Do one piece of the first that waits; return whether that was the last."""
+        assert self._pieces is not None
+        pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
+        if next(pieces, pieces) is not None:
+            return True
+        self._pieces = pieces
+        self.waiting.appendleft(entry)
+        return False

@@ -14,7 +14,7 @@ receipts for QoS 0 (``confirms``), so that the hold is asked; what waits for a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple, TypeAlias
 
 from whimbrel.broker.clients import Client, Outgoing, Terms
@@ -22,9 +22,8 @@ from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import Found
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
-from whimbrel.hold.commands import Identity
-from whimbrel.hold.private import client_of, is_shared
-from whimbrel.model.subscription import Subscription
+from whimbrel.hold.private import client_of
+from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
 
@@ -49,13 +48,15 @@ class _Seat(NamedTuple):
 class Lane:
     """A subject that only private sessions want; *found* is who they are."""
 
-    __slots__ = ("_heads", "_identifiers", "_seats", "_subject", "confirms", "found", "subject")
+    __slots__ = ("_heads", "_identifiers", "_seats", "_subject", "confirms", "found", "is_long", "subject")
 
     def __init__(self, subject: str, found: Found, seats: list[_Seat]) -> None:
         self._subject, self.subject = subject, subject.encode()
         self.found, self._seats = found, seats
         self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
         self._heads: dict[tuple[int, int], bytes] = {}
+        self.is_long = len(seats) > PIECE
+        """Whether handing over to everybody at QoS 1 is too much for one turn."""
         self.confirms = any(seat.client.confirms for seat in seats)
         """Whether the hold must be asked at QoS 0 too, because some copy has a receipt."""
 
@@ -116,9 +117,24 @@ class Lane:
 
     def pass_on(self, message: Message, sender: Sender, ready: list[Client], now: int) -> Found:
         """Hand a message over to everybody for whom the hold need not hold it; return for whom it must."""
+        return self._pass_on(self._seats, message, sender, ready, now)
+
+    def passing_on(
+        self, message: Message, sender: Sender, ready: list[Client], now: int
+    ) -> Generator[None, None, Found]:
+        """Do what ``pass_on`` does in pieces, yielding after each; return what it returns."""
+        held: Found = []
+        for start in range(0, len(self._seats), PIECE):
+            if start:
+                yield
+            held += self._pass_on(self._seats[start : start + PIECE], message, sender, ready, now)
+        return held
+
+    @staticmethod
+    def _pass_on(seats: list[_Seat], message: Message, sender: Sender, ready: list[Client], now: int) -> Found:
         held: Found = []
         qos = message.qos
-        for client, granted, terms in self._seats:
+        for client, granted, terms in seats:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
             if not effective:
@@ -147,18 +163,49 @@ class Lanes:
         """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
 
     def get(self, subject: str) -> Lane | None:
-        """Return the lane of those who want *subject* whatever its content; None if the hold has to be asked."""
+        """Return the lane of those who want *subject* whatever its content; None if the hold has to be asked.
+
+        One that is long is made by ``making``, and None until then.
+        """
+        self._keep_up()
+        try:
+            return self._lanes[subject]
+        except KeyError:
+            found = self._state.routes.by_subject(subject)
+            return None if len(found) > PIECE else self._remember(subject, self._lane(subject, found))
+
+    def making(self, subject: str, found: Found) -> Generator[None, None, Lane | None]:
+        """Make a lane in pieces, yielding after each, for all who were *found* to want a publication, and return it."""
+        self._keep_up()
+        lane = self._lanes.get(subject)
+        if lane is not None and lane.found is found:
+            return lane
+        epoch, seats = self._epoch, list[_Seat]()
+        for start in range(0, len(found), PIECE):
+            if start:
+                yield
+            some = self._seated(found[start : start + PIECE])
+            if some is None:
+                return None
+            seats += some
+        lane = None if self._is_refused(subject) else Lane(subject, found, seats)
+        self._keep_up()
+        if self._epoch == epoch and found is self._state.routes.by_subject(subject):
+            self._remember(subject, lane)
+        return lane
+
+    def _keep_up(self) -> None:
+        """Forget the lanes if a subscription has changed."""
         if self._state.routes.epoch != self._epoch:
             self._epoch = self._state.routes.epoch
             self._lanes.clear()
             self._plain.clear()
-        try:
-            return self._lanes[subject]
-        except KeyError:
-            if len(self._lanes) >= _REMEMBERED:
-                self._lanes.clear()
-            lane = self._lanes[subject] = self._lane(subject, self._state.routes.by_subject(subject))
-            return lane
+
+    def _remember(self, subject: str, lane: Lane | None) -> Lane | None:
+        if len(self._lanes) >= _REMEMBERED:
+            self._lanes.clear()
+        self._lanes[subject] = lane
+        return lane
 
     def of(self, subject: str, found: Found) -> Lane | None:
         """Return the lane of all who were *found* to want a publication, perhaps for its content."""
@@ -178,31 +225,29 @@ class Lanes:
             self._plain.clear()
         for handle in handles:
             session, identity = state.routes.whose(handle)
-            client, subscription = state.clients.get(client_of(session) or ""), self._subscription(session, identity)
-            if client is None or subscription is None or subscription.identifier is not None or client.confirms:
+            client = state.clients.get(client_of(session) or "")
+            if client is None or client.confirms:
+                return None
+            terms = state.terms(session, (identity,), client.id)
+            if not terms.is_plain or terms.identifiers:
                 return None
             self._plain[handle] = client
             found.append(client)
         return dict.fromkeys(found, ())
 
     def _lane(self, subject: str, found: Found) -> Lane | None:
-        state = self._state
-        if self._is_refused(subject):
-            return None
-        seats: list[_Seat] = []
+        seats = None if self._is_refused(subject) else self._seated(found)
+        return None if seats is None else Lane(subject, found, seats)
+
+    def _seated(self, found: Found) -> list[_Seat] | None:
+        """Return the seats of some who want a subject; None if the hold has to be asked about one of them."""
+        state, seats = self._state, list[_Seat]()
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
             if client is None:
                 return None
-            if any(self._subscription(session, identity) is None for identity in identities):
+            terms = state.terms(session, identities, client.id)
+            if not terms.is_plain:
                 return None
-            granted = state.granted(session, identities)
-            seats.append(_Seat(client, granted, state.terms(session, identities, client.id)))
-        return Lane(subject, found, seats)
-
-    def _subscription(self, session: str, identity: Identity) -> Subscription | None:
-        """Return a subscription that only asks for copies, to everybody who has it and of everything; else None."""
-        found = self._state.hold.subscription(session, identity)
-        if found is None or found.qos is None or found.no_local or found.max_held == 0 or is_shared(identity[0]):
-            return None
-        return found
+            seats.append(_Seat(client, terms.granted, terms))
+        return seats

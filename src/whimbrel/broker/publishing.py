@@ -8,7 +8,7 @@ from itertools import repeat
 
 from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
-from whimbrel.broker.journal import Journal
+from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.lanes import Lane, Lanes, Others
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import OPEN, Found, Secured
@@ -18,6 +18,7 @@ from whimbrel.broker.telling import OWN, REPORT, SESSIONS
 from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import LeftWill
+from whimbrel.hold.sessions import PIECE
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
 from whimbrel.match.bodies import Bodies
@@ -115,7 +116,7 @@ class Publishing:
             if qos > most or retain or properties is not NO_PROPERTIES or waiting:
                 break
             lane = lanes.get(topic)
-            if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_owed)):
+            if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_long or lane.is_owed)):
                 break
             if is_guarded and not may_publish(link, client.id, topic):
                 break
@@ -349,9 +350,9 @@ class Publishing:
             body=body,
             secured=secured,
         )
-        lane = self._lane(message, found)
+        lane = self._lane(message, found) if len(found) <= PIECE else None
         is_owed = will_seq is not None or (qos > 0 and self._is_owed(message, found, lane, packet_id))
-        if is_owed or journal.waiting:
+        if is_owed or journal.waiting or len(found) > PIECE:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
             journal.entered(seq, apply, is_owed=is_owed)
         else:
@@ -407,15 +408,17 @@ class Publishing:
         packet_id: int,
         answer: _Answer | None,
         now: int,
-    ) -> None:
+    ) -> Pieces | None:
         if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
             found = self._found(packet, message.secured)
+        if len(found) > PIECE:
+            return self._passing_on(message, found, packet_id, answer, now)
         self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
+        return None
 
     def _lane(self, message: Message, found: Found) -> Lane | None:
         """Return the lane of a publication that may take one."""
-        is_plain = message.secured is OPEN and message.expires_at is None
-        return self._lanes.of(message.subject, found) if is_plain else None
+        return self._lanes.of(message.subject, found) if _is_plain(message) else None
 
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
@@ -424,6 +427,18 @@ class Publishing:
         if lane is not None:
             found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
         self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
+        if answer is not None:
+            answer(is_wanted)
+
+    def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
+        """Do what ``_pass_on`` does in pieces, yielding after each."""
+        is_wanted, accepted_at = bool(found), self._journal.last_at
+        lane = None
+        if _is_plain(message):
+            lane = yield from self._lanes.making(message.subject, found)
+        if lane is not None:
+            found = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
+        yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at)
         if answer is not None:
             answer(is_wanted)
 
@@ -481,3 +496,8 @@ class Publishing:
         link.machine.publication_ends()
         if link.closing is None:
             self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
+
+
+def _is_plain(message: Message) -> bool:
+    """Tell whether a publication may take a lane, if those who want it may."""
+    return message.secured is OPEN and message.expires_at is None

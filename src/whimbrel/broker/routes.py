@@ -10,6 +10,7 @@ patterns (``language.budget``), or not at all if it cannot be read; ``refused_to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
 _REMEMBERED = 100_000
+_BY_SESSION = itemgetter(0)
 _FEW = 10
 """Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
@@ -172,9 +174,14 @@ class Routes:
         return session, identity
 
     def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
+        wanted = self._wanted
+        if not others:
+            alone = {(each := wanted[number])[0]: (each[1],) for number in numbers}
+            if len(alone) == len(numbers):  # nearly always: no session wants it for two reasons
+                return sorted(alone.items(), key=_BY_SESSION)
         found: dict[str, tuple[Identity, ...]] = dict(others or ())
         for number in numbers:
-            session, identity, _ = self._wanted[number]
+            session, identity, _ = wanted[number]
             found[session] = (*found.get(session, ()), identity)
         return [(session, sorted_identities(found[session])) for session in sorted(found)]
 

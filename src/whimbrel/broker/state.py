@@ -7,7 +7,7 @@ Rule: nothing here answers a client; what the hold hands over is put where the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import cbor2
 
@@ -22,9 +22,9 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import Wills
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
-from whimbrel.hold.private import client_of, is_private
+from whimbrel.hold.private import client_of, is_private, is_shared
 from whimbrel.hold.rows import Key
-from whimbrel.hold.sessions import RETAINED, Hold
+from whimbrel.hold.sessions import PIECE, RETAINED, Hold
 from whimbrel.log.compact import receipt_prefix
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import (
@@ -119,20 +119,42 @@ class BrokerState:
         self, message: Message, found: Found, packet_id: int, at: int, *, now: int | None = None
     ) -> None:
         """Take in a publication of the time *at* that is accepted *now*, and who wants it."""
-        if packet_id:
-            publisher = self.clients.get(message.publisher or "")
-            if publisher is not None:
-                publisher.received.add(packet_id)
-                self._touched.add(("client", publisher.id))
+        self._receive(message, packet_id)
         commands = self.hold.published(
             message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
         )
         if commands:
-            self._current = message
-            self.perform(commands, at if now is None else now)
-            self._current = None
+            self._perform_of(message, commands, at if now is None else now)
         if message.retain:
             self._retain(message)
+
+    def applying_publication(
+        self, message: Message, found: Found, packet_id: int, at: int, *, now: int
+    ) -> Iterator[None]:
+        """Do what ``apply_publication`` does in pieces, yielding after each."""
+        self._receive(message, packet_id)
+        commands = yield from self.hold.publishing(
+            message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
+        )
+        for start in range(0, len(commands), PIECE):
+            if start:
+                yield
+            self._perform_of(message, commands[start : start + PIECE], now)
+        if message.retain:
+            self._retain(message)
+
+    def _receive(self, message: Message, packet_id: int) -> None:
+        """Note the packet identifier of a publication of QoS 2, which may come again."""
+        publisher = self.clients.get(message.publisher or "") if packet_id else None
+        if publisher is not None:
+            publisher.received.add(packet_id)
+            self._touched.add(("client", publisher.id))
+
+    def _perform_of(self, message: Message, commands: Sequence[Command], now: int) -> None:
+        """Do what the hold says of a publication."""
+        self._current = message
+        self.perform(commands, now)
+        self._current = None
 
     def _retain(self, message: Message) -> None:
         self._touched.add(("retained", message.subject))
@@ -378,7 +400,9 @@ class BrokerState:
         of_session = self._terms.get(session)
         found = None if of_session is None else of_session.get((device, identities))
         if found is None:
-            if self._terms_known >= _MOST_TERMS:  # content filters combine in more ways than can be remembered
+            if self._terms_known >= max(
+                _MOST_TERMS, 2 * len(self.clients)
+            ):  # content filters combine in more ways than can be remembered
                 self._terms.clear()
                 self._terms_known = 0
             found = Terms(
@@ -386,6 +410,8 @@ class BrokerState:
                 identities,
                 *self._options(session, identities),
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
+                self.granted(session, identities),
+                all(self._asks_for_copies(session, identity) for identity in identities),
             )
             self._terms.setdefault(session, {})[device, identities] = found
             self._terms_known += 1
@@ -406,6 +432,11 @@ class BrokerState:
                     identifiers += (subscription.identifier,)
                 keeps_retain = keeps_retain or subscription.retain_as_published
         return identifiers, keeps_retain
+
+    def _asks_for_copies(self, session: str, identity: Identity) -> bool:
+        found = self.hold.subscription(session, identity)
+        is_less = found is None or found.qos is None or found.no_local or found.max_held == 0
+        return not is_less and not is_shared(identity[0])
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
