@@ -183,8 +183,9 @@ class Traffic:
 
     def settle(self) -> None:
         """Sync until nobody waits, and everybody has heard what there is."""
-        while self.rig.broker.wants_sync:
+        while self.rig.broker.wants_sync or self.rig.broker.has_work:
             self.rig.sync()
+            self.rig.work()
             self.listen()
 
     # -- what clients do ---------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
 
 CASES, STEPS = 200, 150
+PIECEWISE = [f"whimbrel.{name}" for name in ("hold.sessions", "broker.state", "broker.publishing", "broker.lanes")]
+"""The modules that cut a publication for many into pieces."""
 
 
 def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch, rights: Rights = Rights.OPEN) -> Rig:
@@ -104,6 +106,17 @@ def test_lanes_make_no_difference_beside_named_sessions(
     _check_alike(ours, SessionTraffic(slow, seed, has_content=has_content))
 
 
+def _heard_in_order(traffic: Traffic) -> dict[str, dict[tuple[str, int], list[bytes]]]:
+    """Return the bodies that every client was sent, by topic and QoS: only within these is there an order (4.6)."""
+    heard: dict[str, dict[tuple[str, int], list[bytes]]] = {}
+    for voice in traffic.voices:
+        for packet in voice.heard:
+            if isinstance(packet, Publish):
+                of_topic = heard.setdefault(voice.name, {}).setdefault((packet.topic, packet.qos), [])
+                of_topic.append(packet.payload)
+    return heard
+
+
 def _check_alike(ours: Traffic, theirs: Traffic) -> None:
     for number in range(STEPS):
         did, did_too = ours.step(), theirs.step()
@@ -113,6 +126,41 @@ def _check_alike(ours: Traffic, theirs: Traffic) -> None:
             theirs.settle()
         assert _heard(ours) == _heard(theirs), f"after step {number}, {did}"
     assert _rows(ours.rig) == _rows(theirs.rig)
+
+
+class _InPieces(Traffic):
+    """Traffic of a broker that does one receiver at a time, and the next one in another turn."""
+
+    def __init__(self, rig: Rig, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(rig, seed)
+        self._monkeypatch = monkeypatch
+        self.turns = 0
+
+    def listen(self) -> None:
+        """Let everybody hear what there is, now and after each turn."""
+        super().listen()
+        self.turns += self.rig.work()
+        super().listen()
+
+    def step(self) -> str:
+        """Let one thing happen."""
+        with self._monkeypatch.context() as patch:
+            for module in PIECEWISE:
+                patch.setattr(f"{module}.PIECE", 1)
+            return super().step()
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_pieces_make_no_difference(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publication for many is applied over several turns, and all that came behind it in order after that."""
+    ours = _InPieces(Rig(tmp_path / "pieces"), seed, monkeypatch)
+    theirs = Traffic(Rig(tmp_path / "whole"), seed)
+    for number in range(STEPS):
+        assert (did := ours.step()) == theirs.step()
+        if _heard_in_order(ours) != _heard_in_order(theirs):
+            ours.settle()
+            theirs.settle()
+        assert _heard_in_order(ours) == _heard_in_order(theirs), f"after step {number}, {did}"
 
 
 def _expiring(topic: str, payload: bytes, expiry_s: int) -> Publish:

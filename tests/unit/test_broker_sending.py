@@ -172,3 +172,16 @@ def test_what_waits_and_is_replaced_is_not_sent_after_what_replaced_it(rig: Rig)
     found = reader.taken(Publish)
     assert [packet.payload for packet in found if packet.topic == "r/000007"] == [b"new"]
     assert (len(found), rig.broker.counters.dropped) == (MANY, 0)
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "behind the disk"])
+def test_what_may_expire_is_not_overtaken(rig: Rig, *, granted: int, is_waiting: bool) -> None:
+    """One topic, one publisher, one QoS: in order, though a copy that may expire has a receipt [MQTT-4.6.0-6]."""
+    reader, publisher = rig.subscriber("reader", "a", qos=granted), rig.client("publisher")
+    if is_waiting:
+        publisher.send(publishing("kept", b"first", 1, 1, retain=True))  # what comes now waits behind it
+    expiring = Publish("a", b"1", properties=Properties({Property.MESSAGE_EXPIRY_INTERVAL: 60}))
+    publisher.send(expiring, publishing("a", b"2"), expiring._replace(payload=b"3"), publishing("a", b"4"))
+    rig.settle()
+    assert reader.payloads() == [b"1", b"2", b"3", b"4"]

@@ -116,6 +116,7 @@ class Broker:
         )
         self._publishing.answer = self._sessions.received
         self._publishing.note_full = self._note_full
+        self._publishing.pump_ready = self._delivering.pump_ready
         self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
         wills = WillHandling(config, self._journal, state, visitors, self._publishing)
         self._connecting = Connecting(

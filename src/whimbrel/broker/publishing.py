@@ -63,6 +63,8 @@ class Publishing:
         """Who takes reports of devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
+        self.pump_ready: Callable[[int], None] = lambda _now: None
+        """Who sends what was handed over."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
@@ -427,6 +429,8 @@ class Publishing:
         if lane is not None:
             found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
         self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
+        if not message.qos and self._state.ready:  # copies with receipts: the next must not overtake them (4.6)
+            self.pump_ready(accepted_at)
         if answer is not None:
             answer(is_wanted)
 
@@ -439,6 +443,8 @@ class Publishing:
         if lane is not None:
             found = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
         yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at)
+        if not message.qos and self._state.ready:
+            self.pump_ready(accepted_at)
         if answer is not None:
             answer(is_wanted)
 
