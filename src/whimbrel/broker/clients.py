@@ -240,6 +240,10 @@ class Client:
         self.live.append(out)
         self.queued_bytes += len(out.message.body)
 
+    def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
+        """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
+        self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
+
     def shed(self, most_bytes: int) -> list[Outgoing]:
         """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them."""
         shed: list[Outgoing] = []

@@ -162,7 +162,7 @@ class Delivering:
         """Write down and apply what became of a hand-over."""
         journal, message = self._journal, out.message
         now = journal.now(now)
-        self._sender.counters.receipts += 1
+        self._sender.counters.receipts += bool(out.terms)
         if out.qos:
             client.flying.pop(packet_id_of(message.seq), None)
         for terms in out.terms:

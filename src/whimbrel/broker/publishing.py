@@ -64,7 +64,8 @@ class Publishing:
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
         self.pump_ready: Callable[[int], None] = lambda _now: None
-        """Who sends what was handed over."""
+        """Who sends what was handed over. Before anything of QoS 0 is: it may be written at once, and would overtake a
+        copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6]."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
@@ -128,6 +129,9 @@ class Publishing:
                     break
             else:
                 others = None
+            if ready and not qos:
+                self.pump_ready(now)
+                seq = journal.seq
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:
@@ -320,6 +324,8 @@ class Publishing:
     ) -> None:
         """Give a publication its number, write it down, and pass it on when it is accepted."""
         journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
+        if state.ready and not packet.qos:
+            self.pump_ready(now)
         qos, retain, seq = packet.qos, packet.retain, journal.seq
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
@@ -426,25 +432,25 @@ class Publishing:
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
         is_wanted, accepted_at = bool(found), self._journal.last_at
+        if self._state.ready and not message.qos:
+            self.pump_ready(accepted_at)
         if lane is not None:
             found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
         self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
-        if not message.qos and self._state.ready:  # copies with receipts: the next must not overtake them (4.6)
-            self.pump_ready(accepted_at)
         if answer is not None:
             answer(is_wanted)
 
     def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
         is_wanted, accepted_at = bool(found), self._journal.last_at
+        if self._state.ready and not message.qos:
+            self.pump_ready(accepted_at)
         lane = None
         if _is_plain(message):
             lane = yield from self._lanes.making(message.subject, found)
         if lane is not None:
             found = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
         yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at)
-        if not message.qos and self._state.ready:
-            self.pump_ready(accepted_at)
         if answer is not None:
             answer(is_wanted)
 

@@ -389,7 +389,10 @@ class BrokerState:
         found = [self._options(session, identities) for session, identities in command.sessions]
         identifiers = tuple(identifier for each, _ in found for identifier in each)
         retain = message.retain and any(keeps_retain for _, keeps_retain in found)
-        self.sender.copy(link, message, identifiers, now, retain=retain)
+        if client.live:
+            client.put_behind(message, identifiers, retain=retain)
+        else:
+            self.sender.copy(link, message, identifiers, now, retain=retain)
 
     def _may_receive(self, client: Client, message: Message) -> bool:
         assert client.link is not None
