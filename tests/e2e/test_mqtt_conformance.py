@@ -22,6 +22,7 @@ deny = ["subscribe"]
 PACKET_BYTES = 4_096
 LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)
 NO_SUBSCRIBERS = 0x10
+PROTOCOL_ERROR = 0x82
 WITH_WILL = 0x04
 
 
@@ -289,6 +290,23 @@ def test_an_interrupted_release_comes_again(clients: Clients) -> None:
     client.answer(Kind.PUBREC, packet_id)
     assert client.receive(Kind.PUBREL).packet_id == packet_id
     client.drop()
+    client = clients.connect("a", clean=False, properties=LASTING)
+    assert client.receive(Kind.PUBREL).packet_id == packet_id
+    client.answer(Kind.PUBCOMP, packet_id)
+    assert client.messages_so_far() == []
+
+
+def test_a_release_is_answered_by_pubcomp_alone(clients: Clients) -> None:
+    """A PUBACK for it is a protocol error (4.3.3, 4.13.1); the release goes on with the next connection."""
+    client = clients.connect("a", properties=LASTING)
+    client.subscribe(clients.topic("a"))
+    clients.connect("b").publish(clients.topic("a"), b"once", 2)
+    packet_id = client.receive(Kind.PUBLISH).packet_id
+    client.answer(Kind.PUBREC, packet_id)
+    client.receive(Kind.PUBREL)
+    client.answer(Kind.PUBACK, packet_id)
+    assert client.receive(Kind.DISCONNECT).code == PROTOCOL_ERROR
+    assert client.is_closed()
     client = clients.connect("a", clean=False, properties=LASTING)
     assert client.receive(Kind.PUBREL).packet_id == packet_id
     client.answer(Kind.PUBCOMP, packet_id)

@@ -246,6 +246,22 @@ def test_an_interrupted_release_comes_again(clients: Clients) -> None:
     assert client.messages_so_far() == []
 
 
+def test_a_release_is_answered_by_pubcomp_alone(clients: Clients) -> None:
+    """A PUBACK for it is a protocol error (4.3.3, 4.8.0-1); the release goes on with the next connection."""
+    client = clients.connect("a", clean=False)
+    client.subscribe(clients.topic("a"))
+    clients.connect("b").publish(clients.topic("a"), b"once", 2)
+    packet_id = client.receive(Kind.PUBLISH).packet_id
+    client.answer(Kind.PUBREC, packet_id)
+    client.receive(Kind.PUBREL)
+    client.answer(Kind.PUBACK, packet_id)
+    assert client.is_closed()
+    client = clients.connect("a", clean=False)
+    assert client.receive(Kind.PUBREL).packet_id == packet_id
+    client.answer(Kind.PUBCOMP, packet_id)
+    assert client.messages_so_far() == []
+
+
 def test_a_publication_that_is_sent_again_is_delivered_once(clients: Clients) -> None:
     """Exactly once holds over the publisher's reconnection as well (4.3.3-2)."""
     watcher = clients.connect("b")
