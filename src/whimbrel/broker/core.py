@@ -39,7 +39,7 @@ from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.errors import ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     Connect,
     Disconnect,
@@ -419,6 +419,9 @@ class Broker:
         self.counters.protocol_errors += 1
         if isinstance(failure, UnsupportedVersionError) and link.client is None:
             self._sender.send(link, _OLD_REFUSAL)
+        elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
+            self._connecting.refuse(link, failure.code, failure.reason)
+            return
         self._sender.fail(link, failure.code, failure.reason)
 
     def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:

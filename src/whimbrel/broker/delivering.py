@@ -87,6 +87,9 @@ class Delivering:
             identifier = packet.packet_id
             out = flying.get(identifier)
             if out is None:
+                if identifier in client.releasing:  # PUBREL is answered by PUBCOMP alone (4.3.3)
+                    self._wrong_kind(client, "PUBACK", identifier, _EXACTLY_ONCE)
+                    break
                 continue  # late, or made up: nothing hangs on it
             if out.qos != 1:
                 self._wrong_kind(client, "PUBACK", identifier, out.qos)

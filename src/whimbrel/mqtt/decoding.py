@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
-from whimbrel.mqtt.errors import MalformedPacketError, ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.errors import InvalidConnectError, MalformedPacketError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     V5,
     V311,
@@ -140,6 +140,16 @@ def _connect(body: bytes, _version: int) -> Connect:
     version, at = byte_at(body, at)
     if protocol != "MQTT" or version not in {V311, V5}:
         raise UnsupportedVersionError(protocol, version)
+    try:
+        return _connect_at(body, at, version)
+    except ProtocolError as error:
+        if version == V5:
+            raise InvalidConnectError(error.code, error.reason) from None
+        raise
+
+
+def _connect_at(body: bytes, at: int, version: int) -> Connect:
+    """Read what stands behind the version."""
     flags, at = byte_at(body, at)
     _check_connect_flags(flags, version)
     keep_alive_s, at = uint16_at(body, at)
