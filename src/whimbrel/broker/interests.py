@@ -234,31 +234,40 @@ class Interests:
         is_owed = client.is_persistent or not is_private(session)
         self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
-            self._journal.then(partial(self._send_retained, link, client, subscription, now))
+            self._journal.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
 
-    def _send_retained(self, link: Link, client: Client, subscription: Subscription, now: int) -> None:
-        """Send what is retained (3.3.1.3); for a share nothing is (4.8.2)."""
+    def _send_retained(self, link: Link, client: Client, subscription: Subscription, asked_seq: int, now: int) -> None:
+        """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
         wanted = subscription.subject_filter
         if wanted is None or client.link is not link or is_shared(wanted):
             return
         if wanted.startswith(SESSIONS):
             self._tell_of_sessions(link, client, wanted, now)
-        self._long_work.begin(link, self._retained_for(link, client, subscription, wanted), holds_packets=False)
+        self._long_work.begin(
+            link, self._retained_for(link, client, subscription, wanted, asked_seq), holds_packets=False
+        )
 
-    def _retained_for(self, link: Link, client: Client, subscription: Subscription, wanted: str) -> Iterator[None]:
+    def _retained_for(
+        self, link: Link, client: Client, subscription: Subscription, wanted: str, asked_seq: int
+    ) -> Iterator[None]:
         """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
         key = (client.id, subscription.session, wanted, subscription.name)
         latest = self._latest[key] = object()
         try:
-            yield from self._retained_pieces(
-                link, client, subscription, wanted, lambda: client.link is link and self._latest.get(key) is latest
-            )
+            is_latest = lambda: client.link is link and self._latest.get(key) is latest  # noqa: E731 # short
+            yield from self._retained_pieces(link, client, subscription, wanted, asked_seq, is_latest)
         finally:
             if self._latest.get(key) is latest:
                 del self._latest[key]
 
     def _retained_pieces(
-        self, link: Link, client: Client, subscription: Subscription, wanted: str, is_latest: Callable[[], bool]
+        self,
+        link: Link,
+        client: Client,
+        subscription: Subscription,
+        wanted: str,
+        asked_seq: int,
+        is_latest: Callable[[], bool],
     ) -> Iterator[None]:
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
@@ -266,7 +275,7 @@ class Interests:
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
-        for done, message in enumerate(self._state.retained.matching(wanted), start=1):
+        for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._journal.last_at
             if done % PIECE == 0:
                 client.queue.extend(waiting)
@@ -275,8 +284,8 @@ class Interests:
                 yield
                 if not is_latest() or identity not in self._state.subscribed.get(subscription.session, ()):
                     return
-            if self._state.retained.get(message.subject) is not message:  # what replaced it comes as it was published
-                continue
+            if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
+                continue  # what came, or replaced it, after the subscription comes as it was published
             if message.expires_at is not None and message.expires_at <= now:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
