@@ -24,6 +24,7 @@ from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES, text
 from whimbrel.model.notification import NotificationId
+from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
 
 __all__ = [
     "AccessSettings",
@@ -298,7 +299,7 @@ class LimitSettings(_Section):
     client_id_bytes: int = _whole(
         256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )
-    user_properties: int = _whole(64, 0, _UINT16_MAX, "How many user properties one packet may have.")
+    user_properties: int = _whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
