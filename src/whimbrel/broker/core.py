@@ -162,7 +162,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do, in the next turn."""
-        return self._journal.is_behind or bool(self._long_work)
+        return self._journal.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
 
     @property
     def applied(self) -> int:
@@ -210,6 +210,7 @@ class Broker:
         self._journal.now(now)
         self._journal.go_on()
         self._long_work.go_on()
+        self._delivering.go_on(self._journal.last_at)
         self._end_step(now)
 
     def _resume(self, link: Link) -> None:

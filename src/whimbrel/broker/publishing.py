@@ -504,7 +504,7 @@ class Publishing:
         self._journal.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
 
     def _complete(self, link: Link, fact: PresenceChanged, identifier: int) -> None:
-        self._state.perform(self._state.apply_presence(fact), fact.changed_at)
+        self._state.replay(fact)
         link.machine.publication_ends()
         if link.closing is None:
             self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))

@@ -7,7 +7,7 @@ Rule: nothing here answers a client; what the hold hands over is put where the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import cbor2
 
@@ -88,17 +88,24 @@ class BrokerState:
 
     def replay(self, fact: Fact) -> None:
         """Apply a fact of a log."""
+        for _ in self.applying(fact):
+            pass
+
+    def applying(self, fact: Fact) -> Iterator[None]:
+        """Apply a fact in pieces, yielding after each; until the last, the state is that of no number."""
         if isinstance(fact, Notification):
             message = Message.of(fact, body_of(fact)[0])
             self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
             if fact.will_seq is not None:
                 self.wills.published(fact.publisher, fact.will_seq)
         elif isinstance(fact, PresenceChanged):
-            self.perform(self.apply_presence(fact), fact.changed_at)
+            commands = yield from self.applying_presence(fact)
+            yield from self.performing(commands, fact.changed_at)
         elif isinstance(fact, InterestChanged):
             self.apply_interest(fact)
         elif isinstance(fact, SessionChanged):
-            self.perform(self.apply_session(fact), fact.changed_at)
+            commands = yield from self._applying_session(fact)
+            yield from self.performing(commands, fact.changed_at)
         elif isinstance(fact, Receipt):
             if fact.notification.node == self.node:
                 self._apply_receipt(fact)
@@ -124,7 +131,9 @@ class BrokerState:
             message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
         )
         if commands:
-            self._perform_of(message, commands, at if now is None else now)
+            self._current = message
+            self.perform(commands, at if now is None else now)
+            self._current = None
         if message.retain:
             self._retain(message)
 
@@ -136,10 +145,7 @@ class BrokerState:
         commands = yield from self.hold.publishing(
             message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
         )
-        for start in range(0, len(commands), PIECE):
-            if start:
-                yield
-            self._perform_of(message, commands[start : start + PIECE], now)
+        yield from self.performing(commands, now, of=message)
         if message.retain:
             self._retain(message)
 
@@ -150,12 +156,6 @@ class BrokerState:
             publisher.received.add(packet_id)
             self._touched.add(("client", publisher.id))
 
-    def _perform_of(self, message: Message, commands: Sequence[Command], now: int) -> None:
-        """Do what the hold says of a publication."""
-        self._current = message
-        self.perform(commands, now)
-        self._current = None
-
     def _retain(self, message: Message) -> None:
         self._touched.add(("retained", message.subject))
         if message.payload:
@@ -163,8 +163,8 @@ class BrokerState:
         else:
             self.retained.remove(message.subject)
 
-    def apply_presence(self, fact: PresenceChanged) -> list[Command]:
-        """Take in what a device did."""
+    def applying_presence(self, fact: PresenceChanged) -> Generator[None, None, list[Command]]:
+        """Take in what a device did, in pieces; return what is to be done about it."""
         change = fact.change
         self._touched.add(("client", fact.device))
         if change is PresenceChange.JOINED and fact.session is not None and is_private(fact.session):
@@ -193,7 +193,7 @@ class BrokerState:
                 client.received.discard(fact.packet_id or 0)
             elif change is PresenceChange.COMPLETED:
                 client.releasing.discard(fact.packet_id or 0)
-        return self.hold.apply(fact)
+        return (yield from self.hold.applying(fact))
 
     def _let_confirm(self, client: Client, *, is_confirming: bool) -> None:
         """Let the QoS 0 hand-overs of a client's private session have receipts, or none."""
@@ -217,8 +217,8 @@ class BrokerState:
         self.perform(commands, fact.changed_at)
         self._changer = None
 
-    def apply_session(self, fact: SessionChanged) -> list[Command]:
-        """Take in what became of a session."""
+    def _applying_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
+        """Take in what became of a session, in pieces; return what is to be done about it."""
         if fact.change is SessionChange.ACCESS and is_private(fact.session):
             released = self.clients.get(client_of(fact.session) or "")
             if released is not None:
@@ -240,7 +240,7 @@ class BrokerState:
                     gone.received.clear()
                     gone.releasing.clear()
                 self._touched.add(("client", fact.device))
-        return self.hold.apply(fact)
+        return (yield from self.hold.applying(fact))
 
     def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
         """Take in what became of a hand-over that the client's flights know of already."""
@@ -288,6 +288,15 @@ class BrokerState:
         self.perform(self.hold.tick(now), now)
 
     # -- commands ----------------------------------------------------------------------------------------------------
+
+    def performing(self, commands: Sequence[Command], now: int, *, of: Message | None = None) -> Iterator[None]:
+        """Do what the hold says, *of* a publication perhaps, in pieces, yielding after each."""
+        for start in range(0, len(commands), PIECE):
+            if start:
+                yield
+            self._current = of
+            self.perform(commands[start : start + PIECE], now)
+            self._current = None
 
     def perform(self, commands: Iterable[Command], now: int) -> None:
         """Do what the hold says."""
