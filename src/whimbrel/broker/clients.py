@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from whimbrel.broker.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.broker.rate_limits import Meter
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
@@ -86,6 +87,7 @@ class Link:
         "keyring",
         "last_at",
         "machine",
+        "meter",
         "opened_at",
         "out",
         "parked",
@@ -130,6 +132,8 @@ class Link:
         self.is_busy = False
         """A packet of it is being handled piece by piece; those that came ``behind`` wait."""
         self.behind: list[Packet] = []
+        self.meter: Meter | None = None
+        """What it may send by its rate limits, once its CONNECT is answered; None if there are none."""
         self.joining: tuple[Joining, ...] = ()
         """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
         self.rights: dict[str, frozenset[Right]] = {}

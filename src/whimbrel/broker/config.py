@@ -265,6 +265,33 @@ class LimitSettings(_Section):
     receive_maximum: int = _whole(
         32, 1, _UINT16_MAX, "How many publications of QoS 1 and 2 a client may send before they are answered."
     )
+    client_messages_per_second: int = _whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many publications a client may send in a second; one that sends more is read from more slowly.",
+        note="0: any number",
+    )
+    client_bytes_per_second: int = _whole(
+        0, 0, INT64_MAX, "How many bytes a client may send in a second, in the same way.", note="0: any number"
+    )
+    user_messages_per_second: int = _whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many publications all clients of one verified user may send in a second together; they take turns.",
+        note="0: any number",
+    )
+    user_bytes_per_second: int = _whole(
+        0,
+        0,
+        INT64_MAX,
+        "How many bytes all clients of one verified user may send in a second together; they take turns.",
+        note="0: any number",
+    )
+    rate_burst_s: float = _real(
+        1, 0.01, 3_600, "How many seconds' worth of these rates may come at once, after a time of silence."
+    )
     held_bytes: int = _whole(
         1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
     )

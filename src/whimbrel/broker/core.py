@@ -27,6 +27,7 @@ from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
 from whimbrel.broker.publishing import Publishing
 from whimbrel.broker.questions import Asker, Question, Questions
+from whimbrel.broker.rate_limits import RateLimits, Rates
 from whimbrel.broker.reports import Reports
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.sending import Sender
@@ -64,6 +65,7 @@ _MOST_READ_BYTES = 1 << 20
 _PINGRESP = b"\xd0\x00"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
+_SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 
 
 Verify = Callable[[str, bytes | None], bool]
@@ -138,7 +140,15 @@ class Broker:
             topic_alias_maximum=config.limits.topic_alias_maximum,
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
-        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
+        limits = config.limits
+        self.rates = RateLimits(
+            Rates(limits.client_messages_per_second, limits.client_bytes_per_second),
+            Rates(limits.user_messages_per_second, limits.user_bytes_per_second),
+            int(limits.rate_burst_s * _SECOND_US),
+            self.counters,
+        )
+        """What clients may send in a second: the shell asks it what may be handled of what it read."""
+        self._most_held = limits.packet_bytes + _MOST_READ_BYTES
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
@@ -249,6 +259,8 @@ class Broker:
     def closed(self, link: Link, now: int) -> None:
         """Take in that a connection is gone."""
         self.links.discard(link)
+        if link.meter is not None:
+            self.rates.close(link.meter)
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
@@ -388,6 +400,9 @@ class Broker:
     def take_notices(self) -> list[Notice]:
         """Return what an operator should read in the log of the process since the last call."""
         notices, self._ownership.notices = self._ownership.notices, []
+        if self.rates.news:
+            news, self.rates.news = self.rates.news, []
+            notices += [Notice(_SLOWED.format(each.setting), each.client, each.user) for each in news]
         return notices
 
     def drain(self) -> None:
@@ -403,6 +418,10 @@ class Broker:
         if link.is_choked:
             self._lag(link, self._journal.last_at, is_lagging=True)
         link.machine.go_on()
+        if self.rates:
+            assert link.client is not None
+            behind = link.machine.take_held()
+            link.meter = self.rates.open(link, link.client.id, link.user, behind)
         self.receive(link, b"", link.last_at)
 
     def _broken(self, link: Link, failure: ProtocolError) -> None:

@@ -25,6 +25,7 @@ def gauges(broker: Broker) -> dict[str, int]:
     return {
         "clients_connected": sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
         "clients": len(broker.state.clients),
+        "clients_slowed": broker.rates.slowed,
         "named_sessions": broker.state.hold.named_count,
         "subscriptions": len(broker.state.routes),
         "filters_refused_today": len(broker.state.routes.refused_today),
@@ -45,6 +46,8 @@ def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
         "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
         "$SYS/broker/clients/connected": str(now["clients_connected"]),
         "$SYS/broker/clients/total": str(now["clients"]),
+        "$SYS/broker/clients/slowed": str(now["clients_slowed"]),
+        "$SYS/broker/pauses/rate": str(counters.rate_pauses),
         "$SYS/broker/subscriptions/count": str(now["subscriptions"]),
         "$SYS/broker/retained messages/count": str(now["retained_messages"]),
         "$SYS/broker/store/messages/count": str(now["held_notifications"]),

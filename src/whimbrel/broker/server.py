@@ -38,6 +38,7 @@ from whimbrel.broker.metrics import connected, prometheus, system_values
 from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
+from whimbrel.broker.slowing import Slowing
 from whimbrel.broker.storage import Storage
 from whimbrel.broker.users import MAX_NAME_BYTES, Users
 from whimbrel.broker.view_writer import ViewWriter
@@ -103,6 +104,8 @@ class _Stream(asyncio.Protocol):
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
+        self.is_lost = False
+        """The connection is gone; what it sent may still be held, and is handled as its rate allows."""
         self.written_bytes = 0
 
     @property
@@ -159,7 +162,9 @@ class _Stream(asyncio.Protocol):
                 self.link.is_unread = True
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read on, if there is no other reason to wait."""
+        if self.server.is_waited_for(self):
+            return
         if self.link is not None:
             self.link.is_unread, self.link.is_heard = False, True
         if self.transport is not None and not self.transport.is_closing():
@@ -181,12 +186,18 @@ class _Stream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
+        self.is_lost = True
+        link = self.link
+        if link is None or link.closing is not None or link.meter is None or not link.meter.is_waiting:
+            self.finish()
+
+    def finish(self) -> None:
+        """Let the core know that the connection is gone and that nothing more comes of it."""
         if self.link is not None and self.server.failure is None:
             self.server.broker.closed(self.link, self.server.clock.now())
             self.server.flush_soon()
             self.link = None  # else the two would hold each other until the garbage collector comes by
-        self.server.streams.discard(self)
-        self.server.lagging.pop(self, None)
+        self.server.forget(self)
 
 
 class _WebStream(_Stream):
@@ -322,6 +333,7 @@ class Server:
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
         """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
+        self._slowing = Slowing(self.broker.rates, self._handle, monotonic_us)
         self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, config.limits.send_buffer_bytes // 4)
         """What came since everything was last written: not so much that it fills a client's buffer by itself."""
         self._most_answers = config.limits.send_buffer_bytes
@@ -476,6 +488,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything."""
         self.is_closed = True
+        self._slowing.stop()
         for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
@@ -485,11 +498,20 @@ class Server:
     # -- turns of the loop -------------------------------------------------------------------------------------------
 
     def received(self, link: Link, data: bytes) -> None:
-        """Give the core what a client sent."""
+        """Give the core what a client sent, as much of it as may be handled now."""
+        if self.failure is not None:
+            return
+        self.broker.counters.bytes_received += len(data)
+        if link.meter is not None and link.closing is None:
+            data = self._slowing.received(link, data)
+            if not data:
+                return
+        self._handle(link, data)
+
+    def _handle(self, link: Link, data: bytes) -> None:
         broker = self.broker
         if self.failure is not None:
             return
-        broker.counters.bytes_received += len(data)
         try:
             broker.receive(link, data, self.clock.now())
         except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
@@ -510,6 +532,17 @@ class Server:
             or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
+
+    def is_waited_for(self, stream: _Stream) -> bool:
+        """Tell whether there is a reason not to read from a client now."""
+        return stream in self._ahead or stream in self._held_back or stream in self._slowing.connections
+
+    def forget(self, stream: _Stream) -> None:
+        """Forget a connection that is gone."""
+        for known in (self.streams, self._ahead, self._held_back):
+            known.discard(stream)
+        self._slowing.connections.discard(stream)
+        self.lagging.pop(stream, None)
 
     def _read_later(self, stream: _Stream) -> None:
         """Read no more from a client in this turn, and until its CONNECT is answered and it reads its answers."""
@@ -565,6 +598,8 @@ class Server:
             transport = stream.transport
             if transport is None or transport.is_closing():
                 link.out.clear()
+                if stream.is_lost and link.closing is not None:
+                    stream.finish()
                 continue
             if link.out:
                 data = b"".join(link.out)
@@ -580,7 +615,11 @@ class Server:
                 stream.is_leaving = True
                 stream.close()
                 broker.closed(link, self.clock.now())
+                if stream in self._slowing.connections:
+                    self._slowing.release(stream)
         self._sync_if_wanted()
+        if self._slowing.is_on:
+            self._slowing.look_later()
         if broker.has_work and not self._is_working:
             self._is_working = True
             assert self._loop is not None
