@@ -289,12 +289,13 @@ def test_retained_bytes_are_bounded(tmp_path: Path) -> None:
         publisher.send(publishing(f"a/{number}", bytes(20_000), 1, number + 1, retain=True))
         rig.settle()
         codes += [each.code for each in publisher.taken(Puback)]
-    assert codes.count(ReasonCode.QUOTA_EXCEEDED) == 8
+    assert codes.count(ReasonCode.QUOTA_EXCEEDED) == 6, "a payload is kept once"
     assert rig.state.retained.size_bytes <= 100_000
     publisher.send(publishing("a/0", bytes(10_000), 1, 20, retain=True), publishing("a/1", b"", 1, 21, retain=True))
     rig.settle()
     assert ReasonCode.QUOTA_EXCEEDED not in {each.code for each in publisher.taken(Puback)}
-    publisher.send(publishing("a/0", b"", 1, 22, retain=True))
+    for number in (0, 2, 3):
+        publisher.send(publishing(f"a/{number}", b"", 1, 22 + number, retain=True))
     rig.settle()
     assert rig.state.retained.size_bytes == 0
 

@@ -74,6 +74,8 @@ class Link:
         "closing",
         "confirms",
         "heard_at",
+        "held",
+        "incoming_bytes",
         "is_busy",
         "is_choked",
         "is_dirty",
@@ -100,6 +102,10 @@ class Link:
 
     def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
         self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
+        self.held = machine.held
+        """The bytes that came and are not decoded yet."""
+        self.incoming_bytes = 0
+        """How many bytes it is counted with that came and are not handled yet."""
         self.out: list[bytes] = []
         self.client: Client | None = None
         self.user: str | None = None

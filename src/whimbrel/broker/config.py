@@ -311,6 +311,14 @@ class LimitSettings(_Section):
     private_sessions: int = _whole(
         1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
     )
+    memory_bytes: int = _whole(
+        4_294_967_296,
+        0,
+        INT64_MAX,
+        "How many bytes everything together may take: what is held and retained, wills, what waits in connections, "
+        "packets that are not complete, subscriptions and sessions, by estimate; beyond it nothing new is kept.",
+        note="0: any number",
+    )
     client_id_bytes: int = _whole(
         256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )

@@ -62,6 +62,12 @@ __all__ = ["Broker", "Verify"]
 _SECOND_US = 1_000_000
 _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
+_LONG_PACKET = 1 << 16
+"""A packet of which more than this has come may be refused before all of it is there."""
+_INCOMING_SHARE = 8
+"""While memory is full, packets that are not complete may take one in so many of it, so that they can be answered."""
+_LEAST_BUFFER = 1 << 16
+"""How many bytes may wait in a connection while memory is full."""
 _PINGRESP = b"\xd0\x00"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
@@ -89,6 +95,8 @@ class Broker:
     ) -> None:
         """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said."""
         self.config, self.state, self.counters = config, state, state.counters
+        self.memory = state.memory
+        self.memory.most = config.limits.memory_bytes
         self.learned = Learned()
         """What the pipeline found out; the shell reads it."""
         self._verify = verify
@@ -148,6 +156,8 @@ class Broker:
             self.counters,
         )
         """What clients may send in a second: the shell asks it what may be handled of what it read."""
+        self._most_incoming = max(limits.packet_bytes, limits.memory_bytes // _INCOMING_SHARE)
+        """How much packets that are not complete may take together while memory is full."""
         self._most_held = limits.packet_bytes + _MOST_READ_BYTES
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
@@ -200,10 +210,22 @@ class Broker:
         link.last_at, link.is_heard = now, True
         machine = link.machine
         packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+        if len(link.held) != link.incoming_bytes or link.meter is not None:
+            self._count_incoming(link)
         if link.is_busy:
             link.behind += packets
         else:
             self._handle_all(link, packets, now)
+
+    def _count_incoming(self, link: Link) -> None:
+        """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
+        size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow))
+        change, link.incoming_bytes = size - link.incoming_bytes, size
+        self.memory.count_incoming(change)
+        if size > _LONG_PACKET and change > 0 and self.memory.incoming > self._most_incoming:
+            full = self.memory.refusal()
+            if full is not None:
+                self._sender.fail(link, *full)
 
     def go_on(self, now: int) -> None:
         """Do a piece of the work that is too long for one turn."""
@@ -261,6 +283,8 @@ class Broker:
         self.links.discard(link)
         if link.meter is not None:
             self.rates.close(link.meter)
+        self.memory.count_incoming(-link.incoming_bytes)
+        link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
@@ -290,7 +314,8 @@ class Broker:
     def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
         """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
         if link.closing is None and not link.is_choked:
-            link.room = max(1, self.config.limits.send_buffer_bytes - unsent_bytes)
+            most = self.config.limits.send_buffer_bytes if self.memory.has_room() else _LEAST_BUFFER
+            link.room = max(1, most - unsent_bytes)
             client = link.client
             if client is not None and client.link is link:
                 self._delivering.pump(client, self._journal.now(now))

@@ -11,6 +11,7 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.long_work import PIECE, LongWork
+from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.messages import Message
 from whimbrel.broker.sending import Sender, may_copy
 from whimbrel.broker.state import BrokerState
@@ -181,6 +182,10 @@ class Interests:
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
+        if identity not in subscribed:
+            full = self._state.memory.refusal(subscription_bytes(subscription.filter_text))
+            if full is not None:
+                raise ProtocolError(*full)
         self._bytes.check(subscription)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:

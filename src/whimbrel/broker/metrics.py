@@ -33,6 +33,9 @@ def gauges(broker: Broker) -> dict[str, int]:
         "retained_bytes": broker.state.retained.size_bytes,
         "held_notifications": len(broker.state.messages),
         "held_bytes": broker.state.held_bytes,
+        "memory_bytes": broker.memory.used,
+        "incoming_bytes": broker.memory.incoming,
+        "outgoing_bytes": broker.memory.outgoing,
         "learned_devices": broker.learned.devices,
         "learned_subjects": broker.learned.subjects,
     }
@@ -52,6 +55,7 @@ def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
         "$SYS/broker/retained messages/count": str(now["retained_messages"]),
         "$SYS/broker/store/messages/count": str(now["held_notifications"]),
         "$SYS/broker/store/messages/bytes": str(now["held_bytes"]),
+        "$SYS/broker/memory/bytes": str(now["memory_bytes"]),
         "$SYS/broker/messages/received": str(counters.received),
         "$SYS/broker/messages/sent": str(counters.sent),
         "$SYS/broker/publish/messages/dropped": str(counters.dropped + counters.displaced),

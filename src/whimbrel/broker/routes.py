@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from whimbrel.broker.memory import Memory, subscription_bytes
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -54,7 +55,9 @@ class Routes:
         self._matcher = make_matcher()
         self._numbers: dict[tuple[str, Identity], int] = {}
         """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
-        self._wanted: dict[int, tuple[str, Identity, str]] = {}
+        self.memory = Memory()
+        self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
+        """Session, identity, subject filter, and how much memory it takes; by number."""
         self._by_handle: dict[int, int] = {}
         """Numbers by the matcher's handles, and the handles by number."""
         self._handles: dict[int, int] = {}
@@ -105,7 +108,9 @@ class Routes:
             self._handles[number] = handle
             self._by_handle[handle] = number
         self._numbers[subscription.session, identity] = number
-        self._wanted[number] = (subscription.session, identity, subject_filter)
+        size = subscription_bytes(subscription.filter_text)
+        self._wanted[number] = (subscription.session, identity, subject_filter, size)
+        self.memory.counted += size
         self._changed()
 
     def remove(self, session: str, identity: Identity) -> None:
@@ -114,7 +119,8 @@ class Routes:
         number = self._numbers.pop((session, identity), None)
         if number is None:
             return
-        _, _, subject_filter = self._wanted.pop(number)
+        _, _, subject_filter, size = self._wanted.pop(number)
+        self.memory.counted -= size
         if number > 0:
             self._plain.remove(subject_filter, number)
         else:
@@ -168,13 +174,13 @@ class Routes:
 
     def whose(self, handle: int) -> tuple[str, Identity]:
         """Return session and subscription of a handle."""
-        session, identity, _ = self._wanted[self._by_handle[handle]]
+        session, identity, _, _ = self._wanted[self._by_handle[handle]]
         return session, identity
 
     def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
         found: dict[str, tuple[Identity, ...]] = dict(others or ())
         for number in numbers:
-            session, identity, _ = self._wanted[number]
+            session, identity, _, _ = self._wanted[number]
             found[session] = (*found.get(session, ()), identity)
         return [(session, sorted_identities(found[session])) for session in sorted(found)]
 

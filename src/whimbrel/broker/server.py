@@ -109,6 +109,13 @@ class _Stream(asyncio.Protocol):
         self.written_bytes = 0
 
     @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait to be written to the client, or for it to acknowledge others."""
+        buffered = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        client = None if self.link is None else self.link.client
+        return buffered + (0 if client is None or client.link is not self.link else client.queued_bytes)
+
+    @property
     def taken_bytes(self) -> int:
         """How many bytes the client's machine has taken of what was written."""
         assert self.transport is not None
@@ -327,12 +334,14 @@ class Server:
         self.listened_us = 0
         """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
-        self._ticks = 0
-        self._unwritten_bytes = 0
+        self._ticks = self._unwritten_bytes = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
         """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
+        self._written: set[_Stream] = set()
+        """Connections that something may wait to be written to."""
+        self.broker.memory.measure = self._measure_outgoing
         self._slowing = Slowing(self.broker.rates, self._handle, monotonic_us)
         self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, config.limits.send_buffer_bytes // 4)
         """What came since everything was last written: not so much that it fills a client's buffer by itself."""
@@ -605,6 +614,8 @@ class Server:
                 data = b"".join(link.out)
                 link.out.clear()
                 broker.counters.bytes_sent += len(data)
+                broker.memory.count_outgoing(len(data))
+                self._written.add(stream)
                 stream.write(data)
                 if link.room < half:
                     if not link.is_choked:
@@ -656,8 +667,14 @@ class Server:
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
             self._settle()
+            self.broker.memory.set_outgoing(self._measure_outgoing())
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
+
+    def _measure_outgoing(self) -> int:
+        """Return how much waits to be written to all connections together."""
+        self._written = {stream for stream in self._written if not stream.is_lost and stream.waiting_bytes}
+        return sum(stream.waiting_bytes for stream in self._written)
 
     @_until_closed
     def _end_silent(self) -> None:

@@ -88,6 +88,11 @@ class Decoder:
         """How many bytes are kept undecoded."""
         return len(self._held)
 
+    @property
+    def held(self) -> bytearray:
+        """The bytes that are kept undecoded; the same object all the time, and not to be changed."""
+        return self._held
+
     def take_held(self) -> bytes:
         """Return, once, the bytes that are kept undecoded; whoever has them brings them again."""
         held = bytes(self._held)
