@@ -30,6 +30,7 @@ import structlog
 from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
+from whimbrel.broker.handshakes import TlsContext, Unwanted
 from whimbrel.broker.heartbeat import BEAT_US, Beat, beat_of
 from whimbrel.broker.http import BadRequestError, RequestReader, response
 from whimbrel.broker.learned import Announcements, Lessons
@@ -367,8 +368,8 @@ class Server:
         self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
         await self._listen("mqtt", listen.port, lambda: self.new_stream(_Stream))
         await self._listen("ws", listen.ws_port, lambda: self.new_stream(_WebStream))
-        await self._listen("mqtts", listen.tls_port, lambda: self._shaking_hands(_Stream), secured=secured)
-        await self._listen("wss", listen.wss_port, lambda: self._shaking_hands(_WebStream), secured=secured)
+        await self._listen("mqtts", listen.tls_port, partial(self._shaking_hands, _Stream, secured), secured=secured)
+        await self._listen("wss", listen.wss_port, partial(self._shaking_hands, _WebStream, secured), secured=secured)
         await self._listen("http", listen.http_port, lambda: _Observed(self), host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
@@ -389,10 +390,14 @@ class Server:
         self.broker.counters.refused_connections += is_crowded
         return is_crowded
 
-    def _shaking_hands(self, kind: type[_Stream]) -> _Stream:
+    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.Protocol:
         """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
         assert self._loop is not None
         stream = self.new_stream(kind)
+        if secured is not None and self.turns_away():
+            secured.refuse_next()
+            self.streams.discard(stream)
+            return Unwanted()
         self.shaking[stream] = self._loop.time() + self.config.limits.connect_timeout_s
         return stream
 
@@ -440,11 +445,11 @@ class Server:
         self._listeners.append(listener)
         self.ports[kind] = listener.sockets[0].getsockname()[1]
 
-    def _secured(self) -> ssl.SSLContext | None:
+    def _secured(self) -> TlsContext | None:
         tls = self.config.tls
         if not tls.certificate:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(tls.certificate, tls.key or None)
         if tls.client_ca:
