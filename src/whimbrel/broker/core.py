@@ -34,6 +34,7 @@ from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.telling import SESSIONS
+from whimbrel.broker.unreadable_filters import end_unreadable
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.will_handling import WillHandling
 from whimbrel.hold.access import Right
@@ -165,6 +166,7 @@ class Broker:
         self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
         wills.begin(self._journal.last_at if now is None else now)
         self._ownership.end_shares(self._journal.last_at)
+        self._ownership.notices += end_unreadable(state, self._interests, self._journal.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 

@@ -353,8 +353,8 @@ class Interests:
             codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
 
-    def remove(self, client: Client, session: str, identity: Identity, now: int) -> bool:
-        """Take a subscription away; tell whether there was one."""
+    def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
+        """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
         if self._state.subscribed.get(session, {}).pop(identity, None) is None:
             return False
         self._bytes.remove(session, identity)
@@ -365,9 +365,9 @@ class Interests:
             changed_at=now,
             change=InterestChange.REMOVED,
             subscription=subscription,
-            device=client.id,
+            device=None if client is None else client.id,
         )
-        is_owed = client.is_persistent or not is_private(session)
+        is_owed = client is None or client.is_persistent or not is_private(session)
         self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         return True
 

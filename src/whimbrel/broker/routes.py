@@ -64,6 +64,8 @@ class Routes:
         self._last = 0
         self.refused_today: dict[tuple[str, Identity], str] = {}
         """Why this version would not accept the filter of a subscription that an older one accepted."""
+        self.unreadable: dict[tuple[str, Identity], str] = {}
+        """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
         self._remembered: dict[str, Found] = {}
         self.epoch = 0
         """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
@@ -103,6 +105,7 @@ class Routes:
             try:
                 handle = self._matcher.add(str(number), interest)
             except FilterError as error:
+                self.unreadable[subscription.session, identity] = error.reason
                 self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
                 return
             self._handles[number] = handle
@@ -116,6 +119,7 @@ class Routes:
     def remove(self, session: str, identity: Identity) -> None:
         """Remove a subscription, if it is there."""
         self.refused_today.pop((session, identity), None)
+        self.unreadable.pop((session, identity), None)
         number = self._numbers.pop((session, identity), None)
         if number is None:
             return

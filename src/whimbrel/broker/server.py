@@ -878,7 +878,7 @@ class ListenError(WhimbrelError):
 
 def _name_refused(routes: Routes) -> None:
     """Log the subscriptions whose filter this version refuses; they were restored all the same."""
-    refused = routes.refused_today
+    refused = {key: reason for key, reason in routes.refused_today.items() if key not in routes.unreadable}
     for (session, (subject_filter, name)), reason in islice(refused.items(), _MOST_NAMED):
         _log.warning(_REFUSED_TODAY, session=session, topic_filter=subject_filter, name=name, reason=reason)
     if len(refused) > _MOST_NAMED:
