@@ -245,6 +245,20 @@ class LimitSettings(_Section):
     filter_bytes_per_session: int = _whole(
         16_777_216, 1, INT64_MAX, "How many bytes the filters of all subscriptions of a session may have together."
     )
+    pattern_instructions_per_session: int = _whole(
+        50_000,
+        0,
+        INT64_MAX,
+        "How many instructions the regular expressions and wildcards of all filters of a session may have together; "
+        "on a notification they take as many steps for each byte that they look at, 1,000,000 a filter at most.",
+    )
+    pattern_instructions: int = _whole(
+        2_000_000,
+        0,
+        INT64_MAX,
+        "How many instructions the regular expressions and wildcards of all filters of all sessions may have together.",
+        note="0: any number",
+    )
     packet_work: int = _whole(
         50_000,
         1,

@@ -28,6 +28,7 @@ def gauges(broker: Broker) -> dict[str, int]:
         "clients_slowed": broker.rates.slowed,
         "named_sessions": broker.state.hold.named_count,
         "subscriptions": len(broker.state.routes),
+        "pattern_instructions": broker.state.routes.pattern_instructions,
         "filters_refused_today": len(broker.state.routes.refused_today),
         "retained_messages": len(broker.state.retained),
         "retained_bytes": broker.state.retained.size_bytes,

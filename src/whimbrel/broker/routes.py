@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whimbrel.broker.memory import Memory, subscription_bytes
+from whimbrel.broker.work_budget import pattern_instructions
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -56,6 +57,10 @@ class Routes:
         self._numbers: dict[tuple[str, Identity], int] = {}
         """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
         self.memory = Memory()
+        self.pattern_instructions = 0
+        """How many instructions the patterns of all subscriptions have together."""
+        self._programs: dict[int, int] = {}
+        """How many those of each have, where it has any."""
         self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
         """Session, identity, subject filter, and how much memory it takes; by number."""
         self._by_handle: dict[int, int] = {}
@@ -111,6 +116,10 @@ class Routes:
             self._handles[number] = handle
             self._by_handle[handle] = number
         self._numbers[subscription.session, identity] = number
+        instructions = 0 if is_plain else pattern_instructions(subscription)
+        if instructions:
+            self._programs[number] = instructions
+            self.pattern_instructions += instructions
         size = subscription_bytes(subscription.filter_text)
         self._wanted[number] = (subscription.session, identity, subject_filter, size)
         self.memory.counted += size
@@ -125,6 +134,7 @@ class Routes:
             return
         _, _, subject_filter, size = self._wanted.pop(number)
         self.memory.counted -= size
+        self.pattern_instructions -= self._programs.pop(number, 0)
         if number > 0:
             self._plain.remove(subject_filter, number)
         else:
