@@ -62,6 +62,7 @@ def test_silent_connections_are_cut_at_once_beyond_a_few_more(broker: BrokerProc
                 link.recv(1)
         assert _metric(broker, "whimbrel_refused_connections_total") >= before + 19
         client.ping()
+    assert not any("Traceback" in line for line in broker.lines)
 
 
 def test_a_client_beyond_the_limit_is_told(broker: BrokerProcess) -> None:

@@ -180,8 +180,9 @@ class RateLimits:
     def open(self, link: object, client: str, user: str | None, data: bytes) -> Meter:
         """Return the meter of a connection whose CONNECT is answered; *data* came behind it."""
         own = self._share(self._clients, "client", client, self._per_client)
-        is_shared = user is not None and self._per_user
-        shared = self._share(self._users, "user", user, self._per_user) if user is not None and is_shared else None
+        shared = None
+        if user is not None and self._per_user:
+            shared = self._share(self._users, "user", user, self._per_user)
         meter = Meter(link, client, user, own, shared)
         if data:
             meter.inflow.put(data)

@@ -61,15 +61,16 @@ class Slowing:
     def _look(self) -> None:
         """Handle what clients sent before, as far as their rates allow it by now."""
         self._timer = None
-        for meter, data in self._rates.turn(self._monotonic_us()):
-            link = cast("Link | None", meter.link)
-            if link is None:  # it was closed for what another one sent
-                continue
-            if data:
+        passed = self._rates.turn(self._monotonic_us())
+        for meter, data in passed:
+            link = cast("Link | None", meter.link)  # None: it was closed for what another one sent
+            if link is not None and data:
                 self._handle(link, data)
-            if meter.is_waiting:
+        for meter in {meter for meter, _ in passed}:  # one may have had several turns
+            link = cast("Link | None", meter.link)
+            if link is not None and meter.is_waiting:
                 self._pause(cast("_Connection", link.shell))
-            else:
+            elif link is not None:
                 self.release(cast("_Connection", link.shell))
         self.look_later()
 
