@@ -14,6 +14,7 @@ from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal, Pieces
+from whimbrel.broker.memory import CLIENT_BYTES
 from whimbrel.broker.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
@@ -88,6 +89,10 @@ class Connecting:
         most = self._config.limits.private_sessions
         if client_id not in self._state.clients and len(self._state.clients) >= most:
             self.refuse(link, ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
+            return
+        full = self._state.memory.refusal(CLIENT_BYTES) if client_id not in self._state.clients else None
+        if full is not None:
+            self.refuse(link, *full)
             return
         if not client_id:
             is_allowed = self._config.mqtt.allow_zero_length_client_id

@@ -50,8 +50,10 @@ class Delivering:
         while ready:
             client = ready.pop()
             self.pump(client, now)
-            if client.queued_bytes > self._most_bytes:
-                for out in client.shed(self._most_bytes):  # QoS 0 that cannot wait any longer
+            queued_bytes = client.queued_bytes
+            if queued_bytes and (queued_bytes > self._most_bytes or not self._state.memory.has_room()):
+                most = self._most_bytes if self._state.memory.has_room() else 0
+                for out in client.shed(most):  # QoS 0 that cannot wait any longer
                     self._receipt(client, out, Outcome.DROPPED, now)
             if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
                 # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.

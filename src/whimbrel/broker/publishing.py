@@ -18,6 +18,7 @@ from whimbrel.broker.telling import OWN, REPORT, SESSIONS
 from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import LeftWill
+from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
@@ -112,12 +113,18 @@ class Publishing:
         """
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
-        most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos) if self._has_room(link) else 0
+        most = 0  # until it is asked whether there is room for more
         may_publish, is_guarded = self._visitors.may_publish, not self._visitors.is_open
         others: Others | None = None
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
-            if qos > most or retain or properties is not NO_PROPERTIES or waiting:
+            if retain or properties is not NO_PROPERTIES or waiting:
                 break
+            if qos > most:
+                if most or not self._has_room(link):
+                    break
+                most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
+                if qos > most:
+                    break
             lane = lanes.get(topic)
             if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_long or lane.is_owed)):
                 break
@@ -159,9 +166,15 @@ class Publishing:
         return passed
 
     def _has_room(self, link: Link) -> bool:
-        """Tell whether nothing that is held, and nothing that is unanswered, forbids one more QoS 1 publication."""
-        is_full = self._state.held_bytes > self._config.limits.held_bytes
-        return not is_full and link.machine.may_begin
+        """Tell whether nothing that is kept, and nothing that is unanswered, forbids one more QoS 1 publication."""
+        return self._held_refusal() is None and link.machine.may_begin
+
+    def _held_refusal(self, *, makes_room: bool = False) -> tuple[ReasonCode, str] | None:
+        """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
+        most = self._config.limits.held_bytes
+        if self._state.held_bytes > most:
+            return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, no more are allowed"
+        return None if makes_room else self._state.memory.refusal()
 
     def _matched(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> Sequence[Sequence[int]]:
         """Return for each publication the handles of those who want it for its content as well."""
@@ -201,6 +214,8 @@ class Publishing:
             taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
+        if refusal is None and not qos and any(not is_private(session) for session, _ in found):
+            refusal = self._state.memory.refusal()  # a named session holds QoS 0 too
         if refusal is not None:
             self.refuse(link, client, packet, *refusal)
             return
@@ -251,15 +266,19 @@ class Publishing:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self._config.mqtt.maximum_qos}"
         if self.is_refusing:
             return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
-        if packet.qos and state.held_bytes > limits.held_bytes:
-            return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, no more are allowed"
+        if packet.qos:
+            full = self._held_refusal(makes_room=packet.retain and not packet.payload)
+            if full is not None:
+                return full
         is_retained = packet.retain and packet.payload and topic not in state.retained
         if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
         if packet.retain and packet.payload:
-            grows = 2 * len(packet.payload) - state.retained.size_of(topic)
+            grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
                 return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
+            if grows > 0 and (full := state.memory.refusal(grows)) is not None:
+                return full
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return self.refused_response(packet.properties) if packet.properties else None

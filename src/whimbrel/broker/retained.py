@@ -9,7 +9,8 @@ import heapq
 from collections.abc import Generator, Iterator
 from operator import attrgetter
 
-from whimbrel.broker.messages import Message
+from whimbrel.broker.memory import Memory
+from whimbrel.broker.messages import Message, kept_bytes
 
 __all__ = ["Retained"]
 
@@ -29,7 +30,8 @@ class _Level:
 class Retained:
     """The retained messages of a broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = Memory() if memory is None else memory
         self._root = _Level()
         self._messages: dict[str, Message] = {}
         self.size_bytes = 0
@@ -52,11 +54,16 @@ class Retained:
     def size_of(self, subject: str) -> int:
         """Return how much memory the message of *subject* takes; 0 if there is none."""
         message = self._messages.get(subject)
-        return 0 if message is None else memory_of(message)
+        return 0 if message is None else message.size
+
+    def growth(self, subject: str, payload_bytes: int) -> int:
+        """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
+        return kept_bytes(len(subject) + payload_bytes, payload_bytes) - self.size_of(subject)
 
     def put(self, message: Message) -> None:
         """Keep *message* as the last of its subject."""
-        self.size_bytes += memory_of(message) - self.size_of(message.subject)
+        message.keep()
+        self._count(message.size - self.size_of(message.subject))
         self._messages[message.subject] = message
         level = self._root
         for name in message.subject.split("/"):
@@ -70,7 +77,7 @@ class Retained:
         """Forget the message of *subject*; return it if there was one."""
         removed = self._messages.pop(subject, None)
         if removed is not None:
-            self.size_bytes -= memory_of(removed)
+            self._count(-removed.size)
             path = [self._root]
             levels = subject.split("/")
             for name in levels:
@@ -82,6 +89,10 @@ class Retained:
                     break
                 del path[-1].below[name]
         return removed
+
+    def _count(self, change: int) -> None:
+        self.size_bytes += change
+        self._memory.counted += change
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages.values())
@@ -115,11 +126,6 @@ class Retained:
                 yield
         messages.sort(key=_BY_SEQ)
         return heapq.merge(*sorted_pieces, messages, key=_BY_SEQ) if sorted_pieces else iter(messages)
-
-
-def memory_of(message: Message) -> int:
-    """Return how much memory a retained message takes, about: its record, its payload, and its place in the tree."""
-    return message.size + len(message.payload)
 
 
 def _walk(root: _Level, levels: list[str]) -> Iterator[Message | None]:

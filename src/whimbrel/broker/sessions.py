@@ -23,6 +23,7 @@ from whimbrel.broker.interests import OWN_TOPICS, Interests
 from whimbrel.broker.joining import NOT_ALLOWED, Doorkeeper, Wanted
 from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.keyring import for_subscription, read_keys
+from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.messages import Message
 from whimbrel.broker.questions import Asker, Questions
 from whimbrel.broker.requests import VERBS, Request, id_of, read_request
@@ -241,6 +242,8 @@ class Sessions:
         elif hold.named_count + sum(not hold.has(each) for each in self._state.changing) >= self._settings.count:
             reason = f"{self._settings.count} sessions, no more are allowed"
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
+        elif (full := self._state.memory.refusal(NAMED_SESSION_BYTES)) is not None:
+            self._refuse(asked, *full)
         elif request.passwords is not None:
             self._hash(asked, partial(self._create_with, asked))
         elif request.list is not None:

@@ -13,6 +13,7 @@ import cbor2
 
 from whimbrel.broker.clients import HELD, LIVE, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.messages import Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
 from whimbrel.broker.routes import OPEN, Found, Routes
@@ -57,7 +58,10 @@ class BrokerState:
         self.node = node
         self.hold = Hold(node) if hold is None else hold
         self.routes = Routes() if routes is None else routes
-        self.retained = Retained()
+        self.memory = self.routes.memory
+        """What all of this takes."""
+        self.memory.hold = self.hold.tally
+        self.retained = Retained(self.memory)
         self.clients: dict[str, Client] = {}
         self.messages: dict[int, Message] = {}
         """What the hold holds."""
@@ -68,7 +72,7 @@ class BrokerState:
         self.ready: list[Client] = []
         """Clients that something was handed over to."""
         self.visitors: Visitors | None = None
-        self.wills = Wills(self._touch_will)
+        self.wills = Wills(self._touch_will, self.memory)
         self.hold.changes()  # from now on it notes what changes
         self.changing: dict[str, str] = {}
         """Named sessions whose making or new access waits for the disk, and the device that asked for it."""
@@ -171,6 +175,7 @@ class BrokerState:
             client = self.clients.get(fact.device)
             if client is None:
                 client = self.clients[fact.device] = Client(fact.device, fact.session)
+                self.memory.counted += CLIENT_BYTES
             client.expiry_us = fact.session_expiry_us or 0
             client.disconnected_at = None
             self.wills.present(fact)
@@ -219,6 +224,12 @@ class BrokerState:
 
     def _applying_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
         """Take in what became of a session, in pieces; return what is to be done about it."""
+        before = self.hold.named_count
+        commands = yield from self._applying_to_session(fact)
+        self.memory.counted += (self.hold.named_count - before) * NAMED_SESSION_BYTES
+        return commands
+
+    def _applying_to_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
         if fact.change is SessionChange.ACCESS and is_private(fact.session):
             released = self.clients.get(client_of(fact.session) or "")
             if released is not None:
@@ -236,6 +247,7 @@ class BrokerState:
             elif fact.device is not None:
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
+                    self.memory.counted -= CLIENT_BYTES
                     gone.land()
                     gone.received.clear()
                     gone.releasing.clear()
@@ -309,13 +321,18 @@ class BrokerState:
             elif kind is Store:
                 message = self._current
                 assert message is not None
+                message.keep()
                 self.messages[message.seq] = message
-                self.held_bytes += message.size
+                size = message.size
+                self.held_bytes += size
+                self.memory.counted += size
                 self._touched.add(("notification", message.seq))
             elif kind is Forget:
                 gone = self.messages.pop(command.seq, None)  # type: ignore[union-attr]
                 if gone is not None:
-                    self.held_bytes -= gone.size
+                    size = gone.size
+                    self.held_bytes -= size
+                    self.memory.counted -= size
                     self._touched.add(("notification", gone.seq))
             elif kind is Tell or kind is TellAll:
                 self._tell(command, now)  # type: ignore[arg-type]
@@ -558,6 +575,7 @@ class BrokerState:
                     yield key, value
 
         state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
+        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
         for (kind, whose), value in own:
             state._restore_row(str(kind), whose, value)
         for session in state.hold.sessions():
@@ -570,6 +588,7 @@ class BrokerState:
     def _restore_row(self, kind: str, whose: str | int | None, value: bytes) -> None:
         if kind == "client":
             client = self.clients[str(whose)] = Client(str(whose), "")
+            self.memory.counted += CLIENT_BYTES
             client.session, client.expiry_us, client.disconnected_at, received, releasing, *more = cbor2.loads(value)
             client.received, client.releasing = set(received), set(releasing)
             client.owner, client.is_unclaimed = more or (None, True)  # views from before have no owners
@@ -581,8 +600,10 @@ class BrokerState:
         if kind == "retained":
             self.retained.put(message)
         else:
+            message.keep()
             self.messages[message.seq] = message
             self.held_bytes += message.size
+            self.memory.counted += message.size
 
 
 def _is_private_alone(command: HandOver) -> bool:

@@ -82,6 +82,8 @@ class Hold:
         """The lanes with flights, and some that had."""
         self._retention = retention
         self._state = State() if state is None else state
+        self.tally = self._state
+        """Whose ``pendings`` is how many notifications are pending, counted in each session; it only is to be read."""
         self._touched: set[Key] = set()
         self._is_followed = state is not None
 
@@ -433,6 +435,7 @@ class Hold:
             else:
                 held, end = self._to_hold(session, identities, copy)
             session.pending[seq] = Pending(held, max(held.values(), default=None))
+            self._state.pendings += 1
             if self._is_followed:
                 self._touch(("pending", name, seq))
             if held:
@@ -604,6 +607,7 @@ class Hold:
             outcome, identities, moment = pending.end
             self._settle(session.name, None, seq, pending, identities, outcome, moment, out)
         del session.pending[seq]
+        self._state.pendings -= 1
         if self._is_followed:
             self._touch(("pending", session.name, seq))
         copy = self._state.copies[seq]
