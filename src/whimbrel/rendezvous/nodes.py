@@ -192,7 +192,7 @@ class DeviceNode:
                 return None
 
     def _input_of_link(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
-        if is_controller:
+        if is_controller and self.core.controller in {None, address}:  # a second one is a device like any other
             self._calling = None
             return d.JoinedController(address, is_caller=is_caller)
         self._paging.discard(address)
