@@ -27,8 +27,9 @@ from whimbrel.rendezvous.controller.arrivals import ArrivalQueue
 from whimbrel.rendezvous.controller.commands import Connect, Disconnect, Park, Poll, SetConnectable
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.parameters import REASONS
-from whimbrel.rendezvous.events import EventId, Kind, Subscription
+from whimbrel.rendezvous.events import EventId, GroupKey, Kind, Subscription
 from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.wire import MAX_REQUEST_BYTES, encode
 
 P1, P2, S1, S2 = (EventId(each) for each in ("P1", "P2", "S1", "S2"))
 
@@ -701,3 +702,56 @@ def test_two_queues_look_up_both_heads_at_once_and_keep_what_they_found_up_to_da
     queue.pop(older)
     assert queue.head() == (younger, [late])
     assert looked_up == [younger, older]
+
+
+# -- what a hostile or unlucky radio brings ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["\0", "x" * 249, "\ud800"])
+def test_a_device_whose_name_is_no_name_is_not_published_and_ends_nothing(name: str) -> None:
+    """Names come from strangers' radios; one that cannot be told to others must not stop the controller."""
+    rig = Rig()
+    assert rig.find(BOB, name=name) == []
+    assert rig.find(CAROL, device_class=2**24) == []
+    assert rig.find(ALICE)
+    assert rig.core.sizes()["strangers"] == 1
+
+
+def test_a_request_is_refused_before_it_is_parsed_if_it_is_longer_than_any_request() -> None:
+    """A list of matches is long, a request never: 120 kB of small values cost 18 ms of the controller's time."""
+    rig = Rig()
+    rig.connect(BOB)
+    largest = publication(name="n" * 248, keys=tuple(GroupKey(bytes([each]) * 32) for each in range(16)))
+    assert len(encode(m.Publish(largest))) < MAX_REQUEST_BYTES
+    assert not refusals(rig.say(BOB, m.Publish(largest)), BOB)
+    (refused,) = sent(rig.core.receive(Said(BOB, b"\x80" * (MAX_REQUEST_BYTES + 1)), now=0), BOB)
+    assert isinstance(refused, m.Refused)
+    assert refused.reason == f"a request of {MAX_REQUEST_BYTES + 1} bytes; allowed are {MAX_REQUEST_BYTES}"
+
+
+def test_a_renewed_publication_replaces_what_was_published_for_the_device_meanwhile() -> None:
+    """It was lost, was discoverable again and was found; its own words count, and it may have had friends only."""
+    rig = Rig()
+    restricted = (GroupKey(b"f" * 32),)
+    rig.publish(BOB, keys=restricted)
+    rig.leave(BOB)
+    rig.find(BOB)
+    rig.connect(BOB, is_caller=False)
+    assert sent(rig.say(BOB, m.Renew(P1)), BOB) == [m.Accepted(P1)]
+    assert [(record.id, record.event.keys) for record in rig.core.open_events()] == [(P1, restricted)]
+
+
+@pytest.mark.parametrize("again", [m.Publish(publication()), m.Renew(P1)])
+def test_a_publisher_that_noted_its_match_may_publish_again_though_the_subscriber_is_silent(again: m.Message) -> None:
+    """It was paged already; otherwise a subscriber that never notes could keep it from being found by others."""
+    rig = Rig(is_noting=False)
+    rig.publish(BOB)
+    rig.subscribe(ALICE)
+    assert refusals(rig.say(BOB, again), BOB)  # it has not even said that it knows of the match
+    rig.say(BOB, m.Noted(P1))
+    assert not refusals(rig.say(BOB, again), BOB)
+    assert len(rig.open()) == 1
+    assert "disconnect S SILENT" in script(rig.wait(2.56))
+    assert notes(rig.commands, NoteKind.NOTIFIED)[0].detail == "unconfirmed by subscriber"
+    assert len(rig.open()) == 1
+    assert isinstance(sent(rig.subscribe(CAROL), CAROL)[-1], m.Matched)

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, DAVE, Member, Rig, address, notes, refusals, script, sent
+from dataclasses import replace
+
+import pytest
+from tests.unit.rendezvous_rig import (
+    ALICE,
+    BOB,
+    CAROL,
+    CONTROLLER,
+    DAVE,
+    Member,
+    Rig,
+    address,
+    notes,
+    refusals,
+    script,
+    sent,
+)
 
 from whimbrel.rendezvous import messages as m
-from whimbrel.rendezvous.controller import NoteKind
+from whimbrel.rendezvous.controller import NoteKind, Parameters
+from whimbrel.rendezvous.controller.openings import OpenIndex, Record
+from whimbrel.rendezvous.controller.verification import Members
 from whimbrel.rendezvous.refusals import Refusal
-from whimbrel.rendezvous.tokens import GroupOwner
+from whimbrel.rendezvous.tokens import GroupOwner, TokenError
 
 FAMILY, WORK, CLUB = GroupOwner(b"f" * 32), GroupOwner(b"w" * 32), GroupOwner(b"c" * 32)
 
@@ -204,6 +222,25 @@ def test_a_replayed_proof_is_refused() -> None:
     assert rig.core.refused_proofs() == {"wrong_answer": 1}
 
 
+def test_every_flipped_bit_of_a_proof_is_refused() -> None:
+    """Group, device key, token, answer: nothing in it is free."""
+    bob = Member(BOB, FAMILY)
+    asked = m.Ask(group=FAMILY.public, challenge=b"n" * 32)
+    proof = bob.answer(asked)
+    assert proof is not None
+    assert proof.token is not None
+    members = Members(Parameters())
+    members.check(proof, asked, address=BOB, controller=CONTROLLER, now=0)
+    for field in ("device_key", "token", "answer"):
+        whole = getattr(proof, field)
+        for bit in range(0, 8 * len(whole), 5):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            changed = replace(proof, **{field: bytes(flipped)})  # type: ignore[arg-type]  # a field of bytes
+            with pytest.raises(TokenError):
+                members.check(changed, asked, address=BOB, controller=CONTROLLER, now=0)
+
+
 def test_a_higher_epoch_revokes_remembered_members_of_the_lower() -> None:
     """The owner gave everybody but Alice a new token."""
     later = GroupOwner(b"f" * 32, epoch=2)
@@ -297,3 +334,26 @@ def test_a_device_that_is_silent_about_itself_is_matched_with_nobody() -> None:
     assert "disconnect S SILENT" in script(rig.wait(2.56))
     assert not notes(rig.commands, NoteKind.MATCHED)
     assert rig.open() == {"P1", "P2"}
+
+
+def test_triggers_that_wait_for_proofs_cost_a_round_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions at a time; a crowd that waits behind them must not be looked up again at every word."""
+    rig = Rig()
+    crowd = [address(number) for number in range(1_000, 1_060)]
+    for who in crowd[:30]:
+        rig.publish(who, name=who, keys=(FAMILY.public,))
+    looked_up: list[Record] = []
+    candidates = OpenIndex.candidates
+
+    def counted(index: OpenIndex, trigger: Record) -> list[Record]:
+        looked_up.append(trigger)
+        return candidates(index, trigger)
+
+    monkeypatch.setattr(OpenIndex, "candidates", counted)
+    for who in crowd[30:]:
+        rig.subscribe(who, keys=(FAMILY.public,))
+    assert rig.core.sizes()["verifying"] == 30
+    assert len(looked_up) <= 2 * 30
+    looked_up.clear()
+    rig.wait(1)
+    assert not looked_up
