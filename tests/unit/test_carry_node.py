@@ -196,6 +196,16 @@ def test_an_answer_that_was_lost_can_be_asked_for_again() -> None:
     assert len(other.receive(1, source.hello())) == 1
 
 
+def test_nothing_can_be_pushed() -> None:
+    """What a neighbour sends without having been asked is neither stored nor given to the application (3.2.2)."""
+    node = Carrier(1, subscriptions=[1])
+    assert node.receive(2, Answer(a_sample(), 4)) == []
+    assert (node.stored, node.retrieved(1)) == ([], None)
+    node.receive(2, Hello((Entry(1, a_sample().id, has_copies=True),)))
+    node.forget(1, a_sample().id)  # the contact ended before the answer came
+    assert node.receive(2, Answer(a_sample(), 4)) == []
+
+
 def test_what_comes_too_late_is_counted_as_lost() -> None:
     """A place may go to one's own sample, and a newer one may come, while a share is on its way."""
     node = Carrier(1, places=1)
