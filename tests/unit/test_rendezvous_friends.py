@@ -357,3 +357,48 @@ def test_triggers_that_wait_for_proofs_cost_a_round_nothing(monkeypatch: pytest.
     looked_up.clear()
     rig.wait(1)
     assert not looked_up
+
+
+def test_a_remembered_member_that_fails_its_challenge_is_asked_for_its_token_again() -> None:
+    """Its address may have been taken over; what was verified before is worth nothing now."""
+    alice, bob, carol = Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, FAMILY)
+    rig = rig_of(alice, bob, carol)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    thief = rig.members[BOB] = Member(BOB, seed=b"another key")
+    rig.publish(BOB, keys=(FAMILY.public,))
+    for who in (CAROL, ALICE):
+        rig.subscribe(who, name="bob", keys=(FAMILY.public,))
+    assert [asked.wants_token for asked in thief.asked] == [False, True]
+    assert len(notes(rig.commands, NoteKind.MATCHED)) == 1
+
+
+def test_two_questions_are_asked_at_a_time_and_no_device_is_asked_twice_at_once() -> None:
+    """Conversations hold seats: those about membership four of seven, so that a match without tokens finds two."""
+    crowd = [Member(address(number), FAMILY) for number in range(100, 108)]
+    for member in crowd:
+        member.is_silent = True
+    rig = rig_of(*crowd)
+    for number, member in enumerate(crowd):
+        name = f"pair {number // 2}"
+        if number % 2:
+            rig.subscribe(member.address, name=name, keys=(FAMILY.public,))
+        else:
+            rig.publish(member.address, name=name, keys=(FAMILY.public,))
+    assert [len(member.asked) for member in crowd] == [1, 1, 1, 1, 0, 0, 0, 0]
+    rig = rig_of(*(bob_and_friends := [Member(who, FAMILY) for who in (BOB, ALICE, CAROL)]))
+    for member in bob_and_friends:
+        member.is_silent = True
+    rig.publish(BOB, keys=(FAMILY.public,))
+    for who in (ALICE, CAROL):
+        rig.subscribe(who, keys=(FAMILY.public,))
+    assert [len(member.asked) for member in bob_and_friends] == [1, 1, 0]
+
+
+def test_a_subscription_that_names_groups_is_hidden_in_the_log_though_the_publication_is_open() -> None:
+    """Which groups a device says to be in is its own affair, and so is whom it met."""
+    rig = rig_of(Member(ALICE, FAMILY))
+    rig.publish(BOB)
+    done = rig.subscribe(ALICE, keys=(FAMILY.public,))
+    (matched,) = notes(done, NoteKind.MATCHED)
+    assert (matched.id, matched.address, matched.other_address) == ("P1", None, None)
