@@ -685,13 +685,13 @@ def test_two_queues_look_up_both_heads_at_once_and_keep_what_they_found_up_to_da
         stage = Stage.OPEN if is_open else Stage.QUEUED
         return Record(EventId(f"{kind.value}{seq}"), owner, event, seq, kind, stage=stage)
 
-    gone, late = (record(Kind.SUBSCRIPTION, seq, is_open=True) for seq in (1, 2))
-    older, younger = record(Kind.SUBSCRIPTION, 3), record(Kind.PUBLICATION, 4)
+    gone, late, kept = (record(Kind.SUBSCRIPTION, seq, is_open=True) for seq in (1, 2, 3))
+    older, younger = record(Kind.SUBSCRIPTION, 4), record(Kind.PUBLICATION, 5)
     looked_up: list[Record] = []
 
     def look_up(trigger: Record) -> list[Record]:
         looked_up.append(trigger)
-        return [gone] if trigger is younger else []
+        return [gone, kept] if trigger is younger else []
 
     queue = ArrivalQueue(look_up, has_two=True)
     queue.push(older)
@@ -699,9 +699,9 @@ def test_two_queues_look_up_both_heads_at_once_and_keep_what_they_found_up_to_da
     assert queue.head() == (older, [])
     assert looked_up == [younger, older]
     gone.stage = Stage.GONE
-    queue.add_candidate(late)
+    queue.add_candidate(late)  # it waited for proofs while a younger one was opened: the oldest comes first
     queue.pop(older)
-    assert queue.head() == (younger, [late])
+    assert queue.head() == (younger, [late, kept])
     assert looked_up == [younger, older]
 
 
@@ -770,6 +770,12 @@ def test_answers_hold_at_most_six_seats_and_the_next_match_waits() -> None:
         rig.subscribe(subscriber, name=publisher)
     assert len(notes(rig.commands, NoteKind.MATCHED)) == 3
     assert rig.core.sizes()["active"] <= 7
+    other = Rig(is_noting=False)
+    for publisher, subscriber in pairs[:3]:
+        other.publish(publisher, name=publisher)
+        other.subscribe(subscriber, name=publisher)
+    other.subscribe(ALICE, name="Bob")
+    assert not notes(other.find(BOB), NoteKind.MATCHED)  # it needs one seat, and that would be the seventh
     rig.say(pairs[0][0], m.Noted(P1))
     done = rig.say(pairs[0][1], m.Noted(S1))
     assert [note.other_id for note in notes(done, NoteKind.MATCHED)] == ["S4"]
