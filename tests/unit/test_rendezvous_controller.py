@@ -916,3 +916,13 @@ def test_a_cache_keeps_its_newest_entries_and_lets_them_die_in_time() -> None:
     cache.put("c", 3, now=3)
     assert list(cache) == ["a", "c"]
     assert (cache.get("a", now=11), cache.clean(now=12, work=9), list(cache)) == (1, 1, ["c"])
+
+
+def test_a_device_that_was_quiet_for_long_may_not_flood_afterwards() -> None:
+    """What it may say at once is four seconds' worth, however long it has been silent."""
+    rig = Rig()
+    rig.publish(BOB)
+    rig.wait(500)
+    done = rig.core.take([Said(BOB, b"\xff")] * 1_000, now=rig.now)
+    assert len(sent(done, BOB)) == 40
+    assert "disconnect P TOO_FAST" in script(done)
