@@ -402,3 +402,15 @@ def test_a_subscription_that_names_groups_is_hidden_in_the_log_though_the_public
     done = rig.subscribe(ALICE, keys=(FAMILY.public,))
     (matched,) = notes(done, NoteKind.MATCHED)
     assert (matched.id, matched.address, matched.other_address) == ("P1", None, None)
+
+
+def test_epochs_of_groups_are_remembered_within_a_bound() -> None:
+    """Anybody may own groups without number, and show them one after the other."""
+    members = Members(Parameters(remembered=2))
+    for number in range(5):
+        owner = GroupOwner(bytes([number]) * 32)
+        asked = m.Ask(group=owner.public, challenge=b"n" * 32)
+        proof = Member(BOB, owner).answer(asked)
+        assert proof is not None
+        members.check(proof, asked, address=BOB, controller=CONTROLLER, now=0)
+    assert (len(members), len(members._epochs)) == (2, 2)
