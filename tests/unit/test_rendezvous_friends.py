@@ -22,6 +22,7 @@ from tests.unit.rendezvous_rig import (
 
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import NoteKind, Parameters
+from whimbrel.rendezvous.controller.commands import Send
 from whimbrel.rendezvous.controller.openings import OpenIndex, Record
 from whimbrel.rendezvous.controller.verification import Members
 from whimbrel.rendezvous.refusals import Refusal
@@ -414,3 +415,26 @@ def test_epochs_of_groups_are_remembered_within_a_bound() -> None:
         assert proof is not None
         members.check(proof, asked, address=BOB, controller=CONTROLLER, now=0)
     assert (len(members), len(members._epochs)) == (2, 2)
+
+
+def test_a_proof_of_one_group_opens_no_door_of_another() -> None:
+    """Alice proves the family before Bob fails it; of work, which Bob proves, she must prove her membership anew."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, WORK)
+    rig = Rig()
+    rig.publish(BOB, keys=(FAMILY.public, WORK.public))
+    rig.subscribe(ALICE, keys=(FAMILY.public, WORK.public))
+    for group in (FAMILY.public, WORK.public):
+        for member in (alice, bob):
+            asked = [
+                each.message
+                for each in rig.commands
+                if isinstance(each, Send) and each.address == member.address and isinstance(each.message, m.Ask)
+            ][-1]
+            assert asked.group == group
+            proof = member.answer(asked)
+            assert proof is not None
+            rig.say(member.address, proof)
+            if group == WORK.public and member is alice:
+                break  # no group is left
+    assert not notes(rig.commands, NoteKind.MATCHED)
+    assert rig.open() == {"P1", "S1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.rendezvous import tokens
 from whimbrel.rendezvous.events import Address, GroupKey
 from whimbrel.rendezvous.tokens import (
     DeviceKeys,
@@ -15,6 +16,7 @@ from whimbrel.rendezvous.tokens import (
     check_device_token,
     check_group_token,
 )
+from whimbrel.rendezvous.wire import SIGNATURE_BYTES
 
 ALICE, BOB, CONTROLLER = (Address(f"00:00:00:00:00:0{digit}") for digit in "AB1")
 ALICES, BOBS = DeviceKeys(b"a" * 32), DeviceKeys(b"b" * 32)
@@ -46,6 +48,15 @@ def test_the_owner_is_a_member_of_its_own_group() -> None:
     carol = DeviceKeys(b"k" * 32)
     own = CAROLS_GROUP.admit(carol.token(BOB), device_key=carol.public, peer=BOB, expires_at=EXPIRY)
     assert check_group_token(own, group=CAROLS_GROUP.public, address=BOB, now=0).device_key == carol.public
+
+
+def test_an_owner_cannot_make_a_member_of_a_device_that_did_not_ask() -> None:
+    """The device token inside is checked, too: the device's own key must have signed its address (Figure 2-12)."""
+    token = bytearray(group_token())
+    token[-2 * SIGNATURE_BYTES] ^= 1  # the first byte of the device's signature
+    signed = tokens._signed_by_group(CAROLS_GROUP.public, bytes(token))
+    forged = bytes(token[:-SIGNATURE_BYTES]) + CAROLS_GROUP._private.sign(signed)
+    assert fault_of(forged) is TokenFault.WRONG_DEVICE
 
 
 def test_a_token_from_another_address_is_refused() -> None:
