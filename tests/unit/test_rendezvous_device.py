@@ -295,6 +295,35 @@ def test_a_second_controller_is_a_device_like_any_other() -> None:
     assert (bob.subscriber, bob.publisher) == (DeviceState.ACTIVE, DeviceState.ACTIVE)
 
 
+def listening(*, is_discoverable: bool = False) -> Device:
+    """Return a publisher that was told of a match and waits for its page."""
+    bob = Device(address=BOB, name="Bob", is_discoverable=is_discoverable)
+    bob.receive(d.JoinedController(CONTROLLER), now=0)
+    bob.publish()
+    bob.receive(d.Heard(encode(m.Accepted(EventId("P1")))), now=0)
+    commands = bob.receive(d.Heard(encode(m.WakeUp(EventId("P1")))), now=0)
+    assert d.SetScans(has_inquiry_scan=False, has_page_scan=True) in commands
+    return bob
+
+
+def test_neither_sleep_nor_the_loss_of_the_controller_ends_the_wait_for_a_page() -> None:
+    """The subscriber pages now; the scan ends with the page or its time, whatever the controller says."""
+    still = d.SetScans(has_inquiry_scan=False, has_page_scan=True)
+    assert listening().receive(d.Heard(encode(m.Sleep())), now=1) == [still]
+    lost = listening(is_discoverable=True).receive(d.LostController(), now=1)
+    assert not [each for each in lost if isinstance(each, d.SetScans)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_discoverable_device_is_shown_again_only_when_it_has_left_the_controller(*, is_lost: bool) -> None:
+    """While the controller speaks for it, nobody else may discover it (chapter 3)."""
+    bob = listening(is_discoverable=True)
+    if is_lost:
+        bob.receive(d.LostController(), now=1)
+    ended = bob.timer(now=10_000_000)
+    assert d.SetScans(has_inquiry_scan=is_lost, has_page_scan=is_lost) in ended
+
+
 def test_a_wish_is_paged_for_once_at_a_time() -> None:
     """A controller that tells of match after match must not fill a device's radio with pages."""
     alice = Device(address=ALICE, name="Alice")
