@@ -295,6 +295,19 @@ def test_a_second_controller_is_a_device_like_any_other() -> None:
     assert (bob.subscriber, bob.publisher) == (DeviceState.ACTIVE, DeviceState.ACTIVE)
 
 
+def test_answers_that_a_lost_connection_owed_are_not_awaited_after_it() -> None:
+    """Otherwise the identifier of one wish would be written down beside another."""
+    alice = Device(address=ALICE, name="Alice")
+    alice.receive(d.JoinedController(CONTROLLER), now=0)
+    alice.subscribe(Subscription(name="one"))
+    alice.receive(d.LostController(), now=0)
+    alice.receive(d.JoinedController(CONTROLLER), now=0)
+    alice.receive(d.Heard(encode(m.Accepted(EventId("S1")))), now=0)
+    alice.subscribe(Subscription(name="two"))
+    alice.receive(d.Heard(encode(m.Accepted(EventId("S2")))), now=0)
+    assert [wish.id for wish in alice.wishes.all] == ["S1", "S2"]
+
+
 def listening(*, is_discoverable: bool = False) -> Device:
     """Return a publisher that was told of a match and waits for its page."""
     bob = Device(address=BOB, name="Bob", is_discoverable=is_discoverable)
