@@ -47,7 +47,7 @@ def test_a_member_is_verified_by_anyone() -> None:
 
 
 def test_figure_2_11_a_device_joins_a_group_message_by_message() -> None:
-    """Device token and device key to the owner, who compares them with its peer; a group token back, which is checked."""
+    """Device token and key to the owner, who compares them with its peer; a group token back, which is checked."""
     asked = decode(encode(m.Join(token=ALICES.token(ALICE), device_key=ALICES.public)))
     assert isinstance(asked, m.Join)
     token = CAROLS_GROUP.admit(asked.token, device_key=asked.device_key, peer=ALICE, expires_at=EXPIRY)
