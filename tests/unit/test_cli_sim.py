@@ -40,6 +40,21 @@ def test_contacts_as_json(run: Run) -> None:
     assert [one[key] for key in keys[:-1]] == [other[key] for key in keys[:-1]]
 
 
+def test_the_same_seed_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    """Contacts and positions as files, and every figure but the speed."""
+    made = []
+    for number in range(2):
+        trace, rows = tmp_path / f"{number}.trace", tmp_path / f"{number}.jsonl"
+        run("sim", "contacts", *SMALL, "--seed", "7", "--write", str(trace), "--positions", str(rows))
+        campus = json.loads(run("sim", "campus", *SMALL, "--seed", "7", "--topics", "6", "--json")[1])
+        unicast = json.loads(run("sim", "unicast", *SMALL, "--seed", "7", "--json")[1])
+        figures = [
+            {key: value for key, value in each.items() if key != "sim_s_per_wall_s"} for each in (campus, unicast)
+        ]
+        made.append((trace.read_bytes(), rows.read_bytes(), figures))
+    assert made[0] == made[1]
+
+
 def test_campus_says_what_came_and_what_was_assumed(run: Run) -> None:
     """A figure without its assumptions is worth nothing."""
     options = ("--memory", "3", "--topics", "6", "--interval", "300", "--popularity", "zipf:0.8", "--hello", "5")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.errors import MalformedLineError
+from whimbrel.errors import InvalidValueError, MalformedLineError
+from whimbrel.lab import points
 from whimbrel.lab.campus_figure_2a import figure_2a
 from whimbrel.lab.campus_figure_2b import figure_2b, predicted_ratio
 from whimbrel.lab.campus_optimum import optimum
@@ -70,3 +71,11 @@ def test_a_bad_trace_is_refused_before_spark_starts(tmp_path: Path) -> None:
     file.write_text("1 CONN 1 1 up\n")
     with pytest.raises(MalformedLineError, match=r"bad.trace: line 1, column 1: found node 1 in contact with itself"):
         trace_experiment(file)
+
+
+def test_a_broken_file_of_points_is_named(tmp_path: Path) -> None:
+    """A disk that was full leaves half a file; the answer is which one to remove, not a traceback."""
+    (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InvalidValueError, match=r"part-0.parquet: found 'no whole Parquet file'"):
+        points._kept(tmp_path)
+    assert points._kept(tmp_path / "nowhere") == {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.contacts.synthetic import exponential_contacts
 from whimbrel.sim.contacts.table import Contacts
@@ -146,10 +147,14 @@ def _measured(points: Sequence[Point], batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _kept(table: Path) -> dict[str, Row]:
-    if not table.is_dir() or not any(table.glob("*.parquet")):
-        return {}
-    found = ds.dataset(sorted(map(str, table.glob("*.parquet"))), format="parquet").to_table()
-    return {row["key"]: row for row in found.to_pylist()}
+    known: dict[str, Row] = {}
+    for file in sorted(table.glob("*.parquet")):
+        try:
+            found = ds.dataset(str(file), format="parquet").to_table()
+        except (pa.ArrowInvalid, OSError):
+            raise InvalidValueError(str(file), "no whole Parquet file", "what a sweep wrote: remove it") from None
+        known |= {row["key"]: row for row in found.to_pylist()}
+    return known
 
 
 @lru_cache(maxsize=2)
