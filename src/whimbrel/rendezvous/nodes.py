@@ -156,8 +156,7 @@ class DeviceNode:
     def do_due(self, due: int) -> None:
         """Tell the core that its time has come, unless it has forgotten meanwhile what it waited for."""
         if self.core.next_due == due:
-            for command in self.core.timer(now=self._now()):
-                self._perform(command)
+            self.do(self.core.timer(now=self._now()))
 
     def handle(self, event: RadioEvent, now: int) -> None:
         """Take what happened to the radio."""
