@@ -177,6 +177,16 @@ def test_a_subscriber_shows_what_it_retrieved_only_if_told_so() -> None:
         assert not reader.stored
 
 
+def test_what_a_subscriber_shows_is_given_to_subscribers_only() -> None:
+    """It is no replica: a node that asks in order to carry gets nothing of it."""
+    source, reader = Carrier(1), Carrier(2, subscriptions=[1], places=1, shows_retrieved=True)
+    reader.publish(a_sample(5, 50, publisher=2), copies=1)
+    source.publish(a_sample(), copies=1)
+    assert meet(source, reader) == [Deliver(a_sample())]
+    wanted = Request(topic=1, id=a_sample().id, is_subscriber=False, wants_copies=True)
+    assert reader.receive(3, wanted) == [Send(3, Refusal(1, a_sample().id))]
+
+
 def test_a_subscriber_that_has_it_may_still_carry_it() -> None:
     """What its application has is no replica, so its memory may become one."""
     waiting, spraying, reader = Carrier(1), Carrier(2), Carrier(3, subscriptions=[1])
