@@ -177,6 +177,34 @@ def test_a_subscriber_shows_what_it_retrieved_only_if_told_so() -> None:
         assert not reader.stored
 
 
+def test_a_subscriber_that_has_a_newer_one_does_not_carry_the_older() -> None:
+    """What its application knows counts, although it takes no place in memory (C6)."""
+    newer, older = Carrier(1), Carrier(2)
+    reader = Carrier(3, subscriptions=[1])
+    newer.publish(a_sample(1, 200), copies=1)
+    older.publish(a_sample(1, 100), copies=4)
+    assert meet(newer, reader) == [Deliver(a_sample(1, 200))]
+    assert meet(older, reader) == []
+
+
+def test_a_share_that_arrives_after_a_newer_one_was_requested_is_outdated() -> None:
+    """The place is kept for the newer one, which is on its way."""
+    node = Carrier(1)
+    for at in (100, 200):
+        [_] = node.receive(2, Hello((Entry(1, SampleId(at, 9), has_copies=True),)))
+    assert node.receive(2, Answer(a_sample(1, 100), 4)) == [Drop(a_sample(1, 100), 4, Loss.OUTDATED)]
+    assert node.receive(2, Answer(a_sample(1, 200), 4)) == [Store(a_sample(1, 200), 4)]
+
+
+def test_a_newer_share_makes_one_s_own_sample_removable_that_was_published_meanwhile() -> None:
+    """Two live samples of one topic would share its copies (C6)."""
+    node = Carrier(1)
+    node.receive(2, Hello((Entry(1, SampleId(200, 9), has_copies=True),)))
+    node.publish(a_sample(1, 150, publisher=1), copies=4)
+    node.receive(2, Answer(a_sample(1, 200), 2))
+    assert [(copy.sample.published_at, copy.is_removable) for copy in node.stored] == [(150, True), (200, False)]
+
+
 def test_what_a_subscriber_shows_is_given_to_subscribers_only() -> None:
     """It is no replica: a node that asks in order to carry gets nothing of it."""
     source, reader = Carrier(1), Carrier(2, subscriptions=[1], places=1, shows_retrieved=True)
