@@ -166,6 +166,15 @@ def test_a_publication_older_than_what_is_known_is_refused() -> None:
         node.publish(a_sample(at=100), copies=1)
 
 
+def test_a_publication_older_than_what_the_application_has_is_refused() -> None:
+    """It would be removable at once wherever the newer one is seen."""
+    source, reader = Carrier(1), Carrier(2, subscriptions=[1])
+    source.publish(a_sample(1, 200), copies=1)
+    assert meet(source, reader) == [Deliver(a_sample(1, 200))]
+    with pytest.raises(InvalidValueError, match="one newer than"):
+        reader.publish(a_sample(1, 150, publisher=2), copies=2)
+
+
 def test_a_subscriber_shows_what_it_retrieved_only_if_told_so() -> None:
     """Otherwise the copies of subscribers would drown the L that are planned."""
     for is_shown in (False, True):
