@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from whimbrel.errors import InvalidValueError, MalformedLineError
@@ -79,3 +81,14 @@ def test_a_broken_file_of_points_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=r"part-0.parquet: found 'no whole Parquet file'"):
         points._kept(tmp_path)
     assert points._kept(tmp_path / "nowhere") == {}
+
+
+def test_points_of_a_sweep_that_was_killed_are_found(tmp_path: Path) -> None:
+    """Spark keeps what its finished tasks wrote apart until the batch is done; only half-written files are left out."""
+    quick = Point(campus=Campus(topics=2, interval_s=500), seed=1, place=Place(seconds=5_000))
+    row = measure(quick)
+    for folder in ("_temporary/0/task_1", "_temporary/0/_temporary/attempt_2"):
+        (tmp_path / folder).mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row], schema=points._ARROW), tmp_path / "_temporary/0/task_1/part-0.parquet")
+    (tmp_path / "_temporary/0/_temporary/attempt_2/part-1.parquet").write_bytes(b"PAR1")
+    assert points._kept(tmp_path) == {quick.key: row}

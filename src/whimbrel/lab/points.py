@@ -2,7 +2,8 @@
 
 Rule: a point is named by everything that decides its result: its settings, its seed, the contents of its trace, and the
 source of what simulates it. What is in the table under that name is not made again.
-Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was.
+Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was, and
+one that was killed, too: what its finished tasks left behind is found.
 Rule: a worker makes the contacts of a seed once and replays them for every configuration.
 """
 
@@ -147,8 +148,9 @@ def _measured(points: Sequence[Point], batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _kept(table: Path) -> dict[str, Row]:
+    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit takes those in."""
     known: dict[str, Row] = {}
-    for file in sorted(table.glob("*.parquet")):
+    for file in sorted([*table.glob("*.parquet"), *table.glob("_temporary/*/task_*/*.parquet")]):
         try:
             found = ds.dataset(str(file), format="parquet").to_table()
         except (pa.ArrowInvalid, OSError):
