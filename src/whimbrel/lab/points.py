@@ -148,7 +148,7 @@ def _measured(points: Sequence[Point], batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _kept(table: Path) -> dict[str, Row]:
-    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit takes those in."""
+    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit keeps those."""
     known: dict[str, Row] = {}
     for file in sorted([*table.glob("*.parquet"), *table.glob("_temporary/*/task_*/*.parquet")]):
         try:
