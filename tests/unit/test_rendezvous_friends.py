@@ -438,3 +438,22 @@ def test_a_proof_of_one_group_opens_no_door_of_another() -> None:
                 break  # no group is left
     assert not notes(rig.commands, NoteKind.MATCHED)
     assert rig.open() == {"P1", "S1"}
+
+
+def test_a_trigger_is_decided_in_time_though_its_next_party_is_being_asked_by_another() -> None:
+    """5.12 s for all groups of a trigger, whatever keeps it from its next question."""
+    silent = [Member(address(number), FAMILY) for number in (101, 102, 103)]
+    for member in silent:
+        member.is_silent = True
+    rig = rig_of(*silent, Member(ALICE, FAMILY), Member(CAROL, FAMILY))
+    for number, member in enumerate(silent):
+        rig.publish(member.address, name=f"silent {number}", keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.wait(3)
+    rig.subscribe(CAROL, name="silent 2", keys=(FAMILY.public,))
+    assert len(silent[2].asked) == 1
+    rig.wait(2.11)
+    assert "S1" not in rig.open()
+    rig.wait(0.01)
+    assert rig.open() == {"P3", "S1"}
+    assert len(silent[2].asked) == 1

@@ -305,9 +305,9 @@ class Decider:
         if silent:
             self._drop_silent(silent, now)  # all at once: none of them is matched because another was dropped
         for proofs in list(islice(self._verifications.values(), work)):
-            if len(self._asking) >= _QUESTIONS:
-                break  # none of the others can be asked; looking them up each round would be a way to flood us
-            if not self._is_engaged(proofs.waits_for):
+            is_due = proofs.due_at is not None and proofs.due_at <= now
+            # One that can neither be asked nor decided is not looked up: a crowd of them would be a way to flood us.
+            if is_due or (len(self._asking) < _QUESTIONS and not self._is_engaged(proofs.waits_for)):
                 self.go_on(proofs, now=now)
 
     @property
