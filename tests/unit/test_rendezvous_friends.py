@@ -457,3 +457,15 @@ def test_a_trigger_is_decided_in_time_though_its_next_party_is_being_asked_by_an
     rig.wait(0.01)
     assert rig.open() == {"P3", "S1"}
     assert len(silent[2].asked) == 1
+
+
+def test_a_look_at_the_list_of_members_resets_its_time_even_if_no_answer_comes() -> None:
+    """The time counts from the last look, not from the last proof (5.4.1)."""
+    bob, friends = Member(BOB, FAMILY), [Member(who, FAMILY) for who in (ALICE, CAROL, DAVE)]
+    rig = rig_of(bob, *friends)
+    for friend, pause in zip(friends, (400, 500, 0), strict=True):
+        bob.is_silent = friend.address == CAROL
+        rig.publish(BOB, keys=(FAMILY.public,))
+        rig.subscribe(friend.address, name="bob", keys=(FAMILY.public,))
+        rig.wait(pause)
+    assert [asked.wants_token for asked in bob.asked] == [True, False, False]
