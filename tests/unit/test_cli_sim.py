@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
 from whimbrel.cli.main import main
 from whimbrel.log.reader import LogReader
@@ -67,6 +68,20 @@ def test_campus_says_what_came_and_what_was_assumed(run: Run) -> None:
     assert (found["assumptions"]["zipf_exponent"], found["assumptions"]["hello_s"]) == (0.8, 5.0)
     text = run("sim", "campus", *SMALL, *options)[1]
     assert "assumed: topics 6, memory 3" in text
+
+
+def test_a_terminal_is_shown_how_far_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the error output only, so that --json stays one object."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take a pipe for a terminal
+    monkeypatch.setattr("whimbrel.sim.campus.fast._CHUNK", 500)
+    told: list[float] = []
+    monkeypatch.setattr(Progress, "update", lambda _self, _task, *, completed: told.append(completed))
+    code, out, err = run("sim", "campus", *SMALL, "--topics", "6", "--json")
+    assert (code, json.loads(out)["created"] >= 0) == (0, True)
+    assert "Preparing" in err
+    assert "Simulating" in err
+    assert len(told) > 2
+    assert 0 < told[0] < told[-1] <= 1
 
 
 def test_unicast_uses_the_words_of_the_one(run: Run) -> None:
