@@ -59,6 +59,14 @@ def test_a_point_is_named_by_what_decides_its_result(tmp_path: Path) -> None:
     assert replace(point, place=here).key == replace(point, place=there).key
 
 
+def test_a_point_of_another_source_is_another_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result of a simulator that was changed since is not taken for one of today's."""
+    point = Point(campus=Campus(), seed=1)
+    before = point.key
+    monkeypatch.setattr(points, "_source_digest", lambda: "another")
+    assert point.key != before
+
+
 def test_a_point_measured_twice_is_the_same_but_for_the_time_it_took() -> None:
     """Same seed, same bytes."""
     point = Point(campus=Campus(topics=10, interval_s=500), seed=3, place=Place(seconds=5_000.0))
