@@ -12,6 +12,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import MAX_RADIUS_M, Area, Place, distance_m
 from whimbrel.nearby.cells import cell_of, check_radius, cover, levels
 from whimbrel.nearby.deployment import Deployment
+from whimbrel.nearby.group.relay import is_inside
 
 TOWN = Deployment()
 places = st.builds(Place, st.floats(-90, 90), st.floats(-180, 180))
@@ -49,6 +50,16 @@ def test_the_cover_holds_every_place_of_its_area(found: tuple[Area, Place]) -> N
 def test_an_area_as_large_as_the_earth_still_has_few_cells(centre: Place, radius_m: float) -> None:
     """Whatever a stranger announces, its cover is small; the deployment refuses it besides."""
     assert 1 <= len(cover(Area(centre, radius_m), deployment=TOWN)) <= TOWN.max_cells
+
+
+@given(places, st.floats(1, 12_000), st.floats(-0.2, 0.2), st.floats(-0.3, 0.3))
+def test_inside_is_what_the_exact_distance_says(centre: Place, radius_m: float, north: float, east: float) -> None:
+    """The flat map decides only where it cannot be wrong."""
+    place = Place(max(-90.0, min(90.0, centre.latitude + north)), (centre.longitude + east + 180) % 360 - 180)
+    assert is_inside(Area(centre, radius_m), place) == Area(centre, radius_m).contains(place)
+    rim = Area(centre, min(distance_m(centre, place), MAX_RADIUS_M))
+    assert is_inside(rim, place)
+    assert not is_inside(rim, None)
 
 
 def test_a_street_uses_the_finest_level_and_a_district_a_coarser_one() -> None:

@@ -61,6 +61,9 @@ class Node:
         self._now: int | None = None
         self._set_back = 0
         """By how much the clock was set back so far."""
+        self._due: int | None = None
+        self._is_due_known = False
+        """Most frames are duplicates or from outside, and change no timer."""
         self._timed: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
         """When a frame was transmitted here, and with how many hops: a neighbour's repeat of it measures one hop."""
         self._relay = Relay(name, deployment=self.deployment, is_repeating=relays, counts=self.counts)
@@ -133,11 +136,12 @@ class Node:
 
     def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
         """Receive them no longer."""
+        self._is_due_known = False
         return self._consumer.unsubscribe(subject, name)
 
     def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
         """Return the next event for an application that is ready for one, by deadline."""
-        return self._consumer.take(now=self._elapse(now))
+        return self._consumer.take(now=self._elapse(now, changes_nothing=True))
 
     def members(self, subject: str) -> View:
         """Return who is in this producer's group of *subject*."""
@@ -157,7 +161,7 @@ class Node:
 
     def receive(self, frame: Frame, *, now: int) -> list[Output]:
         """Take what was heard; return what to do."""
-        now = self._elapse(now)
+        now = self._elapse(now, changes_nothing=True)
         if isinstance(frame, Request):
             if frame.to != self.name or frame.sender == self.name:
                 return []
@@ -167,9 +171,10 @@ class Node:
             return []
         if not is_inside(frame.area, self.motion.place):
             self.counts["outside"] += 1
-            if isinstance(frame, Event):
-                self._consumer.pass_over(frame, now=now)
-            return []
+            if isinstance(frame, Join) or not self._consumer.knows(frame.group) or not self._is_believed(frame):
+                return []
+            self._is_due_known = False
+            return self._consumer.pass_by(frame, now=now)
         self._measure_hop(frame, now)
         if self.name in {frame.origin, frame.sender}:
             return []
@@ -182,6 +187,7 @@ class Node:
         if isinstance(frame, Beacon | Event) and not self._is_believed(frame):
             self.counts["unbelieved"] += 1
             return [Note(kind=NoteKind.UNBELIEVED, group=frame.group, member=frame.sender)]
+        self._is_due_known = False
         if is_new:
             self._relay.receive(frame, now=now)
         return self._accept(frame, is_wanted=is_wanted, now=now)
@@ -209,9 +215,11 @@ class Node:
     @property
     def next_due(self) -> int | None:
         """When ``timer`` should be called, by this node's clock."""
-        found = [self._producer.next_due, self._consumer.next_due, self._relay.next_due]
-        due = min((each for each in found if each is not None), default=None)
-        return None if due is None else due - self._set_back
+        if not self._is_due_known:
+            found = [self._producer.next_due, self._consumer.next_due, self._relay.next_due]
+            self._due = min((each for each in found if each is not None), default=None)
+            self._is_due_known = True
+        return None if self._due is None else self._due - self._set_back
 
     def timer(self, *, now: int) -> list[Output]:
         """Do what is due: repeats first, then joins and requests, then beacons."""
@@ -223,8 +231,9 @@ class Node:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def _elapse(self, now: int) -> int:
+    def _elapse(self, now: int, *, changes_nothing: bool = False) -> int:
         """Return the time that has elapsed here when the clock says *now*."""
+        self._is_due_known &= changes_nothing
         if self._now is not None and now < self._now:
             self._set_back += self._now - now
         self._now = now

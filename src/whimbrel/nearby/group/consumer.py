@@ -121,13 +121,26 @@ class Consumer:
             if isinstance(frame, Beacon) and found.beacon is not None and frame.seq == found.beacon.seq:
                 found.taken_hops = min(found.taken_hops, max(0, frame.max_hops - frame.hops))
 
-    def pass_over(self, event: Event, *, now: int) -> None:
-        """Take an event whose area this node is not in: if it was missing, it is not owed."""
-        found = self._active.get(event.group)
-        if found is not None and found.epoch == event.epoch and event.number not in found.seen:
-            found.know(event.number, deployment=self._deployment, lasts_us=event.remaining_us, now=now)
-            found.settle(event.number)
-            self._rest(event.group, found)
+    def knows(self, group: GroupId) -> bool:
+        """Tell whether this node is a member of *group*, or asks for its events."""
+        return group in self._active
+
+    def pass_by(self, frame: Beacon | Event, *, now: int) -> list[Output]:
+        """Take a frame of a known group whose area has moved away from this node, or never held it."""
+        group, found = frame.group, self._active[frame.group]
+        if found.epoch != frame.epoch or found.key != frame.key:
+            return []
+        if isinstance(frame, Beacon):
+            if found.beacon is not None and frame.seq <= found.beacon.seq:
+                return []
+            found.beacon = frame
+            return self._leave(group, found)
+        if frame.number in found.seen:
+            return []
+        skipped = found.know(frame.number, deployment=self._deployment, lasts_us=frame.remaining_us, now=now)
+        found.settle(frame.number)
+        self._rest(group, found)
+        return [*_missed(group, skipped), Note(kind=NoteKind.PASSED_BY, group=group, number=frame.number)]
 
     def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
         """Take a new beacon inside its area: join the group, or go on being a member."""
@@ -162,8 +175,7 @@ class Consumer:
         self._active[group] = found
         # Not all that heard the same beacon speak at once.
         found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
-        missed = [Note(kind=NoteKind.MISSED, group=group, count=cut_off)] if cut_off else []
-        return [*missed, Note(kind=NoteKind.JOINED, group=group)]
+        return [*_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
 
     def _learn(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
         """Take from a beacon which events there are: the latest is asked for while it is good, else it is expired."""
@@ -171,11 +183,11 @@ class Consumer:
         if beacon.latest > found.latest + 1:
             lasts_us = beacon.max_remaining_us
             skipped = found.know(beacon.latest - 1, deployment=self._deployment, lasts_us=lasts_us, now=now)
-            done += [Note(kind=NoteKind.MISSED, group=group, count=skipped)] if skipped else []
+            done += _missed(group, skipped)
         if beacon.latest > found.latest:
             lasts_us = beacon.latest_us
             skipped = found.know(beacon.latest, deployment=self._deployment, lasts_us=lasts_us, now=now)
-            done += [Note(kind=NoteKind.MISSED, group=group, count=skipped)] if skipped else []
+            done += _missed(group, skipped)
             if beacon.latest in found.missing and not lasts_us:
                 found.settle(beacon.latest)
                 found.expired += 1
@@ -195,7 +207,7 @@ class Consumer:
         if found.is_active:
             lasts_us = event.deadline_us if found.beacon is None else found.beacon.max_remaining_us
             skipped = found.know(event.number, deployment=self._deployment, lasts_us=lasts_us, now=now)
-            done += [Note(kind=NoteKind.MISSED, group=group, count=skipped)] if skipped else []
+            done += _missed(group, skipped)
         if not found.settle(event.number):
             return done
         self._rest(group, found)
@@ -327,3 +339,8 @@ class Consumer:
             wants_view=found.digest != beacon.view and beacon.view.size <= self._deployment.max_listed,
             is_leaving=is_leaving,
         )
+
+
+def _missed(group: GroupId, count: int) -> list[Output]:
+    """Report *count* events that are not even asked for."""
+    return [Note(kind=NoteKind.MISSED, group=group, count=count)] if count else []

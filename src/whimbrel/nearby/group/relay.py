@@ -10,6 +10,7 @@ many ask: the answer is for all that hear it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -23,13 +24,24 @@ from whimbrel.nearby.group.outputs import Output, Send
 
 __all__ = ["Relay", "is_inside"]
 
-_LEAST_DEGREE_M = 110_567.0
+_DEGREE_M = 111_200.0
+_ROUGHLY = 0.015
+"""How far a distance on the flat map may be off: twice what it is, for areas up to 10 km and below latitude 80."""
 
 
 def is_inside(area: Area, place: Place | None) -> bool:
-    """Tell whether *place* is in *area*; most places that are not are found out by latitude alone."""
-    if place is None or abs(place.latitude - area.centre.latitude) * _LEAST_DEGREE_M > area.radius_m + 1:
+    """Tell whether *place* is in *area*, as ``Area.contains`` does; only near the rim is the exact distance needed."""
+    if place is None:
         return False
+    centre, radius_m = area.centre, area.radius_m
+    north = (place.latitude - centre.latitude) * _DEGREE_M
+    if -80 < centre.latitude < 80 and radius_m <= 10_000 and abs(north) <= 20_000:
+        turned = (place.longitude - centre.longitude + 180) % 360 - 180
+        away_m = math.hypot(north, turned * _DEGREE_M * math.cos(math.radians(centre.latitude)))
+        if away_m * (1 - _ROUGHLY) > radius_m + 1:
+            return False
+        if away_m * (1 + _ROUGHLY) < radius_m - 1:
+            return True
     return area.contains(place)
 
 
