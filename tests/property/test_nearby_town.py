@@ -52,10 +52,8 @@ class Truth:
     def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
         """See that nobody transmits outside of the area, or repeats twice."""
         del heard_by, now
-        if isinstance(frame, Request):
-            return
         assert is_inside(frame.area, who.node.motion.place)
-        if frame.hops:
+        if not isinstance(frame, Request) and frame.hops:
             self.repeats[who.node.name, frame.origin, frame.seq] += 1
             assert self.repeats[who.node.name, frame.origin, frame.seq] == 1
 

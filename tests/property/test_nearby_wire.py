@@ -77,6 +77,7 @@ requests = st.builds(
     Request,
     sender=nodes,
     to=nodes,
+    area=areas,
     producer=nodes,
     subject=subjects,
     epoch=numbers,

@@ -155,7 +155,13 @@ def test_requests_are_answered_once_in_a_while() -> None:
     street.publish("ambulance", "ambulance", siren=1)
     event = _last(street, Event)
     asked = Request(
-        sender="x", to="ambulance", producer="ambulance", subject="ambulance", epoch=event.epoch, numbers=(1,) * 60
+        sender="x",
+        to="ambulance",
+        area=event.area,
+        producer="ambulance",
+        subject="ambulance",
+        epoch=event.epoch,
+        numbers=(1,) * 60,
     )
     answers = [street.nodes["ambulance"].receive(asked, now=street.now + step) for step in range(1_000)]
     assert sum(map(len, answers)) == 1

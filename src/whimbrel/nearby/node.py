@@ -163,9 +163,8 @@ class Node:
         """Take what was heard; return what to do."""
         now = self._elapse(now, changes_nothing=True)
         if isinstance(frame, Request):
-            if frame.to != self.name or frame.sender == self.name:
-                return []
-            return self._relay.answer(frame, place=self.motion.place, now=now)
+            is_for_us = frame.to == self.name and is_inside(frame.area, self.motion.place)
+            return self._relay.answer(frame, place=self.motion.place, now=now) if is_for_us else []
         if frame.area.radius_m > self.deployment.max_radius_m:
             self.counts["areas too large"] += 1
             return []

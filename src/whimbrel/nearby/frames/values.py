@@ -136,6 +136,8 @@ class Request:
 
     sender: str
     to: str
+    area: Area
+    """The area of the group as the member heard it."""
     producer: str
     subject: str
     epoch: int

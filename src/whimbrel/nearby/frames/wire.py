@@ -137,13 +137,14 @@ def _plain(attributes: Attributes) -> dict[str, object]:
 
 
 _SEQ, _DURATION = _whole(INT64_MAX), _whole(MAX_DURATION_US)
+_AREA = _Field("area", "a", _area, lambda area: [area.centre.latitude, area.centre.longitude, area.radius_m])
 _FLOODED = (
     _Field("origin", "o", _node),
     _Field("seq", "q", _SEQ),
     _Field("sender", "s", _node, is_signed=False),
     _Field("hops", "h", _whole(MAX_HOPS), is_signed=False),
     _Field("subject", "t", _subject),
-    _Field("area", "a", _area, lambda area: [area.centre.latitude, area.centre.longitude, area.radius_m]),
+    _AREA,
     _Field("epoch", "e", _SEQ),
 )
 _SIGNED_WITH = (
@@ -184,6 +185,7 @@ _EVENT = (
 _REQUEST = (
     _Field("sender", "s", _node),
     _Field("to", "d", _node),
+    _AREA,
     _Field("producer", "p", _node),
     _Field("subject", "t", _subject),
     _Field("epoch", "e", _SEQ),

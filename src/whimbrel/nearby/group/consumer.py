@@ -267,10 +267,10 @@ class Consumer:
         return False
 
     def _leave(self, group: GroupId, found: Membership) -> list[Output]:
-        was_joined = found.is_joined
+        """Be out of an active group: as a member, or asking for the last events of a silent producer."""
         found.leave()
-        self._active.pop(group, None)
-        return [Note(kind=NoteKind.LEFT, group=group)] if was_joined else []
+        del self._active[group]
+        return [Note(kind=NoteKind.LEFT, group=group)]
 
     def _lapse(self, group: GroupId, found: Membership, kind: NoteKind) -> list[Output]:
         was_joined = found.is_joined
@@ -309,12 +309,13 @@ class Consumer:
     def _ask(self, group: GroupId, found: Membership, place: Place | None, *, now: int) -> list[Output]:
         asked, vain = found.due_requests(deployment=self._deployment, now=now)
         done: list[Output] = [Note(kind=NoteKind.MISSED, group=group, number=number) for number in vain]
-        if asked and (found.beacon is None or is_inside(found.beacon.area, place)):
+        if asked and found.beacon is not None and is_inside(found.beacon.area, place):
             self._counts["requests"] += len(asked)
             for neighbour, numbers in sorted(asked.items()):
                 request = Request(
                     sender=self.name,
                     to=neighbour,
+                    area=found.beacon.area,
                     producer=group.producer,
                     subject=group.subject,
                     epoch=found.epoch,
