@@ -184,6 +184,11 @@ class Vocabulary:
     def __contains__(self, subject: object) -> bool:
         return subject in self._types
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The event types, by name."""
+        return tuple(self._types)
+
     def contradicts(self, subject: str, fingerprint: bytes) -> bool:
         """Tell whether this vocabulary says something else of *subject* than the one *fingerprint* is of."""
         found = self._types.get(subject)
