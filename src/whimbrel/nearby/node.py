@@ -147,6 +147,10 @@ class Node:
         """Return who is in this producer's group of *subject*."""
         return self._producer.members(subject)
 
+    def announces(self, subject: str) -> bool:
+        """Tell whether this node announces *subject*."""
+        return self._producer.announces(subject)
+
     def memberships(self) -> dict[GroupId, Membership]:
         """Return the groups that this node is a member of."""
         return self._consumer.memberships()

@@ -181,6 +181,10 @@ class Producer:
             return event, [Note(kind=NoteKind.UNHEARD, group=event.group, number=event.number)]
         return event, [Send(event)]
 
+    def announces(self, subject: str) -> bool:
+        """Tell whether *subject* is announced here."""
+        return subject in self._announced
+
     def members(self, subject: str) -> View:
         """Return who is in the group of *subject*: one lookup (Figure 3b)."""
         return self._find(subject).view

@@ -41,6 +41,10 @@ class BroadcastRadio:
         self._grid.setdefault(self._cell(point), set()).add(node)
         self._near.clear()
 
+    def point(self, node: int) -> tuple[float, float]:
+        """Return where *node* is, in metres."""
+        return self._points[node].x_m, self._points[node].y_m
+
     def divide(self, apart: frozenset[int] | None) -> None:
         """Let the nodes *apart* hear each other only, and the others too; ``None`` ends the partition."""
         self._walls = apart

@@ -119,9 +119,13 @@ class Town:
         place = self.plane.place(point)
         self.perform(resident, resident.node.move(place, now=self.now + resident.clock_us))
 
-    def follow(self, walks: Walks, residents: list[Resident], *, every_s: float = 1.0) -> None:
-        """Let *residents* walk, one fix *every_s* seconds."""
+    def follow(
+        self, walks: Walks, residents: list[Resident], *, every_s: float = 1.0, until_s: float | None = None
+    ) -> None:
+        """Let *residents* walk, one fix *every_s* seconds; they stop at *until_s*."""
         times = np.arange(0, walks.seconds, every_s)
+        if until_s is not None:
+            times = times[: int(until_s / every_s) + 1]
         places = walks.positions(times)
 
         def step(tick: int) -> None:
