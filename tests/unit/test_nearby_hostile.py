@@ -12,7 +12,8 @@ from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.signatures import Signer
 from whimbrel.nearby.frames.values import Beacon, Event, Join, Request
-from whimbrel.nearby.group.outputs import NoteKind
+from whimbrel.nearby.frames.wire import decode, encode
+from whimbrel.nearby.group.outputs import NoteKind, Send
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.node import Node
 from whimbrel.nearby.vocabulary import Vocabulary
@@ -147,6 +148,17 @@ def test_a_flood_of_strangers_fills_no_table_beyond_its_bound() -> None:
         busy.do("light", busy.nodes["light"].receive(replace(join, origin=f"m{number}", seq=1), now=busy.now))
     assert len(busy.nodes["light"].members("traffic light")) == 12
     assert busy.nodes["light"].counts["view full"] == 88
+
+
+def test_a_beacon_that_contradicts_itself_makes_no_frame_that_cannot_be_read() -> None:
+    """A latest event that is good, but has no number: the join that answers it must still be one."""
+    street = _street()
+    beacon = replace(_last(street, Beacon), origin="x", sender="x", seq=1, latest=0, latest_us=SECOND)
+    car = street.nodes["car"]
+    car.receive(beacon, now=street.now)
+    sent = [each.frame for each in car.unsubscribe("ambulance") if isinstance(each, Send)]
+    assert len(sent) == 2
+    assert all(decode(encode(frame)) == frame for frame in sent)
 
 
 def test_requests_are_answered_once_in_a_while() -> None:

@@ -262,6 +262,7 @@ class Consumer:
             return True
         for group, found in self._groups.items():
             if not found.is_active:
+                self._counts["forgotten"] += 1
                 del self._groups[group]
                 return True
         return False

@@ -97,7 +97,7 @@ class Membership:
 
     def begin(self, latest: int, *, is_good: bool) -> int:
         """Become a member when *latest* is the latest event; return how many were published while it was cut off."""
-        owed_from = latest if is_good else latest + 1
+        owed_from = latest if is_good and latest else latest + 1
         cut_off = self._pass_over(owed_from - 1) if self.has_lapsed else 0
         self.latest = max(self.latest, owed_from - 1) if self.has_lapsed else owed_from - 1
         self.is_joined, self.has_lapsed = True, False
