@@ -2,8 +2,8 @@
 
 Frames come from few names, numbers and areas, so that a few dozen steps reach every corner: forged, replayed, of former
 announcements, with numbers that leap, from outside. After every step: nothing is sent outside, no event is delivered
-twice or late, tables are bounded, nothing raises but our refusals. A second node gets the same inputs, and gives the same
-outputs.
+twice or late, tables are bounded, nothing raises but our refusals. A second node gets the same inputs and gives the
+same outputs.
 """
 
 from __future__ import annotations

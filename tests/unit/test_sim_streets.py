@@ -9,9 +9,11 @@ import pytest
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Point
+from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.sim.mobility.streets import StreetGrid
-from whimbrel.sim.streets.city import City, run_city
+from whimbrel.sim.streets.city import WORDS, City, run_city
 from whimbrel.sim.streets.radio import BroadcastRadio
+from whimbrel.sim.streets.town import Town
 
 VILLAGE = City(grid=StreetGrid(blocks=2), vehicles=12, seconds=6.0, loss=0.1)
 
@@ -57,3 +59,25 @@ def test_a_city_is_the_same_again() -> None:
     assert one.frames == other.frames
     assert one.counts["delivered"] > 0
     assert one.late == 0
+
+
+@pytest.mark.parametrize(("by_deadline", "expired"), [(True, 0), (False, 5)])
+def test_the_dispatcher_keeps_deadlines_that_first_come_first_served_misses(*, by_deadline: bool, expired: int) -> None:
+    """An application that takes 20 ms for an event, bursts of ten patient events, and an urgent one behind each."""
+    radio = BroadcastRadio(range_m=100, random=Random(1), shortest_us=1_000, longest_us=1_000)
+    town = Town(radio=radio, vocabulary=WORDS)
+    light = town.add("light", Point(0, 0))
+    car = town.add("car", Point(10, 0), service_us=20_000, by_deadline=by_deadline)
+    for subject in ("traffic light", "ambulance"):
+        car.node.subscribe(NearbySubscription(subject=subject))
+        _, outputs = light.node.announce(subject, radius_m=50, deadline_us=900_000, now=town.now)
+        town.perform(light, outputs)
+    town.run(1.5)
+    for _ in range(5):
+        for _ in range(10):
+            town.perform(light, light.node.publish("traffic light", {"status": "red"}, now=town.now)[1])
+        urgent = light.node.publish("ambulance", {"siren": 1}, deadline_us=100_000, now=town.now)
+        town.perform(light, urgent[1])
+        town.run(1)
+    assert town.counts["expired"] == expired
+    assert town.counts["delivered"] == 55 - expired
