@@ -171,7 +171,8 @@ class Consumer:
         return [*done, *self._learn(group, found, beacon, now=now)]
 
     def _enter(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
-        cut_off = found.begin(beacon.latest, is_good=beacon.latest_us > 0)
+        # What would be late before it could be asked for is of a time before this member's.
+        cut_off = found.begin(beacon.latest, is_good=beacon.latest_us > self._deployment.repair_us)
         self._active[group] = found
         # Not all that heard the same beacon speak at once.
         found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
