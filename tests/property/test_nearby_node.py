@@ -209,9 +209,10 @@ class NodeModel(RuleBasedStateMachine):
     def tables_are_bounded(self) -> None:
         """Whatever strangers send."""
         consumer, relay = self.node._consumer, self.node._relay
-        assert len(consumer._groups) <= SMALL.max_groups
-        assert set(consumer._active) <= set(consumer._groups)
-        assert all(len(each.missing) <= SMALL.max_missing + 1 for each in consumer._groups.values())
+        groups = consumer._groups
+        assert len(groups.known) <= SMALL.max_groups
+        assert set(groups.active) == {group for group, each in groups.known.items() if each.is_active}
+        assert all(len(each.missing) <= SMALL.max_missing + 1 for each in groups.known.values())
         assert len(consumer._dispatcher) <= SMALL.max_waiting
         assert len(relay._seen) <= SMALL.max_origins
         assert len(relay._queue) <= SMALL.max_queue

@@ -90,7 +90,9 @@ class Truth:
                 continue
             joined_at, (_, last) = history[0][0], history[-1]
             # Who is out of reach at the end knows of no more than it heard of.
-            known = nodes[name]._consumer._groups[group].latest if last is NoteKind.LAPSED else len(self.published)
+            known = (
+                nodes[name]._consumer._groups.known[group].latest if last is NoteKind.LAPSED else len(self.published)
+            )
             owed = [number for (_, number), (at, _) in self.published.items() if at > joined_at and number <= known]
             silent = [number for number in owed if self.outcomes[key][number] == 0]
             assert len(silent) <= self.cut_off[key], f"{name}: no word of {silent}"

@@ -273,6 +273,23 @@ def test_a_producer_that_restarts_begins_a_new_epoch() -> None:
     assert street.nodes["car"].receive(old, now=street.now) == []
 
 
+def test_what_a_producer_takes_along_when_it_restarts_is_missed() -> None:
+    """Events that a member still asked for are gone with the producer's former run: counted, not forgotten."""
+    street = _crossing("car")
+    street.hears = lambda _a, _b: False
+    street.publish("light", "traffic light", status="red")
+    street.run(0.01)
+    street.hears = lambda _a, other: other == "car"
+    street.publish("light", "traffic light", status="green")
+    street.run(0.02)
+    street.add("light", at(0), first_seq=1_000_000)
+    street.announce("light", "traffic light")
+    street.run(0.1)
+    missed = [note for who, note in street.notes if who == "car" and note.kind is NoteKind.MISSED]
+    assert [(note.number, note.count) for note in missed] == [(None, 1)]
+    assert street.nodes["car"].memberships()[GROUP].missed == 1
+
+
 def test_what_cannot_be_announced_is_refused() -> None:
     """Each with a sentence that says what is allowed."""
     street = Street()

@@ -10,7 +10,7 @@ Rule: an event is new by its number in the group; it is delivered at most once, 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.attributes import FrozenAttributes
@@ -20,6 +20,7 @@ from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
 from whimbrel.nearby.group.membership import Membership
+from whimbrel.nearby.group.membership_table import MembershipTable
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
 from whimbrel.nearby.group.relay import is_inside
@@ -49,9 +50,7 @@ class Consumer:
         self._numbering, self._motion, self._counts = numbering, motion, counts
         self._dispatcher = dispatcher
         self._subscriptions = SubscriptionTable(vocabulary)
-        self._groups: OrderedDict[GroupId, Membership] = OrderedDict()
-        """In the order in which they were last heard."""
-        self._active: dict[GroupId, Membership] = {}
+        self._groups = MembershipTable(max_groups=deployment.max_groups, counts=counts)
 
     # -- what its application wants --------------------------------------------------------------------------------
 
@@ -65,7 +64,7 @@ class Consumer:
         if subject in self._subscriptions:
             return []
         done: list[Output] = []
-        for group, found in list(self._active.items()):
+        for group, found in list(self._groups.active.items()):
             if group.subject == subject:
                 if found.is_joined and found.beacon is not None and is_inside(found.beacon.area, self._motion.place):
                     done.append(Send(self._join(found, found.beacon, is_leaving=True)))
@@ -89,7 +88,7 @@ class Consumer:
 
     def memberships(self) -> dict[GroupId, Membership]:
         """Return the groups that this node is a member of."""
-        return {group: found for group, found in self._active.items() if found.is_joined}
+        return {group: found for group, found in self._groups.active.items() if found.is_joined}
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -97,7 +96,7 @@ class Consumer:
         """Leave the groups whose area this node is no longer in."""
         place = self._motion.place
         done: list[Output] = []
-        for group, found in list(self._active.items()):
+        for group, found in list(self._groups.active.items()):
             if found.beacon is not None and not is_inside(found.beacon.area, place):
                 done += self._leave(group, found)
         return done
@@ -106,7 +105,7 @@ class Consumer:
         """Tell whether *event* is of a subscribed subject and new here."""
         if event.subject not in self._subscriptions:
             return False
-        found = self._groups.get(event.group)
+        found = self._groups.known.get(event.group)
         return (
             found is None
             or event.epoch > found.epoch
@@ -115,7 +114,7 @@ class Consumer:
 
     def hear_again(self, frame: Flooded, *, now: int) -> None:
         """Take a copy of a frame that is known: its sender is a neighbour that has it."""
-        found = self._active.get(frame.group)
+        found = self._groups.active.get(frame.group)
         if found is not None:
             found.hear(frame.sender, now=now)
             if isinstance(frame, Beacon) and found.beacon is not None and frame.seq == found.beacon.seq:
@@ -123,11 +122,11 @@ class Consumer:
 
     def knows(self, group: GroupId) -> bool:
         """Tell whether this node is a member of *group*, or asks for its events."""
-        return group in self._active
+        return group in self._groups.active
 
     def pass_by(self, frame: Beacon | Event, *, now: int) -> list[Output]:
         """Take a frame of a known group whose area has moved away from this node, or never held it."""
-        group, found = frame.group, self._active[frame.group]
+        group, found = frame.group, self._groups.active[frame.group]
         if found.epoch != frame.epoch or found.key != frame.key:
             return []
         if isinstance(frame, Beacon):
@@ -139,7 +138,7 @@ class Consumer:
             return []
         skipped = found.know(frame.number, deployment=self._deployment, lasts_us=frame.remaining_us, now=now)
         found.settle(frame.number)
-        self._rest(group, found)
+        self._groups.rest(group)
         return [*_missed(group, skipped), Note(kind=NoteKind.PASSED_BY, group=group, number=frame.number)]
 
     def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
@@ -151,7 +150,7 @@ class Consumer:
             return [Note(kind=NoteKind.MISMATCHED, group=group, member=beacon.origin)]
         if self._vocabulary.contradicts(beacon.subject, beacon.fingerprint):
             return [Note(kind=NoteKind.CONTRADICTED, group=group, member=beacon.origin)]
-        found = self._membership(beacon)
+        found, lost = self._groups.find(beacon)
         if found is None:
             return []
         if found.beacon is not None and beacon.seq <= found.beacon.seq:
@@ -160,9 +159,9 @@ class Consumer:
         found.beacon = beacon
         found.taken_hops = max(0, beacon.max_hops - beacon.hops)
         found.hear(beacon.sender, now=now)
+        done = _missed(group, lost)
         if beacon.lifetime_us == 0:
-            return self._lapse(group, found, NoteKind.LEFT)
-        done: list[Output] = []
+            return [*done, *self._lapse(group, found, NoteKind.LEFT)]
         if not found.is_joined:
             done += self._enter(group, found, beacon, now=now)
         found.lapses_at = now + min(beacon.lifetime_us, self._deployment.silence_us)
@@ -173,7 +172,7 @@ class Consumer:
     def _enter(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
         # What would be late before it could be asked for is of a time before this member's.
         cut_off = found.begin(beacon.latest, is_good=beacon.latest_us > self._deployment.repair_us)
-        self._active[group] = found
+        self._groups.active[group] = found
         # Not all that heard the same beacon speak at once.
         found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
         return [*_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
@@ -200,18 +199,18 @@ class Consumer:
         group, place = event.group, event.area.centre
         if not self._subscriptions.admits(event.subject, place):
             return []
-        found = self._membership(event)
+        found, lost = self._groups.find(event)
         if found is None:
             return []
         found.hear(event.sender, now=now)
-        done: list[Output] = []
+        done = _missed(group, lost)
         if found.is_active:
             lasts_us = event.deadline_us if found.beacon is None else found.beacon.max_remaining_us
             skipped = found.know(event.number, deployment=self._deployment, lasts_us=lasts_us, now=now)
             done += _missed(group, skipped)
         if not found.settle(event.number):
             return done
-        self._rest(group, found)
+        self._groups.rest(group)
         try:
             attributes = self._vocabulary[event.subject].check(event.attributes)
         except InvalidValueError:
@@ -231,71 +230,37 @@ class Consumer:
         return done
 
     def _expire(self, event: Event) -> Note:
-        found = self._groups.get(event.group)
+        found = self._groups.known.get(event.group)
         if found is not None and found.epoch == event.epoch:
             found.expired += 1  # the producer is told with the next join
         return Note(kind=NoteKind.EXPIRED, group=event.group, number=event.number)
 
     # -- memberships -----------------------------------------------------------------------------------------------
 
-    def _membership(self, frame: Beacon | Event) -> Membership | None:
-        """Return what is known of the frame's group; ``None`` if the frame is of a former epoch or another key."""
-        group = frame.group
-        found = self._groups.get(group)
-        if found is not None and frame.epoch < found.epoch:
-            self._counts["stale announcements"] += 1
-            return None
-        if found is not None and found.key is not None and found.key != frame.key:
-            self._counts["another key"] += 1
-            return None
-        if found is None or frame.epoch > found.epoch or found.key != frame.key:
-            if found is None and not self._has_room():
-                self._counts["groups full"] += 1
-                return None
-            found = self._groups[group] = Membership(epoch=frame.epoch, key=frame.key)
-            self._active.pop(group, None)
-        self._groups.move_to_end(group)
-        return found
-
-    def _has_room(self) -> bool:
-        """Forget the group that was not heard for the longest time and needs nothing, if there are too many."""
-        if len(self._groups) < self._deployment.max_groups:
-            return True
-        for group, found in self._groups.items():
-            if not found.is_active:
-                self._counts["forgotten"] += 1
-                del self._groups[group]
-                return True
-        return False
-
     def _leave(self, group: GroupId, found: Membership) -> list[Output]:
         """Be out of an active group: as a member, or asking for the last events of a silent producer."""
         found.leave()
-        del self._active[group]
+        del self._groups.active[group]
         return [Note(kind=NoteKind.LEFT, group=group)]
 
     def _lapse(self, group: GroupId, found: Membership, kind: NoteKind) -> list[Output]:
         was_joined = found.is_joined
         if was_joined:
             found.lapse()
-        self._rest(group, found)
+        self._groups.rest(group)
         return [Note(kind=kind, group=group)] if was_joined else []
-
-    def _rest(self, group: GroupId, found: Membership) -> None:
-        if not found.is_active:
-            self._active.pop(group, None)
 
     @property
     def next_due(self) -> int | None:
         """When ``timer`` should be called."""
-        due = min((found.next_due for found in self._active.values()), default=INT64_MAX)
+        due = min((found.next_due for found in self._groups.active.values()), default=INT64_MAX)
         return None if due == INT64_MAX else due
 
     def timer(self, *, now: int) -> list[Output]:
         """Repeat joins, ask for what is missing, and leave groups whose producer is silent."""
         done: list[Output] = []
         place = self._motion.place
-        for group, found in list(self._active.items()):
+        for group, found in list(self._groups.active.items()):
             if found.next_due > now:
                 continue
             if found.is_joined and found.lapses_at <= now:
@@ -305,7 +270,7 @@ class Consumer:
                 found.join_at = max(found.join_at + self._deployment.period_us, now + 1)
                 if is_inside(found.beacon.area, place):
                     done.append(Send(self._join(found, found.beacon)))
-            self._rest(group, found)
+            self._groups.rest(group)
         return done
 
     def _ask(self, group: GroupId, found: Membership, place: Place | None, *, now: int) -> list[Output]:
