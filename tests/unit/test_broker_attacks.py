@@ -38,6 +38,8 @@ from whimbrel.broker.routes import Routes
 from whimbrel.broker.websocket import Framing
 from whimbrel.broker.work_budget import filter_cost, topic_cost
 from whimbrel.hold.sessions import PIECE as SESSIONS
+from whimbrel.language.ast import Predicate
+from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.budget import MAX_STEPS, program
 from whimbrel.language.filters import parse
 from whimbrel.language.parser import Parser
@@ -58,14 +60,15 @@ WORDS = random.Random(2)
 
 
 class Counted:
-    """What is done from now on, by kind: subscriptions put, their cost, filters parsed, patterns run, steps."""
+    """What is done from now on: subscriptions put, their cost, filters parsed and compiled, patterns run, steps."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.puts = self.cost = self.parsed_bytes = self.patterns = self.steps = 0
+        self.puts = self.cost = self.parsed_bytes = self.patterns = self.steps = self.compiled = 0
         self._patch(patch, Routes, "put", self._put)
         self._patch(patch, Parser, "parse", self._parse)
         for module in ("language.backends.python", "match.searching", "language.patterns"):
             patch.setattr(f"whimbrel.{module}.byte_searcher", self._searcher)
+        patch.setattr("whimbrel.match.delta.compile_filter", self._compile)
 
     @staticmethod
     def _patch(patch: pytest.MonkeyPatch, owner: type, name: str, count: Callable[..., None]) -> None:
@@ -83,6 +86,10 @@ class Counted:
 
     def _parse(self, parser: Parser) -> None:
         self.parsed_bytes += len(parser.text)
+
+    def _compile(self, tree: Predicate) -> VerdictFunction:
+        self.compiled += 1
+        return compile_filter(tree)
 
     def _searcher(self, *arguments: object) -> Callable[[bytes], bool]:
         search = byte_searcher(*arguments)  # type: ignore[arg-type]  # as it was called
@@ -193,6 +200,17 @@ def _many_admitted_patterns(attacked: Attacked) -> int:
         client.send(subscribing("a/0", packet_id=number + 1, name=f"n{number}", filter=HEAVY % (740 - number)))
     attacked.rig.work()
     return _steps(attacked, 1_300)
+
+
+def _new_filters(attacked: Attacked) -> int:
+    """Return how many filters are compiled while the first publication since they came waits."""
+    client = attacked.rig.client("client")
+    for number in range(100):
+        text = LONG if number % 2 else f"regex(a, 'sensor-{number}-(alarm|alert)')"
+        client.send(subscribing("a/0", packet_id=number + 1, name=f"n{number}", filter=text))
+    attacked.rig.work()
+    body = json.dumps({"a": "sensor", "attribute9": 2}).encode()
+    return attacked.most(client, _wire(publishing("a/0", body)), lambda: attacked.counted.compiled)
 
 
 def _ordinary_patterns(attacked: Attacked) -> int:
@@ -319,6 +337,7 @@ TABLE = (
         _many_admitted_patterns,
         "steps are bounded for each filter, not for a publication: 400 such filters take 2.4 s of it",
     ),
+    Row("pattern: 100 new and dear filters", "filters compiled a publication", 0, _new_filters),
     Row("pattern: 500 ordinary ones", "patterns run a publication", 16, _ordinary_patterns),
     Row("retained: # ten times in one write", "messages sent a turn", PIECE + 10, _everything_again, _UNBOUNDED_READ),
     Row("absent: a publication for 1,000 sessions", "sessions a turn", SESSIONS, _absent_crowd),
