@@ -21,16 +21,18 @@ from hostile_links import HOST, HostileLink, HostileLinks, connect, publish, sub
 from whimbrel.broker.load import raise_file_limit
 from whimbrel.broker.websocket import client_request, masked
 from whimbrel.mqtt.codec import encode
-from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Publish, Suback
+from whimbrel.mqtt.packets import V5, Connack, Disconnect, Pingreq, Puback, Publish, Suback
 from whimbrel.mqtt.properties import Properties, Property
 
 __all__ = ["ATTACKS", "NEWCOMERS", "Attack", "Target", "attack"]
 
-NEWCOMERS = {"newcomer-here": b"right", "newcomer-there": b"right"}
-"""Users who want to log in while the attack goes on: from the attacker's address, and from another."""
+NEWCOMERS = {"known-here": b"right", "newcomer-there": b"right", "newcomer-here": b"right"}
+"""Users who want to log in while the attack goes on: from the attacker's address, where one was right before, and from
+another."""
 _ELSEWHERE = "127.0.0.2"
 _MANY_SOCKETS = 12_000
 _SETUP_S = 240.0
+_PATIENCE_S = 60.0
 _SEED = 2
 _MEGABYTE = 1_000_000
 _SMALL_MEMORY = "[limits]\nheld_bytes = 67108864\nretained_bytes = 67108864\n"
@@ -113,6 +115,42 @@ def _flood(crowd: HostileLinks, target: Target, packets: Sequence[bytes], *, lin
         crowd.turn()
 
 
+def _torrent(target: Target, port: int, data: bytes, hello: Callable[[], bytes] = connect) -> Counter[str]:
+    """Send *data* on four links as fast as the broker takes it, whatever it answers."""
+    with HostileLinks() as crowd:
+        deadline, sent = target.begin(), 0
+        while time.monotonic() < deadline:
+            while len(crowd.links) < 4 and crowd.open(port, hello(), is_read=False) is not None:
+                pass
+            for link in list(crowd.links):
+                if len(link.waiting) < len(data):
+                    link.send(data)
+                    sent += 1
+            crowd.turn()
+        crowd.told["MB sent"] = sent * len(data) // _MEGABYTE
+        return crowd.told
+
+
+def _small_subscribes(target: Target) -> Counter[str]:
+    packets = (subscribe(f"p/{number}", packet_id=number + 1) for number in range(target.size(25_000)))
+    return _torrent(target, target.port, b"".join(packets))
+
+
+def _pings(target: Target) -> Counter[str]:
+    return _torrent(target, target.port, encode(Pingreq(), V5) * target.size(131_072))
+
+
+def _small_publications(target: Target) -> Counter[str]:
+    return _torrent(target, target.port, publish("a", b"") * target.size(40_000))
+
+
+def _behind_long_work(target: Target) -> Counter[str]:
+    """Send a long SUBSCRIBE, and behind it megabytes that wait for it."""
+    topics = [f"p/{number}" for number in range(target.size(60_000))]
+    behind = publish("behind", bytes(target.size(_MEGABYTE))) * 20
+    return _torrent(target, target.port, subscribe(*topics, qos=1) + behind)
+
+
 def _long_filter(leaves: int, first: int = 0) -> str:
     return " || ".join(f"attribute{number} > {number}.5" for number in range(first, first + leaves))
 
@@ -169,11 +207,18 @@ def _heavy_patterns(target: Target) -> Counter[str]:
     longest = 1_000
     eighteen = " || ".join(f"regex(a, '(x|y)*x(x|y){{{longest - n}}}z')" for n in range(18))
     admitted = " || ".join(f"regex(a, '(x|y)*x(x|y){{{n}}}z')" for n in range(120, 138))
-    filters = ["regex(a, '(x|y)*x(x|y){1000}z')", eighteen, admitted, *(["regex(a, '(x|y)*x(x|y){740}z')"] * 20)]
+    filters = ["regex(a, '(x|y)*x(x|y){1000}z')", eighteen, admitted, "regex(a, '(x|y)*x(x|y){740}z')"]
     rng = random.Random(_SEED)
     lengths = [target.size(_MEGABYTE - 1_000), 2_000, 700, 200]
     bodies = [json.dumps({"a": "".join(rng.choices("xy", k=length))}).encode() for length in lengths]
     return _published_at(target, filters, bodies, holders=2)
+
+
+def _dearest_patterns(target: Target) -> Counter[str]:
+    """Subscribe with many of the dearest patterns that are admitted, and publish what is just not too long for them."""
+    filters = [f"regex(a, '(x|y)*x(x|y){{{740 - number}}}z')" for number in range(target.size(100))]
+    body = json.dumps({"a": "".join(random.Random(_SEED).choices("xy", k=1_300))}).encode()
+    return _published_at(target, filters, [body], holders=4)
 
 
 def _many_patterns(target: Target) -> Counter[str]:
@@ -297,10 +342,11 @@ def _return_again(target: Target) -> Counter[str]:
 
 
 def _newcomers(crowd: HostileLinks, target: Target) -> Iterator[None]:
-    """Log in with right passwords while the attack goes on: from another address, then from the attacker's."""
-    for name, source in (("newcomer-there", _ELSEWHERE), ("newcomer-here", "")):
+    """Log in with right passwords while the attack goes on, one after the other."""
+    for name, password in NEWCOMERS.items():
+        source = _ELSEWHERE if name == "newcomer-there" else ""
         began = time.monotonic()
-        link = crowd.open(target.port, connect(username=name, password=NEWCOMERS[name]), source=source)
+        link = crowd.open(target.port, connect(username=name, password=password), source=source)
         assert link is not None
         while not link.inbox and not link.is_closed:
             yield
@@ -309,9 +355,28 @@ def _newcomers(crowd: HostileLinks, target: Target) -> Iterator[None]:
         crowd.told[f"{name} {'let in' if is_in else 'kept out'} after {took_ms:,.0f} ms"] = 1
 
 
+def _wait_for_all(crowd: HostileLinks, newcomers: Iterator[None]) -> None:
+    """Let the newcomers be answered, if that takes no longer than a minute."""
+    deadline = time.monotonic() + _PATIENCE_S
+    for _ in newcomers:
+        if time.monotonic() > deadline:
+            crowd.told[f"a newcomer waited for more than {_PATIENCE_S:g} s"] = 1
+            break
+        crowd.turn()
+
+
+def _log_in(target: Target, name: str) -> None:
+    """Log in and go: from now on the broker knows that this user was right at this address."""
+    with HostileLinks() as crowd:
+        crowd.open(target.port, connect(username=name, password=NEWCOMERS[name]))
+        crowd.run_until(time.monotonic() + _SETUP_S, lambda: bool(crowd.told))
+        assert crowd.told == {"CONNACK 0x00": 1}, crowd.told
+
+
 def _wrong_passwords(target: Target) -> Counter[str]:
     """Guess 300 times a second, all from one address, under many names."""
     names = target.size(100)
+    _log_in(target, "known-here")
     with HostileLinks() as crowd:
         began, numbers = target.begin() - target.seconds, count()
         newcomers = _newcomers(crowd, target)
@@ -323,13 +388,13 @@ def _wrong_passwords(target: Target) -> Counter[str]:
             if now > began + target.seconds / 4:
                 next(newcomers, None)
             crowd.turn()
-        for _ in newcomers:  # they are waited for
-            crowd.turn()
+        _wait_for_all(crowd, newcomers)
         return crowd.told
 
 
 def _create_sessions(target: Target) -> Counter[str]:
     """Ask for named sessions with passwords, 300 at a time, again and again."""
+    _log_in(target, "known-here")
     with HostileLinks() as crowd:
         began, numbers = target.begin() - target.seconds, count()
         newcomers = _newcomers(crowd, target)
@@ -346,8 +411,7 @@ def _create_sessions(target: Target) -> Counter[str]:
             if now > began + target.seconds / 4:
                 next(newcomers, None)
             crowd.turn()
-        for _ in newcomers:
-            crowd.turn()
+        _wait_for_all(crowd, newcomers)
         return crowd.told
 
 
@@ -409,26 +473,15 @@ def _frame(payload: bytes, first: int = 0x82) -> bytes:
     return head + key + masked(payload, key)
 
 
-def _web_socket(target: Target, frames: bytes, *, links: int) -> Counter[str]:
+def _web_socket(target: Target, frames: bytes) -> Counter[str]:
     """Open WebSockets, CONNECT, and send *frames* as fast as the broker takes them."""
     hello = client_request(HOST, "/mqtt", bytes(16))
-    with HostileLinks() as crowd:
-        deadline, sent = target.begin(), 0
-        while time.monotonic() < deadline:
-            while len(crowd.links) < links:
-                crowd.open(target.ports["ws"], hello, _frame(connect()), is_read=False)
-            for link in list(crowd.links):
-                if len(link.waiting) < len(frames):
-                    link.send(frames)
-                    sent += 1
-            crowd.turn()
-        crowd.told["MB sent"] = sent * len(frames) // _MEGABYTE
-        return crowd.told
+    return _torrent(target, target.ports["ws"], frames, lambda: hello + _frame(connect()))
 
 
 def _tiny_frames(target: Target) -> Counter[str]:
     stream = publish("w/s", bytes(64)) * 200
-    return _web_socket(target, b"".join(_frame(stream[at : at + 1]) for at in range(len(stream))), links=4)
+    return _web_socket(target, b"".join(_frame(stream[at : at + 1]) for at in range(len(stream))))
 
 
 def _fragments(target: Target) -> Counter[str]:
@@ -436,9 +489,7 @@ def _fragments(target: Target) -> Counter[str]:
     packet, size = publish("w/large", bytes(target.size(_MEGABYTE))), 1 << 16
     parts = [packet[at : at + size] for at in range(0, len(packet), size)] + [b""]
     firsts = [0x02, *([0x00] * (len(parts) - 2)), 0x80]
-    return _web_socket(
-        target, b"".join(_frame(part, first) for part, first in zip(parts, firsts, strict=True)), links=4
-    )
+    return _web_socket(target, b"".join(_frame(part, first) for part, first in zip(parts, firsts, strict=True)))
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -460,6 +511,10 @@ ATTACKS = (
         allowed_mib=192,
     ),
     Attack(name="packet: 60,000 plain topic filters", act=_plain_topics, wanted=("SUBACK 0x01",), allowed_mib=192),
+    Attack(name="packet: 25,000 small SUBSCRIBEs in one write", act=_small_subscribes, wanted=("MB sent",)),
+    Attack(name="packet: 131,072 PINGREQs in one write", act=_pings, wanted=("MB sent",)),
+    Attack(name="packet: 40,000 publications of 6 bytes in one write", act=_small_publications, wanted=("MB sent",)),
+    Attack(name="packet: 20 MB behind a long SUBSCRIBE", act=_behind_long_work, wanted=("MB sent",), allowed_mib=192),
     Attack(name="filter: 1,500 of 16 KB on four links", act=_large_filters, wanted=("SUBACK 0x00",), allowed_mib=640),
     Attack(
         name="filter: contains() of 1 to 1,000 a's, 250 KB of a's",
@@ -471,6 +526,12 @@ ATTACKS = (
         name="pattern: (x|y)*x(x|y){1000}z, 18 in one filter, 1 MB",
         act=_heavy_patterns,
         wanted=("SUBACK 0x8f",),
+        allowed_mib=256,
+    ),
+    Attack(
+        name="pattern: 100 of the dearest that are admitted",
+        act=_dearest_patterns,
+        wanted=("SUBACK 0x00",),
         allowed_mib=256,
     ),
     Attack(
@@ -503,7 +564,7 @@ ATTACKS = (
         name="login: 300 wrong passwords a second",
         act=_wrong_passwords,
         has_users=True,
-        wanted=("newcomer-there let in", "newcomer-here let in"),
+        wanted=("known-here let in", "newcomer-there let in"),
         allowed_mib=384,
     ),
     Attack(name="TLS: 3,000 connections that never shake hands", act=_silent_tls, has_tls=True, wanted=("opened",)),
@@ -511,7 +572,7 @@ ATTACKS = (
         name="requests: 300 sessions with passwords, again and again",
         act=_create_sessions,
         has_users=True,
-        wanted=("newcomer-there let in", "newcomer-here let in"),
+        wanted=("known-here let in", "newcomer-there let in"),
         allowed_mib=384,
     ),
     Attack(name="WebSocket: 2,000 handshakes that never end", act=_endless_handshakes, options=_WS, wanted=("opened",)),
