@@ -61,6 +61,10 @@ _TWO_BYTES, _EIGHT_BYTES = 126, 127
 _MAX_CONTROL_BYTES = 125
 _MAX_REASON_BYTES = _MAX_CONTROL_BYTES - 2
 _WORD = 4
+_NOT_OF_DATA = 0xFF ^ _FINAL ^ _BINARY
+"""Bits that the first byte of a frame of data has not."""
+_SHORT_HEAD = 2 + _WORD
+"""Bytes before the payload of a client's frame that has less than 126 of them."""
 _MANY_BYTES = 512
 """From here on numpy is faster than one large integer: measured 1.5 times at 1 kB, 20 times at 64 kB."""
 
@@ -217,12 +221,19 @@ class Framing:
         self._close = b""
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Return the payloads of *data* in order, none of them empty; look at ``to_send`` and ``closed`` afterwards."""
+        """Return what the frames of *data* carry, joined, if anything; look at ``to_send`` and ``closed`` afterwards.
+
+        Joined, so that a stream in frames of one byte costs the reader of the stream no more than one in large frames.
+        """
         chunks: list[bytes] = []
         if self._incomplete:
             data, self._incomplete = self._incomplete + data, b""
         at, end = 0, len(data)
         while at < end and not self.closed:
+            if not self._left_bytes and self._is_server:
+                at = self._short_frames(data, at, chunks)
+                if at == end:
+                    break
             if self._left_bytes:
                 payload = data[at : at + self._left_bytes]
                 at += len(payload)
@@ -237,7 +248,7 @@ class Framing:
                 self._incomplete = data[at:]
                 break
             at += taken
-        return chunks
+        return [b"".join(chunks)] if len(chunks) > 1 else chunks
 
     def to_send(self) -> bytes:
         """Return, once, the answers that are due: a pong, a close frame."""
@@ -266,6 +277,27 @@ class Framing:
         turned = len(payload) % _WORD
         self._key = key[turned:] + key[:turned]
         return masked(payload, key)
+
+    def _short_frames(self, data: bytes, at: int, chunks: list[bytes]) -> int:
+        """Read frames of a few bytes of data that are whole and break no rule; return where the next one begins.
+
+        A client can send a frame for every byte of a packet: 37,000 of them in one read. ``_frame`` takes three times
+        as long for one, and reads what this leaves: whatever is longer, is not whole, is control or breaks a rule.
+        """
+        end, is_in_message, carried = len(data) - _SHORT_HEAD - _WORD, self._is_in_message, bytearray()
+        while at <= end:
+            first, length = data[at], data[at + 1] - _MASKED
+            if first & _NOT_OF_DATA or not 0 <= length <= _WORD or (first & _BINARY != 0) is is_in_message:
+                break
+            is_in_message = first < _FINAL
+            at += _SHORT_HEAD
+            for _ in range(length):
+                carried.append(data[at] ^ data[at - _WORD])
+                at += 1
+        self._is_in_message = is_in_message
+        if carried:
+            chunks.append(bytes(carried))
+        return at
 
     def _frame(self, data: bytes, at: int) -> int:
         """Read the head at *at*, of a control frame the payload too; return the bytes taken, 0 if more are needed."""

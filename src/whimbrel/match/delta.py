@@ -22,6 +22,8 @@ from whimbrel.model.attributes import Attributes, Scalar
 
 __all__ = ["Delta"]
 
+_LONG = 256
+"""Filters of more characters take long to compile, as do those with patterns: not when an event waits."""
 _EQUALITIES = frozenset((Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ))
 
 
@@ -46,6 +48,8 @@ class Delta:
         self.texts[handle] = text
         if "(" in text:
             self.patterns += sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
+        if "(" in text or len(text) > _LONG:  # whoever adds many of them is slowed down; whoever is asked first is not
+            self._verdicts[handle] = compile_filter(tree)
         self._anchors[handle] = anchors
         for anchor in anchors:
             self._found.setdefault(anchor, {})[handle] = None
