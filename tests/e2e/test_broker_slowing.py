@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -139,3 +139,40 @@ def test_a_broker_stops_while_a_client_is_slowed(tmp_path: Path) -> None:
         assert broker.stop() == 0
         assert client.is_closed()
         assert client.waiting[-1].code == 0x8B
+
+
+def test_clients_of_one_user_share_its_rate_and_none_starves(tmp_path: Path) -> None:
+    """One of them floods; the other's few messages come long before the flood's last, and another user's at once."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("broker", "localhost")
+    options = ("--tls-port", "0", "--tls-certificate", str(certificate), "--tls-key", str(key))
+    limits = {"user_messages_per_second": RATE, "rate_burst_s": BURST_S}
+    with (
+        BrokerProcess(
+            tmp_path / "broker", *options, "--tls-client-ca", str(authority.root), settings={"limits": limits}
+        ) as broker,
+        ExitStack() as stack,
+    ):
+        watcher = stack.enter_context(RawClient(broker.port))
+        watcher.connect("watcher")
+        watcher.subscribe(("t/#", 0))
+        links: dict[str, socket.socket] = {}
+        for name, user in (("greedy", "ann"), ("modest", "ann"), ("other", "bob")):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.load_cert_chain(*authority.sign(name, user))
+            plain = socket.create_connection(("127.0.0.1", broker.ports["mqtts"]), timeout=30)
+            links[name] = stack.enter_context(context.wrap_socket(plain))
+            links[name].sendall(_connect(name, keep_alive_s=0))
+            assert links[name].recv(1_024)[:1] == b"\x20"
+        links["greedy"].sendall(publish_packet("t/greedy", b"x") * MESSAGES)
+        assert watcher.message().topic == "t/greedy"
+        for name in ("modest", "other"):
+            links[name].sendall(publish_packet(f"t/{name}", b"x") * 10)
+        topics = ["t/greedy", *(watcher.message().topic for _ in range(MESSAGES + 19))]
+        last = {name: len(topics) - 1 - topics[::-1].index(f"t/{name}") for name in links}
+        assert last["other"] < last["modest"] < last["greedy"]
+        assert last["modest"] < MESSAGES // 2, "they take turns"
+        slowed = [line for line in broker.lines if "limits.user_messages_per_second" in line]
+        assert len([line for line in slowed if "greedy" in line]) == 1
+        assert not any("other" in line for line in slowed)

@@ -256,6 +256,23 @@ def test_a_large_packet_is_not_taken_in_where_there_is_no_room(tmp_path: Path) -
     assert rig.broker.memory.incoming == 74_000
 
 
+def test_qos_0_does_not_wait_for_a_slow_reader_where_there_is_no_room(tmp_path: Path) -> None:
+    """It is dropped, with a receipt, instead of being kept until the client reads."""
+    rig = Rig(tmp_path)
+    slow, publisher = rig.subscriber("slow", "t"), rig.client("publisher")
+    rig.broker.choked(slow.link, rig.now, is_choked=True)
+    publisher.send(publishing("t", b"waits"))
+    assert slow.link.client is not None
+    assert len(slow.link.client.live) == 1
+    assert rig.broker.counters.dropped == 0
+    _fill(rig)
+    publisher.send(publishing("t", b"dropped"))
+    assert len(slow.link.client.live) == 0
+    assert rig.broker.counters.dropped == 2
+    rig.broker.drained(slow.link, 0, rig.now)
+    assert slow.link.room <= 1 << 16, "it may have little until there is room"
+
+
 def test_what_is_above_the_limit_is_loaded_and_nothing_new_is_accepted_until_it_falls(tmp_path: Path) -> None:
     """A restart with a lower limit loses nothing."""
     rig = Rig(tmp_path)

@@ -19,13 +19,13 @@ from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties
 
-__all__ = ["Message", "kept_bytes", "packet_id_of", "secured_of"]
+__all__ = ["LONG", "Message", "kept_bytes", "packet_id_of", "secured_of"]
 
 _IDENTIFIERS = 65_535
 _EXPIRY, _ALIAS, _IDENTIFIER = b"\x02", b"\x23", b"\x0b"
 _SECOND_US = 1_000_000
-_LONG = 1_024
-"""From how many bytes on a payload is worth being kept once."""
+LONG = 1_024
+"""A payload is kept only once where its record has more bytes than this."""
 _OVERHEAD = 1_000
 """What a message that is kept takes beside its bytes, with its places in tables."""
 
@@ -35,9 +35,9 @@ def packet_id_of(seq: int) -> int:
     return seq % _IDENTIFIERS + 1
 
 
-def kept_bytes(record_bytes: int, payload_bytes: int) -> int:
+def kept_bytes(record_bytes: int) -> int:
     """Return how much memory a message takes that is kept: a short payload is there as itself and encoded as well."""
-    return record_bytes + _OVERHEAD + (2 * payload_bytes if payload_bytes < _LONG else 0)
+    return record_bytes + _OVERHEAD if record_bytes > LONG else 3 * record_bytes + _OVERHEAD
 
 
 class Message:
@@ -133,7 +133,7 @@ class Message:
     def keep(self) -> None:
         """Get ready to be kept for long: let a long payload, of which the record has all bytes, be there only once."""
         payload = self._payload
-        if payload is None or len(payload) < _LONG:
+        if payload is None or len(self.body) <= LONG:
             return
         at = len(self.body) - len(payload) if self.body.endswith(payload) else self.body.find(payload)
         if at >= 0:
@@ -142,10 +142,8 @@ class Message:
     @property
     def size(self) -> int:
         """How many bytes it occupies while it is kept, about."""
-        payload = self._payload
-        if payload is None or len(payload) >= _LONG:
-            return len(self.body) + _OVERHEAD
-        return len(self.body) + _OVERHEAD + 2 * len(payload)
+        size = len(self.body)  # as ``kept_bytes`` says, which takes as long again
+        return size + _OVERHEAD if size > LONG else 3 * size + _OVERHEAD
 
     def packet(
         self,

@@ -174,7 +174,8 @@ class Publishing:
         most = self._config.limits.held_bytes
         if self._state.held_bytes > most:
             return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, no more are allowed"
-        return None if makes_room else self._state.memory.refusal()
+        memory = self._state.memory
+        return None if makes_room or memory.has_room() else memory.refusal()
 
     def _matched(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> Sequence[Sequence[int]]:
         """Return for each publication the handles of those who want it for its content as well."""

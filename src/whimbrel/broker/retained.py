@@ -58,7 +58,7 @@ class Retained:
 
     def growth(self, subject: str, payload_bytes: int) -> int:
         """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
-        return kept_bytes(len(subject) + payload_bytes, payload_bytes) - self.size_of(subject)
+        return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
 
     def put(self, message: Message) -> None:
         """Keep *message* as the last of its subject."""

@@ -14,7 +14,7 @@ import cbor2
 from whimbrel.broker.clients import HELD, LIVE, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
-from whimbrel.broker.messages import Message, packet_id_of, secured_of
+from whimbrel.broker.messages import LONG, Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
 from whimbrel.broker.routes import OPEN, Found, Routes
 from whimbrel.broker.sending import Sender
@@ -321,7 +321,8 @@ class BrokerState:
             elif kind is Store:
                 message = self._current
                 assert message is not None
-                message.keep()
+                if len(message.body) > LONG:
+                    message.keep()
                 self.messages[message.seq] = message
                 size = message.size
                 self.held_bytes += size
