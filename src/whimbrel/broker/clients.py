@@ -97,6 +97,7 @@ class Link:
         "opened_at",
         "out",
         "parked",
+        "retained",
         "rights",
         "room",
         "shell",
@@ -111,6 +112,9 @@ class Link:
         self.incoming_bytes = 0
         """How many bytes it is counted with that came and are not handled yet."""
         self.out: list[bytes] = []
+        self.retained: dict[tuple[str, str, str], int] = {}
+        """Subscriptions, by session, topic filter and name, to which retained messages are sent in pieces, and the seq
+        of the last SUBSCRIBE to each: only for that one it goes on."""
         self.client: Client | None = None
         self.user: str | None = None
         self.closing: str | None = None

@@ -9,7 +9,7 @@ a restart would have to know.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -63,6 +63,10 @@ __all__ = ["Broker", "Verify"]
 _SECOND_US = 1_000_000
 _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
+_MOST_PACKETS = 2_000
+"""How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
+_OF_SUBSCRIBE = 9
+"""As how many more SUBSCRIBE and UNSUBSCRIBE count."""
 _LONG_PACKET = 1 << 16
 """A packet of which more than this has come may be refused before all of it is there."""
 _INCOMING_SHARE = 8
@@ -221,12 +225,14 @@ class Broker:
             return
         link.last_at, link.is_heard = now, True
         machine = link.machine
-        packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+        packets: Sequence[Packet] = ()
+        if link.is_busy:
+            machine.hold(data)
+        else:
+            packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
         if len(link.held) != link.incoming_bytes or link.meter is not None:
             self._count_incoming(link)
-        if link.is_busy:
-            link.behind += packets
-        else:
+        if not link.is_busy:
             self._handle_all(link, packets, now)
 
     def _count_incoming(self, link: Link) -> None:
@@ -250,17 +256,25 @@ class Broker:
     def _resume(self, link: Link) -> None:
         """Handle the packets that came behind one which took several turns."""
         packets, link.behind = link.behind, []
-        self._handle_all(link, packets, self._journal.last_at)
+        if packets:
+            self._handle_all(link, packets, self._journal.last_at)
+        else:
+            self.receive(link, b"", link.last_at)
 
     def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
         """Handle packets of one client, in order."""
         machine = link.machine
-        at, count = 0, len(packets)
+        at, count, left = 0, len(packets), _MOST_PACKETS
         while at < count and link.closing is None:
             packet = packets[at]
+            if left <= 0:
+                link.behind += packets[at:]
+                self._long_work.begin(link, _next_turn())
+                break
+            begin = at
             if type(packet) is Publish:
-                end = at + 1
-                while end < count and type(packets[end]) is Publish:
+                end, most = at + 1, min(count, at + left)
+                while end < most and type(packets[end]) is Publish:
                     end += 1
                 self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
                 at = end
@@ -273,13 +287,19 @@ class Broker:
             else:
                 self._handle(link, packet, now)
                 at += 1
+                if type(packet) is Subscribe or type(packet) is Unsubscribe:
+                    left -= _OF_SUBSCRIBE
                 if link.is_busy:
                     link.behind += packets[at:]
                     break
+            left -= at - begin
         if link.parked is not None and machine.held_bytes > self._most_held:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
-        if machine.failure is not None and link.closing is None and not link.is_busy:
-            self._broken(link, machine.failure)
+        if link.closing is None and not link.is_busy:
+            if machine.failure is not None:
+                self._broken(link, machine.failure)
+            elif machine.has_more:
+                self._long_work.begin(link, _next_turn())
         self._end_step(now)
 
     def _end_step(self, now: int) -> None:
@@ -577,3 +597,8 @@ class Broker:
 def _asker(link: Link, connect: Connect) -> Asker:
     """Return who asks for a user's password to be verified."""
     return Asker(link.address, f"user {connect.username}", (f"user {connect.username}",))
+
+
+def _next_turn() -> Iterator[None]:
+    """Be work that only waits for the next turn."""
+    yield

@@ -69,8 +69,6 @@ class Interests:
     ) -> None:
         self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
         self._delivering, self._long_work = delivering, long_work
-        self._latest: dict[tuple[str, str, str, str], object] = {}
-        """Which of the SUBSCRIBEs to the same is the latest, of those whose retained messages are being sent."""
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = SessionSum(
@@ -278,22 +276,9 @@ class Interests:
             return
         if wanted.startswith(SESSIONS):
             self._tell_of_sessions(link, client, wanted, now)
-        self._long_work.begin(
-            link, self._retained_for(link, client, subscription, wanted, asked_seq), holds_packets=False
-        )
-
-    def _retained_for(
-        self, link: Link, client: Client, subscription: Subscription, wanted: str, asked_seq: int
-    ) -> Iterator[None]:
-        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
-        key = (client.id, subscription.session, wanted, subscription.name)
-        latest = self._latest[key] = object()
-        try:
-            is_latest = lambda: client.link is link and self._latest.get(key) is latest  # noqa: E731 # short
-            yield from self._retained_pieces(link, client, subscription, wanted, asked_seq, is_latest)
-        finally:
-            if self._latest.get(key) is latest:
-                del self._latest[key]
+        link.retained[subscription.session, wanted, subscription.name] = asked_seq
+        work = self._retained_pieces(link, client, subscription, wanted, asked_seq)
+        self._long_work.begin(link, work, holds_packets=False)
 
     def _retained_pieces(
         self,
@@ -302,8 +287,9 @@ class Interests:
         subscription: Subscription,
         wanted: str,
         asked_seq: int,
-        is_latest: Callable[[], bool],
     ) -> Iterator[None]:
+        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
+        key = (subscription.session, wanted, subscription.name)
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
@@ -317,7 +303,8 @@ class Interests:
                 waiting.clear()
                 self._delivering.pump(client, now)
                 yield
-                if not is_latest() or identity not in self._state.subscribed.get(subscription.session, ()):
+                is_latest = client.link is link and link.retained.get(key) == asked_seq
+                if not is_latest or identity not in self._state.subscribed.get(subscription.session, ()):
                     return
             if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
                 continue  # what came, or replaced it, after the subscription comes as it was published
@@ -335,6 +322,8 @@ class Interests:
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
         client.queue.extend(waiting)
+        if link.retained.get(key) == asked_seq:
+            del link.retained[key]
         self._delivering.pump(client, self._journal.last_at)
 
     def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:

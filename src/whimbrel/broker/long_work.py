@@ -9,7 +9,7 @@ Rule: while work for a link is unfinished, the packets that came behind wait: on
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from whimbrel.broker.clients import Link
@@ -26,14 +26,20 @@ class LongWork:
     def __init__(self, resume: Callable[[Link], None]) -> None:
         self._resume = resume
         self._unfinished: deque[tuple[Link, Iterator[None], bool]] = deque()
+        self._working: Counter[Link] = Counter()
+        """How much of it each link has."""
 
     def __len__(self) -> int:
         return len(self._unfinished)
 
     def begin(self, link: Link, work: Iterator[None], *, holds_packets: bool = True) -> None:
-        """Do the first piece of *work*; the others follow, and the link's packets wait if it *holds_packets*."""
-        if _is_unfinished(work):
+        """Do the first piece of *work*; the others follow, and the link's packets wait if it *holds_packets*.
+
+        If there is other work for the link, the first piece waits its turn as well.
+        """
+        if self._working[link] or _is_unfinished(work):
             link.is_busy = link.is_busy or holds_packets
+            self._working[link] += 1
             self._unfinished.append((link, work, holds_packets))
 
     def go_on(self) -> None:
@@ -41,10 +47,14 @@ class LongWork:
         if not self._unfinished:
             return
         link, work, holds_packets = self._unfinished.popleft()
+        if link.closing is None and _is_unfinished(work):
+            self._unfinished.append((link, work, holds_packets))
+            return
+        self._working[link] -= 1
+        if not self._working[link]:
+            del self._working[link]
         if link.closing is not None:  # nobody waits for the answer
             link.is_busy = False
-        elif _is_unfinished(work):
-            self._unfinished.append((link, work, holds_packets))
         elif holds_packets:
             link.is_busy = False
             self._resume(link)

@@ -39,7 +39,17 @@ class Decoder:
     [Pingreq()]
     """
 
-    __slots__ = ("_held", "_max_packet_bytes", "_needed", "_stops_after_connect", "failure", "is_stopped", "version")
+    __slots__ = (
+        "_held",
+        "_max_packet_bytes",
+        "_needed",
+        "_piece_bytes",
+        "_stops_after_connect",
+        "failure",
+        "has_more",
+        "is_stopped",
+        "version",
+    )
 
     def __init__(
         self,
@@ -47,8 +57,13 @@ class Decoder:
         max_packet_bytes: int = MAX_PACKET_BYTES,
         version: int | None = None,
         stops_after_connect: bool = False,
+        piece_bytes: int = MAX_PACKET_BYTES,
     ) -> None:
         self.version = version
+        self._piece_bytes = piece_bytes
+        """Packets that begin behind so many bytes are left for the next ``receive``."""
+        self.has_more = False
+        """Whether the next ``receive`` may return packets although it is given nothing."""
         self._stops_after_connect = stops_after_connect
         self.is_stopped = False
         """A CONNECT came: nothing behind it is decoded before ``go_on``."""
@@ -93,6 +108,12 @@ class Decoder:
         """The bytes that are kept undecoded; the same object all the time, and not to be changed."""
         return self._held
 
+    def hold(self, data: bytes) -> None:
+        """Keep *data* for the next ``receive``."""
+        self._held += data
+        if not self.is_stopped:
+            self.has_more, self._needed = True, 0
+
     def take_held(self) -> bytes:
         """Return, once, the bytes that are kept undecoded; whoever has them brings them again."""
         held = bytes(self._held)
@@ -106,7 +127,9 @@ class Decoder:
     def _read(self, data: bytes, packets: list[Packet]) -> int:
         """Append the whole packets of *data*; return where the first that is not whole begins."""
         at, end, version, most = 0, len(data), self.version, self._max_packet_bytes
-        while at < end:
+        self.has_more = False
+        last = min(end, self._piece_bytes)
+        while at < last:
             first = data[at]
             if version is None and first >> 4 != PacketType.CONNECT:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT")
@@ -144,4 +167,6 @@ class Decoder:
             else:
                 packets.append(decode(first, data[start:stop], version))
             at = stop
+        if at < end:
+            self.has_more, self._needed = True, 0
         return at

@@ -43,6 +43,8 @@ class ServerLimits:
     receive_maximum: int = 32
     topic_alias_maximum: int = 32
     outbound_topic_aliases: int = 32
+    piece_bytes: int = 65_536
+    """How much of what came is decoded at once: tens of thousands of the shortest packets take tens of milliseconds."""
 
 
 class ServerConnection:
@@ -65,7 +67,9 @@ class ServerConnection:
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._decoder = Decoder(max_packet_bytes=limits.packet_bytes, stops_after_connect=True)
+        self._decoder = Decoder(
+            max_packet_bytes=limits.packet_bytes, stops_after_connect=True, piece_bytes=limits.piece_bytes
+        )
         self._aliases: dict[int, str] = {}
         self._outbound: dict[str, int] = {}
         self._outbound_maximum = 0
@@ -101,6 +105,15 @@ class ServerConnection:
                     return packets[:at]
         self.failure = self._decoder.failure
         return packets
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the next ``receive`` may return packets although it is given nothing."""
+        return self._decoder.has_more and self.failure is None
+
+    def hold(self, data: bytes) -> None:
+        """Keep *data* for the next ``receive``."""
+        self._decoder.hold(data)
 
     @property
     def held_bytes(self) -> int:
