@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -36,12 +37,20 @@ def _heard(traffic: Traffic) -> dict[str, list[Packet]]:
 
 
 def _rows(rig: Rig) -> list[tuple[str, dict[str, object]]]:
-    """Return the log, without what was sent last to whose session ends there: nobody asks, and lanes do not count."""
+    """Return the log, without what was sent last to whose session ends there: nobody asks, and lanes do not count.
+
+    Receipts that stand next to each other are of one turn, in which clients are served in any order: sorted.
+    """
     rig.close()
-    rows = list(read_rows(rig.folder, NODE))
-    for table, row in rows:
-        if table == "presence" and row["session_expiry_us"] == 0:
-            row["sent_seq"] = None
+    rows: list[tuple[str, dict[str, object]]] = []
+    for is_receipt, group in groupby(read_rows(rig.folder, NODE), key=lambda row: row[0] == "receipts"):
+        found = list(group)
+        for table, row in found:
+            if table == "presence" and row["session_expiry_us"] == 0:
+                row["sent_seq"] = None
+            if is_receipt:
+                del row["seq"]
+        rows += sorted(found, key=repr) if is_receipt else found
     return rows
 
 

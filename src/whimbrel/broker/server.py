@@ -197,6 +197,7 @@ class _Stream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self.is_lost = True
+        self.server.lagging.pop(self, None)
         link = self.link
         if link is None or link.closing is not None or link.meter is None or not link.meter.is_waiting:
             self.finish()
@@ -345,7 +346,7 @@ class Server:
         self._written: set[_Stream] = set()
         """Connections that something may wait to be written to."""
         self.broker.memory.measure = self._measure_outgoing
-        self._slowing = Slowing(self.broker.rates, self._handle, monotonic_us)
+        self._slowing = Slowing(self.broker.rates, partial(self.received, is_admitted=True), monotonic_us)
         self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, config.limits.send_buffer_bytes // 4)
         """What came since everything was last written: not so much that it fills a client's buffer by itself."""
         self._most_answers = config.limits.send_buffer_bytes
@@ -513,21 +514,17 @@ class Server:
 
     # -- turns of the loop -------------------------------------------------------------------------------------------
 
-    def received(self, link: Link, data: bytes) -> None:
-        """Give the core what a client sent, as much of it as may be handled now."""
-        if self.failure is not None:
-            return
-        self.broker.counters.bytes_received += len(data)
-        if link.meter is not None and link.closing is None:
-            data = self._slowing.received(link, data)
-            if not data:
-                return
-        self._handle(link, data)
-
-    def _handle(self, link: Link, data: bytes) -> None:
+    def received(self, link: Link, data: bytes, *, is_admitted: bool = False) -> None:
+        """Give the core what a client sent: as much as may be handled now, unless it *is_admitted* already."""
         broker = self.broker
         if self.failure is not None:
             return
+        if not is_admitted:
+            broker.counters.bytes_received += len(data)
+            if link.meter is not None and link.closing is None:
+                data = self._slowing.received(link, data)
+                if not data:
+                    return
         try:
             broker.receive(link, data, self.clock.now())
         except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
@@ -605,7 +602,7 @@ class Server:
             _log.warning(notice.text, client=notice.client, user=notice.user)
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
-        half = most // 2
+        half, sent, written = most // 2, 0, self._written
         some = dirty[:_MOST_WRITES]
         del dirty[:_MOST_WRITES]
         for link in some:
@@ -621,9 +618,8 @@ class Server:
             if link.out:
                 data = b"".join(link.out)
                 link.out.clear()
-                broker.counters.bytes_sent += len(data)
-                broker.memory.count_outgoing(len(data))
-                self._written.add(stream)
+                sent += len(data)
+                written.add(stream)
                 stream.write(data)
                 if link.room < half:
                     if not link.is_choked:
@@ -636,6 +632,8 @@ class Server:
                 broker.closed(link, self.clock.now())
                 if stream in self._slowing.connections:
                     self._slowing.release(stream)
+        broker.counters.bytes_sent += sent
+        broker.memory.count_outgoing(sent)
         if dirty:  # more than one turn may write to, or some that may go on now that there is room
             self.flush_soon()
         self._sync_if_wanted()
@@ -683,7 +681,8 @@ class Server:
 
     def _measure_outgoing(self) -> int:
         """Return how much waits to be written to all connections together."""
-        self._written = {stream for stream in self._written if not stream.is_lost and stream.waiting_bytes}
+        done = [stream for stream in self._written if stream.is_lost or not stream.waiting_bytes]
+        self._written.difference_update(done)  # the same set: a flush may be adding to it
         return sum(stream.waiting_bytes for stream in self._written)
 
     @_until_closed
