@@ -60,10 +60,10 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NO_MATCHING_SUBSCRIBERS: ("PUBACK PUBREC", "accepted, and nobody wants it now"),
     ReasonCode.NO_SUBSCRIPTION_EXISTED: ("UNSUBACK", "there was no such subscription"),
     ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
-    ReasonCode.MALFORMED_PACKET: ("DISCONNECT", "what came is no packet"),
+    ReasonCode.MALFORMED_PACKET: ("CONNACK DISCONNECT", "what came is no packet; CONNACK: a CONNECT of version 5"),
     ReasonCode.PROTOCOL_ERROR: (
         "CONNACK DISCONNECT",
-        "a packet that may not come here, or not with these values; CONNACK: a user property that is none",
+        "a packet that may not come here, or not with these values; CONNACK: a CONNECT of version 5 with such values",
     ),
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ("CONNACK", "too long, empty where one is needed, or not for this user"),
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: ("CONNACK", "wrong, or missing where the users file asks for them"),
@@ -269,7 +269,8 @@ def reason_codes_table() -> str:
         wrong = [name for name in names if PacketType[name] not in PACKETS_OF[code]]
         if wrong:
             raise SystemExit(f"SENT: {code.name} may not stand in {', '.join(wrong)}")
-        is_refusal = code.is_error and "CONNACK" in names
+        # 3.1.1 answers a CONNECT that is malformed with no CONNACK at all [MQTT-3.1.4-1].
+        is_refusal = code.is_error and "CONNACK" in names and code is not ReasonCode.MALFORMED_PACKET
         old = str(connect_return_code(code)) if is_refusal else "0x80" if code.is_error and "SUBACK" in names else "–"
         rows.append((f"0x{code:02X}", code.title, ", ".join(names), old, when))
     return _table(("code", "name", "in", "3.1.1", "when"), rows)

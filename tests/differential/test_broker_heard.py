@@ -69,6 +69,7 @@ def test_what_happens_between_two_pieces_is_in_the_account_too(
     def do_a_piece() -> None:
         if traffic.random.random() < 0.5:
             traffic.rig.broker.go_on(traffic.rig.now)
+            traffic.rig.flush()
 
     traffic.others.append(do_a_piece)
     _check(traffic, settled_every=7)

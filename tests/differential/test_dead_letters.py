@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from whimbrel.errors import InvalidInputError
-from whimbrel.language.filters import parse
 from whimbrel.log.columns import from_arrow
+from whimbrel.match.matcher import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
 from whimbrel.model.keys import Scheme
@@ -179,7 +179,7 @@ def _refusal(table: str, row: Any) -> str | None:
     try:
         list(from_arrow(table, row))
         if table == "interests":
-            for name, check in (("subject_filter", check_topic_filter), ("filter_text", parse)):
+            for name, check in (("subject_filter", check_topic_filter), ("filter_text", check_stored)):
                 text = row.column(name)[0].as_py()
                 if text is not None:
                     check(text)

@@ -77,10 +77,8 @@ def assert_same(one: CampusOutcome, other: CampusOutcome) -> None:
         assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True), name
 
 
-@settings(max_examples=120)
-@given(contacts=traces(), world=worlds(), campus=campuses)
-def test_the_kernel_is_the_carrier_at_every_event(contacts: Contacts, world: World, campus: Campus) -> None:
-    """Same trace, same memory after each event; copies never exceed L, memory never its bound."""
+def assert_twins(contacts: Contacts, world: World, campus: Campus) -> None:
+    """Assert that the kernel does what the carriers do, at every event."""
     number = {each.sample: place for place, each in enumerate(world.publications)}
     recorder = Recorder(world)
     simulator = CampusSimulator(contacts, campus, world, [recorder])
@@ -100,6 +98,27 @@ def test_the_kernel_is_the_carrier_at_every_event(contacts: Contacts, world: Wor
         assert (carried <= state.limit).all()
     assert advance(state, 1) == 0
     assert_same(recorder.outcome(), outcome_of(state))
+
+
+@settings(max_examples=120)
+@given(contacts=traces(), world=worlds(), campus=campuses)
+def test_the_kernel_is_the_carrier_at_every_event(contacts: Contacts, world: World, campus: Campus) -> None:
+    """Same trace, same memory after each event; copies never exceed L, memory never its bound."""
+    assert_twins(contacts, world, campus)
+
+
+def test_neither_twin_carries_what_is_older_than_its_application_has() -> None:
+    """Node 2 retrieved the newer sample when it had no place; when it has one, it leaves the older where it is."""
+    met = [(5, 2, 3), (10, 1, 2), (22, 3, 4), (25, 2, 4), (30, 0, 2)]
+    contacts = Contacts.of([(time, time + 1, low, high) for time, low, high in met], nodes=NODES, seconds=SECONDS)
+    made = [(1, 0, 0), (2, 1, 0), (3, 3, 1), (20, 4, 1)]
+    publications = [Publication(time * 1_000_000, publisher, topic) for time, publisher, topic in made]
+    world = World(nodes=NODES, subscribers=[[2], []], publications=publications, copies=[4, 2])
+    campus = Campus(topics=2, memory=1, interval_s=1)
+    assert_twins(contacts, world, campus)
+    outcome = simulate(contacts, campus, world)
+    assert (outcome.subscriber.tolist(), outcome.sample.tolist()) == ([2], [1])
+    assert outcome.counters["request"] == 3  # a share of each sample of topic 1, and the newer of topic 0
 
 
 @given(

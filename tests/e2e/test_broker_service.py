@@ -14,18 +14,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.certificates import Authority
 from tests.e2e.raw_client import Kind, P, RawClient, publish_packet
 
 from whimbrel.log.layout import nodes
@@ -113,45 +109,9 @@ def test_rights_follow_the_verified_name(guarded: BrokerProcess) -> None:
     assert codes == [1, 0x80, 0x80]
 
 
-class _Authority:
-    """Whoever signs certificates in these tests."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        self.root = self._signed("root", self._name, self._key, is_authority=True)[0]
-
-    def sign(self, file: str, common_name: str) -> tuple[Path, Path]:
-        """Return a certificate and its key."""
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        return self._signed(file, name, ec.generate_private_key(ec.SECP256R1()), is_authority=False)
-
-    def _signed(
-        self, file: str, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
-    ) -> tuple[Path, Path]:
-        today = datetime.now(UTC)
-        made = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(today - timedelta(days=1))
-            .not_valid_after(today + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        certificate, private = self._folder / f"{file}.pem", self._folder / f"{file}.key"
-        certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        form = serialization.PrivateFormat.PKCS8
-        private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-        return certificate, private
-
-
 def test_a_client_certificate_is_a_name(tmp_path: Path) -> None:
     """Over TLS, who the certificate says it is needs no password; who has none is still asked for one."""
-    authority = _Authority(tmp_path)
+    authority = Authority(tmp_path)
     certificate, key = authority.sign("broker", "localhost")
     theirs = authority.sign("ada", "ada")
     users = tmp_path / "users"
@@ -175,7 +135,7 @@ def test_a_client_certificate_is_a_name(tmp_path: Path) -> None:
 
 def test_a_handshake_that_does_not_come_ends_with_the_time_of_connect(tmp_path: Path) -> None:
     """Connections that say nothing were kept for a minute, and remembered for ever."""
-    certificate, key = _Authority(tmp_path).sign("broker", "localhost")
+    certificate, key = Authority(tmp_path).sign("broker", "localhost")
     options = ("--tls-port", "0", "--http-port", "0", "--tls-certificate", str(certificate), "--tls-key", str(key))
     settings = {"limits": {"connect_timeout_s": 0.2}}
     with BrokerProcess(tmp_path / "broker", *options, settings=settings) as broker:

@@ -22,6 +22,8 @@ deny = ["subscribe"]
 PACKET_BYTES = 4_096
 LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)
 NO_SUBSCRIBERS = 0x10
+MALFORMED = 0x81
+PROTOCOL_ERROR = 0x82
 WITH_WILL = 0x04
 
 
@@ -93,6 +95,14 @@ def test_a_second_connect_ends_the_connection(clients: Clients) -> None:
     assert [(each.kind, each.code) for each in client.waiting] == [(Kind.DISCONNECT, 0x82)]
 
 
+def test_a_second_connect_that_breaks_a_rule_is_no_first_one(clients: Clients) -> None:
+    """There is one CONNACK a connection (3.2.0-2): what is wrong later stands in DISCONNECT."""
+    client = clients.connect("a")
+    client.send(packet(Kind.CONNECT, b"\0\4MQTT\5\3\0\0\0\0\1a"))
+    assert client.is_closed()
+    assert [(each.kind, each.code) for each in client.waiting] == [(Kind.DISCONNECT, MALFORMED)]
+
+
 def test_another_protocol_is_not_welcome(clients: Clients) -> None:
     """Whoever speaks something else is turned away (3.1.2-1)."""
     client = clients.open()
@@ -105,6 +115,28 @@ def test_what_comes_before_connect_ends_the_connection(clients: Clients) -> None
     """CONNECT comes first (3.1.0-1): nobody may publish who has not said who it is."""
     client = clients.open()
     client.send(publish_packet(clients.topic("a"), b"x"))
+    assert client.is_closed()
+    assert client.waiting == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"\0\4MQTT\5\2\0\0" + b"\6\x21\0\1\x21\0\1" + b"\0\1a", PROTOCOL_ERROR),  # receive maximum twice
+        (b"\0\4MQTT\5\2\0\0" + b"\3\x21\0\0" + b"\0\1a", PROTOCOL_ERROR),  # receive maximum 0
+        (b"\0\4MQTT\5\2\0\0" + b"\3\x16\0\0" + b"\0\1a", PROTOCOL_ERROR),  # authentication data, no method
+        (b"\0\4MQTT\5\2\0\0" + b"\3\x23\0\1" + b"\0\1a", MALFORMED),  # topic alias, which PUBLISH has
+        (b"\0\4MQTT\5\2\0\0" + b"\0" + b"\0\2a", MALFORMED),  # an identifier longer than the packet
+        (b"\0\4MQTT\5\3\0\0" + b"\0" + b"\0\1a", MALFORMED),  # the reserved flag
+    ],
+)
+def test_a_connect_that_breaks_a_rule_is_answered(clients: Clients, body: bytes, code: int) -> None:
+    """CONNACK may say which (3.1.4-1, 4.13.1): whoever writes a client need not guess."""
+    client = clients.open()
+    client.send(packet(Kind.CONNECT, body))
+    answer = client.receive(Kind.CONNACK)
+    assert (answer.code, answer.session_present) == (code, False)
+    assert answer[P.REASON_STRING]
     assert client.is_closed()
     assert client.waiting == []
 
@@ -289,6 +321,23 @@ def test_an_interrupted_release_comes_again(clients: Clients) -> None:
     client.answer(Kind.PUBREC, packet_id)
     assert client.receive(Kind.PUBREL).packet_id == packet_id
     client.drop()
+    client = clients.connect("a", clean=False, properties=LASTING)
+    assert client.receive(Kind.PUBREL).packet_id == packet_id
+    client.answer(Kind.PUBCOMP, packet_id)
+    assert client.messages_so_far() == []
+
+
+def test_a_release_is_answered_by_pubcomp_alone(clients: Clients) -> None:
+    """A PUBACK for it is a protocol error (4.3.3, 4.13.1); the release goes on with the next connection."""
+    client = clients.connect("a", properties=LASTING)
+    client.subscribe(clients.topic("a"))
+    clients.connect("b").publish(clients.topic("a"), b"once", 2)
+    packet_id = client.receive(Kind.PUBLISH).packet_id
+    client.answer(Kind.PUBREC, packet_id)
+    client.receive(Kind.PUBREL)
+    client.answer(Kind.PUBACK, packet_id)
+    assert client.receive(Kind.DISCONNECT).code == PROTOCOL_ERROR
+    assert client.is_closed()
     client = clients.connect("a", clean=False, properties=LASTING)
     assert client.receive(Kind.PUBREL).packet_id == packet_id
     client.answer(Kind.PUBCOMP, packet_id)

@@ -88,6 +88,15 @@ def test_a_version_that_is_not_spoken_is_refused_with_code_1(clients: Clients) -
     assert client.is_closed()
 
 
+@pytest.mark.parametrize("body", [b"\0\4MQTT\4\3\0\0\0\1a", b"\0\4MQTT\4\2\0\0\0\2a", b"\0\4MQTT\4\x42\0\0\0\1a\0\1b"])
+def test_a_connect_that_breaks_a_rule_has_no_answer(clients: Clients, body: bytes) -> None:
+    """The reserved flag, a name longer than the packet, a password without a user: no CONNACK (3.1.4-1)."""
+    client = clients.open()
+    client.send(packet(Kind.CONNECT, body))
+    assert client.is_closed()
+    assert client.waiting == []
+
+
 def test_the_newer_of_two_connections_with_one_name_stays(clients: Clients) -> None:
     """A device that lost its connection without knowing must not be locked out by itself (3.1.4-2)."""
     old = clients.connect("a")
@@ -240,6 +249,22 @@ def test_an_interrupted_release_comes_again(clients: Clients) -> None:
     client.answer(Kind.PUBREC, packet_id)
     assert client.receive(Kind.PUBREL).packet_id == packet_id
     client.drop()
+    client = clients.connect("a", clean=False)
+    assert client.receive(Kind.PUBREL).packet_id == packet_id
+    client.answer(Kind.PUBCOMP, packet_id)
+    assert client.messages_so_far() == []
+
+
+def test_a_release_is_answered_by_pubcomp_alone(clients: Clients) -> None:
+    """A PUBACK for it is a protocol error (4.3.3, 4.8.0-1); the release goes on with the next connection."""
+    client = clients.connect("a", clean=False)
+    client.subscribe(clients.topic("a"))
+    clients.connect("b").publish(clients.topic("a"), b"once", 2)
+    packet_id = client.receive(Kind.PUBLISH).packet_id
+    client.answer(Kind.PUBREC, packet_id)
+    client.receive(Kind.PUBREL)
+    client.answer(Kind.PUBACK, packet_id)
+    assert client.is_closed()
     client = clients.connect("a", clean=False)
     assert client.receive(Kind.PUBREL).packet_id == packet_id
     client.answer(Kind.PUBCOMP, packet_id)

@@ -8,6 +8,7 @@ import cbor2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.unit.rendezvous_rig import address
 
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.device import Device
@@ -144,8 +145,8 @@ def test_a_device_survives_any_messages_in_any_order(happened: list[m.Message | 
     }
     for now, each in enumerate(happened):
         if each == "joined":
-            if device.controller is None:
-                device.receive(d.JoinedController(Address("00:00:00:00:00:01")), now=now)
+            device.receive(d.JoinedController(address(now % 2 + 1), is_caller=now % 3 == 0), now=now)
         else:
             device.receive(inputs[each] if isinstance(each, str) else d.Heard(encode(each)), now=now)
         device.timer(now=now + 10_000_000)
+        assert len(device.wishes.all) <= 3  # its own two, and what was published for it

@@ -22,6 +22,7 @@ from whimbrel.mqtt.packets import (
     Pubcomp,
     Publish,
     Pubrec,
+    Pubrel,
     Suback,
     Unsuback,
     Unsubscribe,
@@ -193,6 +194,26 @@ def test_an_acknowledgement_of_the_wrong_kind_closes_the_connection(
     assert told == [ReasonCode.PROTOCOL_ERROR] * (version == V5)
     (again,) = rig.client("peer", version=version, clean=False, expiry_s=600).taken(Publish)
     assert (again.payload, again.packet_id, again.dup) == (b"1", copy.packet_id, True)
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_puback_for_what_was_released_closes_the_connection(rig: Rig, version: int) -> None:
+    """PUBREL is answered by PUBCOMP alone; the session is told again, and may still say so."""
+    peer = rig.client("peer", version=version, clean=version == V5, expiry_s=600)
+    peer.send(subscribing("a", qos=2))
+    rig.settle()
+    rig.client("publisher").send(publishing("a", b"1", 2, 1))
+    rig.settle()
+    (copy,) = peer.taken(Publish)
+    peer.send(Pubrec(copy.packet_id))
+    rig.settle()
+    peer.take()
+    peer.send(Puback(copy.packet_id))
+    rig.settle()
+    assert peer.is_closed
+    assert [each.code for each in peer.taken(Disconnect)] == [ReasonCode.PROTOCOL_ERROR] * (version == V5)
+    back = rig.client("peer", version=version, clean=False, expiry_s=600)
+    assert [each.packet_id for each in back.taken(Pubrel)] == [copy.packet_id]
 
 
 @pytest.mark.parametrize("version", [V311, V5])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from broker_rig import NODE, Rig
 
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.state import BrokerState
-from whimbrel.model.facts import InterestChanged
+from whimbrel.log.reader import read
+from whimbrel.model.facts import Fact, InterestChanged
+from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.pipeline.single import SingleProcess
 
 COSTLY = "regex(a, '(x|y)*x(x|y){1000}z')"
 UNREADABLE = "regex(a, '(')"
@@ -63,3 +69,73 @@ def test_they_are_forgotten_when_they_are_removed_or_replaced(state: BrokerState
     state.replay(_fact(5, "costly", "regex(a, 'x+')", InterestChange.MODIFIED))
     assert state.routes.refused_today == {}
     assert _found(state.routes, {"a": "x"}) == ["costly", "plain"]
+
+
+def _old_log(folder: Path) -> None:
+    """Write what an older version may have: a filter that it could read is replaced by one that we cannot."""
+    rig = Rig(folder)
+    facts: list[Fact] = [
+        _on(NODE, 1, "plain", "require(a)", InterestChange.ADDED),
+        _on(NODE, 2, "unreadable", "a == 'x'", InterestChange.ADDED),
+        _on(NODE, 3, "unreadable", UNREADABLE, InterestChange.MODIFIED),
+        _on(NODE, 4, "unreadable too", UNREADABLE, InterestChange.ADDED),
+    ]
+    for fact in facts:
+        rig.log.append(fact)
+    rig.log.sync()
+    rig.close()
+
+
+def _on(node: str, seq: int, name: str, text: str, change: InterestChange) -> InterestChanged:
+    subscription = Subscription(session="ward", subject_filter="beds/#", name=name, filter_text=text)
+    return InterestChanged(node=node, seq=seq, changed_at=seq, change=change, subscription=subscription, device="d")
+
+
+def _restarted(folder: Path) -> Rig:
+    state = BrokerState(NODE)
+    for fact in read(folder, NODE):
+        state.replay(fact)
+    rig = Rig(folder, state=state)
+    rig.settle()
+    return rig
+
+
+def test_one_that_cannot_be_read_is_ended_by_a_fact_named_once_and_counted(tmp_path: Path) -> None:
+    """So whoever folds the log comes to the same, and the next start has nothing to say."""
+    _old_log(tmp_path)
+    rig = _restarted(tmp_path)
+    notices = rig.broker.take_notices()
+    assert [notice.client for notice in notices] == ["ward", "ward"]
+    assert all("cannot read it" in notice.text and "is ended" in notice.text for notice in notices)
+    assert rig.broker.counters.filters_ended == 2
+    assert [each.name for each in rig.state.hold.subscriptions("ward")] == ["plain"]
+    assert rig.state.routes.refused_today == rig.state.routes.unreadable == {}
+    rig.log.sync()
+    ended = [fact for fact in read(tmp_path, NODE) if isinstance(fact, InterestChanged) and fact.seq > 4]
+    assert [(fact.change, fact.subscription.name, fact.device) for fact in ended] == [
+        (InterestChange.REMOVED, "unreadable", None),
+        (InterestChange.REMOVED, "unreadable too", None),
+    ]
+    rig.close()
+    again = _restarted(tmp_path)
+    assert again.broker.take_notices() == []
+    assert again.broker.counters.filters_ended == 0
+
+
+def test_the_pipeline_in_one_process_reads_on(tmp_path: Path) -> None:
+    """It raised; now such a row changes nothing, as a dead letter of the tables, and its end ends what was there."""
+    _old_log(tmp_path)
+    rig = _restarted(tmp_path)
+    rig.log.sync()
+    facts = list(read(tmp_path, NODE))
+    last = facts[-1].seq
+    for seq, at in ((last + 1, 100), (last + 2, 101)):
+        facts.append(Notification(node=NODE, seq=seq, published_at=at, subject="beds/1", attributes={"a": "x"}))
+    before = Notification(node=NODE, seq=4, published_at=4, subject="beds/1", attributes={"a": "x"})
+    done = SingleProcess().run([*facts[:3], before, *facts[4:]])
+    assert {(match.seq, match.identity[1]) for match in done.matches} == {
+        (4, "plain"),
+        (4, "unreadable"),
+        (last + 1, "plain"),
+        (last + 2, "plain"),
+    }

@@ -166,6 +166,15 @@ def test_a_publication_older_than_what_is_known_is_refused() -> None:
         node.publish(a_sample(at=100), copies=1)
 
 
+def test_a_publication_older_than_what_the_application_has_is_refused() -> None:
+    """It would be removable at once wherever the newer one is seen."""
+    source, reader = Carrier(1), Carrier(2, subscriptions=[1])
+    source.publish(a_sample(1, 200), copies=1)
+    assert meet(source, reader) == [Deliver(a_sample(1, 200))]
+    with pytest.raises(InvalidValueError, match="one newer than"):
+        reader.publish(a_sample(1, 150, publisher=2), copies=2)
+
+
 def test_a_subscriber_shows_what_it_retrieved_only_if_told_so() -> None:
     """Otherwise the copies of subscribers would drown the L that are planned."""
     for is_shown in (False, True):
@@ -175,6 +184,44 @@ def test_a_subscriber_shows_what_it_retrieved_only_if_told_so() -> None:
         assert meet(source, reader) == [Deliver(a_sample())]
         assert meet(reader, other) == ([Deliver(a_sample())] if is_shown else [])
         assert not reader.stored
+
+
+def test_a_subscriber_that_has_a_newer_one_does_not_carry_the_older() -> None:
+    """What its application knows counts, although it takes no place in memory (C6)."""
+    newer, older = Carrier(1), Carrier(2)
+    reader = Carrier(3, subscriptions=[1])
+    newer.publish(a_sample(1, 200), copies=1)
+    older.publish(a_sample(1, 100), copies=4)
+    assert meet(newer, reader) == [Deliver(a_sample(1, 200))]
+    assert meet(older, reader) == []
+
+
+def test_a_share_that_arrives_after_a_newer_one_was_requested_is_outdated() -> None:
+    """The place is kept for the newer one, which is on its way."""
+    node = Carrier(1)
+    for at in (100, 200):
+        [_] = node.receive(2, Hello((Entry(1, SampleId(at, 9), has_copies=True),)))
+    assert node.receive(2, Answer(a_sample(1, 100), 4)) == [Drop(a_sample(1, 100), 4, Loss.OUTDATED)]
+    assert node.receive(2, Answer(a_sample(1, 200), 4)) == [Store(a_sample(1, 200), 4)]
+
+
+def test_a_newer_share_makes_one_s_own_sample_removable_that_was_published_meanwhile() -> None:
+    """Two live samples of one topic would share its copies (C6)."""
+    node = Carrier(1)
+    node.receive(2, Hello((Entry(1, SampleId(200, 9), has_copies=True),)))
+    node.publish(a_sample(1, 150, publisher=1), copies=4)
+    node.receive(2, Answer(a_sample(1, 200), 2))
+    assert [(copy.sample.published_at, copy.is_removable) for copy in node.stored] == [(150, True), (200, False)]
+
+
+def test_what_a_subscriber_shows_is_given_to_subscribers_only() -> None:
+    """It is no replica: a node that asks in order to carry gets nothing of it."""
+    source, reader = Carrier(1), Carrier(2, subscriptions=[1], places=1, shows_retrieved=True)
+    reader.publish(a_sample(5, 50, publisher=2), copies=1)
+    source.publish(a_sample(), copies=1)
+    assert meet(source, reader) == [Deliver(a_sample())]
+    wanted = Request(topic=1, id=a_sample().id, is_subscriber=False, wants_copies=True)
+    assert reader.receive(3, wanted) == [Send(3, Refusal(1, a_sample().id))]
 
 
 def test_a_subscriber_that_has_it_may_still_carry_it() -> None:
@@ -194,6 +241,16 @@ def test_an_answer_that_was_lost_can_be_asked_for_again() -> None:
     assert other.receive(1, source.hello()) == []  # it waits for the answer
     other.forget(1, a_sample().id)
     assert len(other.receive(1, source.hello())) == 1
+
+
+def test_nothing_can_be_pushed() -> None:
+    """What a neighbour sends without having been asked is neither stored nor given to the application (3.2.2)."""
+    node = Carrier(1, subscriptions=[1])
+    assert node.receive(2, Answer(a_sample(), 4)) == []
+    assert (node.stored, node.retrieved(1)) == ([], None)
+    node.receive(2, Hello((Entry(1, a_sample().id, has_copies=True),)))
+    node.forget(1, a_sample().id)  # the contact ended before the answer came
+    assert node.receive(2, Answer(a_sample(), 4)) == []
 
 
 def test_what_comes_too_late_is_counted_as_lost() -> None:

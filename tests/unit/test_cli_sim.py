@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
 from whimbrel.cli.main import main
 from whimbrel.log.reader import LogReader
@@ -40,6 +41,21 @@ def test_contacts_as_json(run: Run) -> None:
     assert [one[key] for key in keys[:-1]] == [other[key] for key in keys[:-1]]
 
 
+def test_the_same_seed_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    """Contacts and positions as files, and every figure but the speed."""
+    made = []
+    for number in range(2):
+        trace, rows = tmp_path / f"{number}.trace", tmp_path / f"{number}.jsonl"
+        run("sim", "contacts", *SMALL, "--seed", "7", "--write", str(trace), "--positions", str(rows))
+        campus = json.loads(run("sim", "campus", *SMALL, "--seed", "7", "--topics", "6", "--json")[1])
+        unicast = json.loads(run("sim", "unicast", *SMALL, "--seed", "7", "--json")[1])
+        figures = [
+            {key: value for key, value in each.items() if key != "sim_s_per_wall_s"} for each in (campus, unicast)
+        ]
+        made.append((trace.read_bytes(), rows.read_bytes(), figures))
+    assert made[0] == made[1]
+
+
 def test_campus_says_what_came_and_what_was_assumed(run: Run) -> None:
     """A figure without its assumptions is worth nothing."""
     options = ("--memory", "3", "--topics", "6", "--interval", "300", "--popularity", "zipf:0.8", "--hello", "5")
@@ -52,6 +68,20 @@ def test_campus_says_what_came_and_what_was_assumed(run: Run) -> None:
     assert (found["assumptions"]["zipf_exponent"], found["assumptions"]["hello_s"]) == (0.8, 5.0)
     text = run("sim", "campus", *SMALL, *options)[1]
     assert "assumed: topics 6, memory 3" in text
+
+
+def test_a_terminal_is_shown_how_far_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the error output only, so that --json stays one object."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes rich take a pipe for a terminal
+    monkeypatch.setattr("whimbrel.sim.campus.fast._CHUNK", 500)
+    told: list[float] = []
+    monkeypatch.setattr(Progress, "update", lambda _self, _task, *, completed: told.append(completed))
+    code, out, err = run("sim", "campus", *SMALL, "--topics", "6", "--json")
+    assert (code, json.loads(out)["created"] >= 0) == (0, True)
+    assert "Preparing" in err
+    assert "Simulating" in err
+    assert len(told) > 2
+    assert 0 < told[0] < told[-1] <= 1
 
 
 def test_unicast_uses_the_words_of_the_one(run: Run) -> None:
@@ -87,6 +117,8 @@ def test_a_world_becomes_a_trace_and_a_log(run: Run, tmp_path: Path) -> None:
         (("campus", "--hello", "often"), "--hello: found 'often', allowed is change, or a period in seconds"),
         (("campus", "--allocation", "fair"), "--allocation: found 'fair', allowed is sqrt or flat"),
         (("contacts", "--nodes", "1"), "nodes: found 1"),
+        (("campus", "--warmup", "nan"), "warmup_s: found nan, allowed is a number from 0 to 1000000000"),
+        (("campus", "--warmup", "-5"), "warmup_s: found -5.0"),
         (("contacts", "--seconds", "1e9"), "contacts or legs to be expected: found"),
         (("unicast", "--trace", "nowhere.trace"), "nowhere.trace: No such file or directory"),
         (("contacts", "--trace", "a", "--walks", "b"), "--trace: found 'with --walks', allowed is one of the two"),

@@ -6,9 +6,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from whimbrel.errors import MalformedLineError
+from whimbrel.errors import InvalidValueError, MalformedLineError
+from whimbrel.lab import points
 from whimbrel.lab.campus_figure_2a import figure_2a
 from whimbrel.lab.campus_figure_2b import figure_2b, predicted_ratio
 from whimbrel.lab.campus_optimum import optimum
@@ -56,6 +59,14 @@ def test_a_point_is_named_by_what_decides_its_result(tmp_path: Path) -> None:
     assert replace(point, place=here).key == replace(point, place=there).key
 
 
+def test_a_point_of_another_source_is_another_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result of a simulator that was changed since is not taken for one of today's."""
+    point = Point(campus=Campus(), seed=1)
+    before = point.key
+    monkeypatch.setattr(points, "_source_digest", lambda: "another")
+    assert point.key != before
+
+
 def test_a_point_measured_twice_is_the_same_but_for_the_time_it_took() -> None:
     """Same seed, same bytes."""
     point = Point(campus=Campus(topics=10, interval_s=500), seed=3, place=Place(seconds=5_000.0))
@@ -70,3 +81,22 @@ def test_a_bad_trace_is_refused_before_spark_starts(tmp_path: Path) -> None:
     file.write_text("1 CONN 1 1 up\n")
     with pytest.raises(MalformedLineError, match=r"bad.trace: line 1, column 1: found node 1 in contact with itself"):
         trace_experiment(file)
+
+
+def test_a_broken_file_of_points_is_named(tmp_path: Path) -> None:
+    """A disk that was full leaves half a file; the answer is which one to remove, not a traceback."""
+    (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InvalidValueError, match=r"part-0.parquet: found 'no whole Parquet file'"):
+        points._kept(tmp_path)
+    assert points._kept(tmp_path / "nowhere") == {}
+
+
+def test_points_of_a_sweep_that_was_killed_are_found(tmp_path: Path) -> None:
+    """Spark keeps what its finished tasks wrote apart until the batch is done; only half-written files are left out."""
+    quick = Point(campus=Campus(topics=2, interval_s=500), seed=1, place=Place(seconds=5_000))
+    row = measure(quick)
+    for folder in ("_temporary/0/task_1", "_temporary/0/_temporary/attempt_2"):
+        (tmp_path / folder).mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([row], schema=points._ARROW), tmp_path / "_temporary/0/task_1/part-0.parquet")
+    (tmp_path / "_temporary/0/_temporary/attempt_2/part-1.parquet").write_bytes(b"PAR1")
+    assert points._kept(tmp_path) == {quick.key: row}

@@ -193,6 +193,26 @@ def test_qos_1_is_over_with_its_acknowledgement(version: int) -> None:
 
 
 @VERSIONS
+@pytest.mark.parametrize(
+    ("qos", "steps"),
+    [(1, (Pubrec,)), (1, (Pubcomp,)), (2, (Puback,)), (2, (Pubcomp,)), (2, (Pubrec, Puback))],
+)
+def test_an_answer_of_the_wrong_kind_is_a_breach(
+    version: int, qos: int, steps: tuple[type[Puback | Pubrec | Pubcomp], ...]
+) -> None:
+    """A server that loses count must not make a publication hang for ever, nor be over too soon (4.3)."""
+    session = ClientSession(version)
+    wire = Wire(session)
+    wire.accepted()
+    identifier = _publish(wire, qos)
+    for step in steps:
+        assert wire.failure_code() is None
+        assert wire.answer(step(identifier)) == []
+    assert wire.failure_code() == ReasonCode.PROTOCOL_ERROR
+    assert session.unanswered == 1
+
+
+@VERSIONS
 def test_qos_2_takes_four_steps(version: int) -> None:
     """The usual case, in both versions."""
     session = ClientSession(version)

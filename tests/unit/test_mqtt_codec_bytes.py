@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.mqtt.codec import Decoder, decode, encode, publish_parts
 from whimbrel.mqtt.codes import PACKETS_OF, ReasonCode, connect_return_code, suback_return_code
-from whimbrel.mqtt.decoding import _MAX_TOPICS, _topics
+from whimbrel.mqtt.decoding import _MAX_TOPICS, MAX_FILTERS, _topics
 from whimbrel.mqtt.errors import MalformedPacketError, PacketTooLargeError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     V5,
@@ -33,7 +34,7 @@ from whimbrel.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from whimbrel.mqtt.properties import KINDS, Properties, Property
+from whimbrel.mqtt.properties import KINDS, MAX_USER_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import check_topic_filter, check_topic_name, split_share
 
 REASON = Properties({Property.REASON_STRING: "no"})
@@ -422,3 +423,21 @@ def test_a_shared_subscription_has_a_name_and_a_filter() -> None:
         with pytest.raises(ProtocolError) as caught:
             split_share(broken)
         assert caught.value.code is ReasonCode.TOPIC_FILTER_INVALID
+
+
+@pytest.mark.parametrize(
+    ("most", "packet"),
+    [
+        (MAX_FILTERS, lambda count: Subscribe(1, (SubscriptionRequest("a"),) * count)),
+        (MAX_FILTERS, lambda count: Unsubscribe(1, ("a",) * count)),
+        (MAX_USER_PROPERTIES, lambda count: Publish("a", properties=Properties(user=(("n", ""),) * count))),
+    ],
+    ids=["SUBSCRIBE", "UNSUBSCRIBE", "user properties"],
+)
+def test_one_packet_has_no_more_items_than_a_moment_reads(most: int, packet: Callable[[int], Packet]) -> None:
+    """A megabyte of the shortest would take most of a second to read, with everybody else waiting."""
+    decoder = Decoder(version=V5)
+    assert len(decoder.receive(encode(packet(most), V5))) == 1
+    assert decoder.receive(encode(packet(most + 1), V5)) == []
+    assert isinstance(decoder.failure, ProtocolError)
+    assert decoder.failure.code is ReasonCode.QUOTA_EXCEEDED

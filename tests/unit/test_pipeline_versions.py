@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.matches import CHANGED, DELETED
-from whimbrel.pipeline.versions import open_spells, spells, touched
+from whimbrel.pipeline.versions import PackedVersions, open_spells, packed, spells, touched
 
 Fact = tuple[str, str, str, str | None]
 """Node, session, change (deleted is the session's) and subject filter; its place in a list is its number."""
@@ -114,3 +115,14 @@ def test_whoever_is_not_touched_has_what_it_had(facts: list[Fact]) -> None:
         for session in {"s", "t"} - touched(*later):
             before, after = naive(own[:cut]), naive(own)
             assert [each for each in before if each[1] == session] == [each for each in after if each[1] == session]
+
+
+def test_a_filter_that_only_an_older_version_could_read_matches_nothing(tmp_path: Path) -> None:
+    """The state of a stream may have one; to pack it raised."""
+    interests, sessions = tables([("n", "s", "added", "a"), ("n", "s", "added", "b")])
+    texts = pa.array(["regex(v, '(')", "v == 1"])
+    interests = interests.set_column(interests.schema.get_field_index("filter_text"), "filter_text", texts)
+    packed(tmp_path / "packed", spells(interests, sessions))
+    versions = PackedVersions.map(str(tmp_path / "packed"), "n")
+    assert len(versions.matcher) == 2
+    assert [len(versions.matcher.match_parts(subject, {"v": 1})) for subject in ("a", "b")] in ([0, 1], [1, 0])

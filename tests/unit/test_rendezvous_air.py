@@ -14,7 +14,10 @@ from whimbrel.rendezvous.events import Address, Subscription
 from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.radio.interface import LinkMade, PageFailed, RadioEvent
 from whimbrel.rendezvous.radio.simulated.air import Air
+from whimbrel.rendezvous.radio.simulated.baseband import EXCHANGE_TICKS, EventBaseband
+from whimbrel.rendezvous.radio.simulated.stations import Station
 from whimbrel.rendezvous.radio.simulated.table import Times, measure_table
+from whimbrel.rendezvous.radio.simulated.timing import PAGE_REPETITIONS, SCAN_INTERVAL_TICKS, TRAIN_TICKS, WINDOW_TICKS
 from whimbrel.sim import hall as halls
 
 SECOND = 1_000_000
@@ -224,7 +227,41 @@ def test_table_2_1_comes_out_of_the_simulated_radio() -> None:
     assert 4.28 * 0.9 <= both.average_s <= 6.28 * 1.1
     assert both.most_s <= 33.28
     for links, limit in enumerate((10.24, 20.48, 30.72)):
-        assert rows[f"inquiry, {links} voice links"].most_s <= limit
+        row = rows[f"inquiry, {links} voice links"]
+        assert row.most_s <= limit
+        # Half of the scanners listen to the first train, half to the second: 0.64 s into either on average.
+        assert row.average_s == pytest.approx(0.64 + (1 + links) * 2.56 / 2, rel=0.08)
     assert rows["paging, clock known"].average_s < 0.6 * paging.average_s
     assert 0.00125 <= inquiry.minimum_s < 0.05
     assert 0.0025 <= paging.minimum_s < 0.05
+
+
+def _page_ticks(begin: int, random: Random) -> int:
+    """Return when a page ends whose target's first scan window begins at the tick *begin*."""
+    baseband, offset = EventBaseband(lambda _one, _other: True), random.getrandbits(28)
+    baseband.add(Station(offset=random.getrandbits(28), phase=0, random=random))
+    half = SCAN_INTERVAL_TICKS // 2
+    baseband.add(Station(offset=offset, phase=(begin + offset - half) % SCAN_INTERVAL_TICKS, random=random))
+    baseband.set_scans(1, inquiry=False, page=True, tick=0)
+    baseband.page(0, 1, estimate=random.getrandbits(28), timeout=10**6, tick=0)
+    while (tick := baseband.next_tick) is not None:
+        for ended, _ in baseband.advance(tick + 1):
+            return ended
+    raise AssertionError("a page ends")
+
+
+def test_only_a_page_whose_scan_window_straddles_the_change_of_trains_takes_more_than_two_trains() -> None:
+    """Why 99.7% and not 99.9% of pages end within the printed 2.56 s: 11.25 ms of every 1.28 s are such windows.
+
+    Half of those targets listen to the first train and hear only its end; their next window hears it again when it
+    comes back after 2.56 s. On average half of a train is missed: 5 ms of 1,280, for half of the targets, is 0.20%. The
+    exchange of 2.5 ms adds 0.10% that were heard in time and answered after it.
+    """
+    random, trains = Random(4), 2 * PAGE_REPETITIONS * TRAIN_TICKS
+    first = PAGE_REPETITIONS * TRAIN_TICKS - WINDOW_TICKS
+    inside = [_page_ticks(random.randrange(first - EXCHANGE_TICKS), random) for _ in range(1_500)]
+    assert max(inside) <= trains
+    straddling = [_page_ticks(random.randrange(first, first + WINDOW_TICKS), random) for _ in range(500)]
+    late = sum(each > trains for each in straddling)
+    assert 0.25 < late / len(straddling) < 0.40
+    assert all(each <= trains + WINDOW_TICKS + EXCHANGE_TICKS or each > 1.4 * trains for each in straddling)

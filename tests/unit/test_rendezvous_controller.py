@@ -24,11 +24,13 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Connected, Controller, Disconnected, NoteKind, Parameters, Said
 from whimbrel.rendezvous.controller.arrivals import ArrivalQueue
+from whimbrel.rendezvous.controller.caches import TimedCache
 from whimbrel.rendezvous.controller.commands import Connect, Disconnect, Park, Poll, SetConnectable
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.parameters import REASONS
-from whimbrel.rendezvous.events import EventId, Kind, Subscription
+from whimbrel.rendezvous.events import EventId, GroupKey, Kind, Subscription
 from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.wire import MAX_REQUEST_BYTES, encode
 
 P1, P2, S1, S2 = (EventId(each) for each in ("P1", "P2", "S1", "S2"))
 
@@ -683,13 +685,13 @@ def test_two_queues_look_up_both_heads_at_once_and_keep_what_they_found_up_to_da
         stage = Stage.OPEN if is_open else Stage.QUEUED
         return Record(EventId(f"{kind.value}{seq}"), owner, event, seq, kind, stage=stage)
 
-    gone, late = (record(Kind.SUBSCRIPTION, seq, is_open=True) for seq in (1, 2))
-    older, younger = record(Kind.SUBSCRIPTION, 3), record(Kind.PUBLICATION, 4)
+    gone, late, kept = (record(Kind.SUBSCRIPTION, seq, is_open=True) for seq in (1, 2, 3))
+    older, younger = record(Kind.SUBSCRIPTION, 4), record(Kind.PUBLICATION, 5)
     looked_up: list[Record] = []
 
     def look_up(trigger: Record) -> list[Record]:
         looked_up.append(trigger)
-        return [gone] if trigger is younger else []
+        return [gone, kept] if trigger is younger else []
 
     queue = ArrivalQueue(look_up, has_two=True)
     queue.push(older)
@@ -697,7 +699,230 @@ def test_two_queues_look_up_both_heads_at_once_and_keep_what_they_found_up_to_da
     assert queue.head() == (older, [])
     assert looked_up == [younger, older]
     gone.stage = Stage.GONE
-    queue.add_candidate(late)
+    queue.add_candidate(late)  # it waited for proofs while a younger one was opened: the oldest comes first
     queue.pop(older)
-    assert queue.head() == (younger, [late])
+    assert queue.head() == (younger, [late, kept])
     assert looked_up == [younger, older]
+
+
+# -- what a hostile or unlucky radio brings ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["\0", "x" * 249, "\ud800"])
+def test_a_device_whose_name_is_no_name_is_not_published_and_ends_nothing(name: str) -> None:
+    """Names come from strangers' radios; one that cannot be told to others must not stop the controller."""
+    rig = Rig()
+    assert rig.find(BOB, name=name) == []
+    assert rig.find(CAROL, device_class=2**24) == []
+    assert rig.find(ALICE)
+    assert rig.core.sizes()["strangers"] == 1
+
+
+def test_a_request_is_refused_before_it_is_parsed_if_it_is_longer_than_any_request() -> None:
+    """A list of matches is long, a request never: 120 kB of small values cost 18 ms of the controller's time."""
+    rig = Rig()
+    rig.connect(BOB)
+    largest = publication(name="n" * 248, keys=tuple(GroupKey(bytes([each]) * 32) for each in range(16)))
+    assert len(encode(m.Publish(largest))) < MAX_REQUEST_BYTES
+    assert not refusals(rig.say(BOB, m.Publish(largest)), BOB)
+    (refused,) = sent(rig.core.receive(Said(BOB, b"\x80" * (MAX_REQUEST_BYTES + 1)), now=0), BOB)
+    assert isinstance(refused, m.Refused)
+    assert refused.reason == f"a request of {MAX_REQUEST_BYTES + 1} bytes; allowed are {MAX_REQUEST_BYTES}"
+
+
+def test_a_renewed_publication_replaces_what_was_published_for_the_device_meanwhile() -> None:
+    """It was lost, was discoverable again and was found; its own words count, and it may have had friends only."""
+    rig = Rig()
+    restricted = (GroupKey(b"f" * 32),)
+    rig.publish(BOB, keys=restricted)
+    rig.leave(BOB)
+    rig.find(BOB)
+    rig.connect(BOB, is_caller=False)
+    assert sent(rig.say(BOB, m.Renew(P1)), BOB) == [m.Accepted(P1)]
+    assert [(record.id, record.event.keys) for record in rig.core.open_events()] == [(P1, restricted)]
+
+
+@pytest.mark.parametrize("again", [m.Publish(publication()), m.Renew(P1)])
+def test_a_publisher_that_noted_its_match_may_publish_again_though_the_subscriber_is_silent(again: m.Message) -> None:
+    """It was paged already; otherwise a subscriber that never notes could keep it from being found by others."""
+    rig = Rig(is_noting=False)
+    rig.publish(BOB)
+    rig.subscribe(ALICE)
+    assert refusals(rig.say(BOB, again), BOB)  # it has not even said that it knows of the match
+    rig.say(BOB, m.Noted(P1))
+    assert not refusals(rig.say(BOB, again), BOB)
+    assert len(rig.open()) == 1
+    assert "disconnect S SILENT" in script(rig.wait(2.56))
+    assert notes(rig.commands, NoteKind.NOTIFIED)[0].detail == "unconfirmed by subscriber"
+    assert len(rig.open()) == 1
+    assert isinstance(sent(rig.subscribe(CAROL), CAROL)[-1], m.Matched)
+
+
+# -- single decisions, each of which a changed line would break unseen -------------------------------------------------
+
+
+def test_answers_hold_at_most_six_seats_and_the_next_match_waits() -> None:
+    """One seat stays free for a device that comes; a match is made as soon as two seats are free again."""
+    rig = Rig(is_noting=False)
+    pairs = [(address(100 + number), address(200 + number)) for number in range(4)]
+    for publisher, subscriber in pairs:
+        rig.publish(publisher, name=publisher)
+        rig.subscribe(subscriber, name=publisher)
+    assert len(notes(rig.commands, NoteKind.MATCHED)) == 3
+    assert rig.core.sizes()["active"] <= 7
+    other = Rig(is_noting=False)
+    for publisher, subscriber in pairs[:3]:
+        other.publish(publisher, name=publisher)
+        other.subscribe(subscriber, name=publisher)
+    other.subscribe(ALICE, name="Bob")
+    assert not notes(other.find(BOB), NoteKind.MATCHED)  # it needs one seat, and that would be the seventh
+    rig.say(pairs[0][0], m.Noted(P1))
+    done = rig.say(pairs[0][1], m.Noted(S1))
+    assert [note.other_id for note in notes(done, NoteKind.MATCHED)] == ["S4"]
+
+
+def test_an_event_is_removed_by_its_own_kind_of_request_and_not_while_it_is_answered() -> None:
+    """``unpublish`` of a subscription is a slip, and what was answered cannot be taken back."""
+    rig = Rig(is_noting=False)
+    rig.subscribe(ALICE, name="Nobody")
+    assert refusals(rig.say(ALICE, m.Unpublish(S1)), ALICE) == [Refusal.UNKNOWN_EVENT.code]
+    rig.publish(BOB)
+    rig.subscribe(ALICE, name="Bob")
+    assert refusals(rig.say(BOB, m.Unpublish(P1)), BOB) == [Refusal.UNKNOWN_EVENT.code]
+    assert rig.core.sizes()["events"] == 3
+
+
+def test_a_renewed_event_that_is_removed_stays_removed() -> None:
+    """It was in the cache of removed events before it was renewed; its device then removed it for good."""
+    rig = Rig()
+    rig.publish(BOB)
+    rig.leave(BOB)
+    rig.connect(BOB)
+    rig.say(BOB, m.Renew(P1))
+    rig.say(BOB, m.Unpublish(P1))
+    assert refusals(rig.say(BOB, m.Renew(P1)), BOB) == [Refusal.UNKNOWN_EVENT.code]
+
+
+def test_renewing_an_open_event_gives_it_its_whole_time_and_others_expire_before_it() -> None:
+    """``renew`` spares the device a second publication, and must not keep another event alive."""
+    rig = Rig()
+    rig.publish(BOB)
+    rig.wait(1)
+    rig.subscribe(ALICE, name="Nobody")
+    rig.wait(299)
+    assert sent(rig.say(BOB, m.Renew(P1)), BOB) == [m.Accepted(P1)]
+    assert [note.id for note in notes(rig.wait(301), NoteKind.EXPIRED)] == [S1]
+    assert not notes(rig.wait(298.9), NoteKind.EXPIRED)
+    assert [note.id for note in notes(rig.wait(0.1), NoteKind.EXPIRED)] == [P1]
+
+
+def test_a_renewed_indirect_publication_still_gives_way_to_the_devices_own() -> None:
+    """The controller made it; the identifier that the device sent does not make it the device's own words."""
+    rig = Rig()
+    rig.find(BOB)
+    rig.connect(BOB, is_caller=False)
+    rig.leave(BOB)
+    rig.connect(BOB)
+    assert sent(rig.say(BOB, m.Renew(P1)), BOB) == [m.Accepted(P1)]
+    assert not refusals(rig.publish(BOB, name="Robert"), BOB)
+    assert [record.event.name for record in rig.core.open_events()] == ["Robert"]
+
+
+def test_a_renewed_indirect_publication_of_a_device_that_is_gone_is_not_matched() -> None:
+    """One that was just found need not be connected; one that was here and left must not be introduced."""
+    rig = Rig(Parameters(work=1))
+    rig.subscribe(ALICE, name="Bob", device_class=PRINTER)
+    rig.find(BOB)
+    rig.connect(BOB, is_caller=False)
+    rig.leave(BOB)
+    rig.subscribe(ALICE, name="Bob")
+    rig.connect(CAROL)
+    rig.connect(BOB)
+    renew = Said(BOB, encode(m.Renew(P1)))
+    done = rig.core.take([renew, Disconnected(CAROL), Disconnected(BOB)], now=rig.now)
+    while rig.core.is_busy:
+        done += rig.core.timer(now=rig.now)
+    assert not notes(done, NoteKind.MATCHED)
+
+
+def test_a_device_that_leaves_while_it_is_answered_is_noted_once() -> None:
+    """The answer ends without its word; its event is not flushed besides."""
+    rig = Rig(is_noting=False)
+    rig.publish(BOB)
+    rig.subscribe(ALICE)
+    rig.leave(BOB)
+    rig.say(ALICE, m.Noted(S1))
+    found = [(note.kind, note.detail) for note in notes(rig.commands)]
+    assert found[1:] == [(NoteKind.MATCHED, None), (NoteKind.NOTIFIED, "unconfirmed by publisher")]
+    assert rig.core.sizes()["events"] == 0
+
+
+def test_nothing_is_left_to_do_when_everybody_has_left() -> None:
+    """No timer wakes a controller that has no device."""
+    rig = Rig()
+    rig.connect(ALICE)
+    rig.publish(BOB)
+    rig.leave(ALICE)
+    rig.leave(BOB)
+    assert rig.core.next_due is None
+
+
+def test_strangers_are_bounded_by_the_seats() -> None:
+    """A radio that answers inquiries under a thousand addresses must not fill the controller's memory."""
+    rig = Rig()
+    for number in range(1_000, 1_400):
+        rig.find(address(number), name=str(number))
+    assert rig.core.sizes()["strangers"] == rig.core.sizes()["events"] == Parameters().max_members
+
+
+def test_expiries_of_one_instant_are_cleaned_a_round_at_a_time() -> None:
+    """Cleaning is bounded like every other concern, so that a match of the same instant does not wait for it."""
+    rig = Rig(Parameters(work=2))
+    for number in range(100, 106):
+        rig.publish(address(number), name=str(number))
+    rig.now += 600_000_000
+    expired = [len(notes(rig.core.timer(now=rig.now), NoteKind.EXPIRED)) for _ in range(4)]
+    assert expired == [2, 2, 2, 0]
+
+
+def test_strangers_that_are_not_reached_make_room_for_others() -> None:
+    """Otherwise a few hundred passers-by would end indirect publication for ever."""
+    rig = Rig(Parameters(max_parked=1))
+    for number in range(1_000, 1_020):
+        assert rig.find(address(number), name=str(number))
+        rig.leave(address(number))
+    assert rig.core.sizes()["strangers"] == 0
+
+
+def test_what_is_remembered_is_forgotten_when_its_time_is_over() -> None:
+    """A cache that is only bounded would hold what is dead for ever."""
+    rig = Rig()
+    rig.publish(BOB)
+    rig.subscribe(ALICE)
+    sizes = rig.core.sizes()
+    assert (sizes["pairs"], sizes["removed"]) == (1, 2)
+    rig.wait(120)
+    sizes = rig.core.sizes()
+    assert (sizes["pairs"], sizes["removed"]) == (0, 0)
+
+
+def test_a_cache_keeps_its_newest_entries_and_lets_them_die_in_time() -> None:
+    """Alive iff ``now < expires_at``; a full cache gives up what was put or touched longest ago."""
+    cache: TimedCache[str, int] = TimedCache(10, 2)
+    cache.put("a", 1, now=0)
+    assert (cache.get("a", now=9), cache.get("a", now=10), cache.touch("a", now=10)) == (1, None, None)
+    cache.put("b", 2, now=1)
+    cache.touch("a", now=2)
+    cache.put("c", 3, now=3)
+    assert list(cache) == ["a", "c"]
+    assert (cache.get("a", now=11), cache.clean(now=12, work=9), list(cache)) == (1, 1, ["c"])
+
+
+def test_a_device_that_was_quiet_for_long_may_not_flood_afterwards() -> None:
+    """What it may say at once is four seconds' worth, however long it has been silent."""
+    rig = Rig()
+    rig.publish(BOB)
+    rig.wait(500)
+    done = rig.core.take([Said(BOB, b"\xff")] * 1_000, now=rig.now)
+    assert len(sent(done, BOB)) == 40
+    assert "disconnect P TOO_FAST" in script(done)

@@ -259,6 +259,97 @@ def test_a_device_proves_no_group_that_it_has_not_named() -> None:
     assert said.message.token is None
 
 
+def test_a_device_answers_no_challenge_about_a_group_that_it_has_not_named() -> None:
+    """Not even if the controller says that it knows the token: the answer alone would prove a membership."""
+    device = member(BOB, "Bob", FAMILY)
+    device.receive(d.JoinedController(CONTROLLER), now=0)
+    asked = m.Ask(group=FAMILY.public, challenge=b"n" * 32, wants_token=False)
+    (said,) = device.receive(d.Heard(encode(asked)), now=0)
+    assert isinstance(said, d.Say)
+    assert isinstance(said.message, m.Proof)
+    assert said.message.answer == bytes(64)
+
+
+def test_friends_only_stays_friends_only_after_a_loss_though_the_controller_had_published_the_device() -> None:
+    """The controller published Bob to everybody; Bob then chose his friends, and that must hold when he returns."""
+    bob = member(BOB, "Bob", FAMILY, is_discoverable=True)
+    room = Room(bob)
+    room.control(room.core.receive(Found(address=BOB, clock_offset=1, name="Bob", device_class=PHONE), now=0))
+    assert [record.is_indirect for record in room.core.open_events()] == [True]
+    room.want(BOB, bob.publish(keys=(FAMILY.public,), is_lasting=True))
+    assert [record.event.keys for record in room.core.open_events()] == [(FAMILY.public,)]
+    room.control(room.core.receive(Disconnected(BOB), now=room.now))
+    room.now += 40_000_000  # by now the controller has forgotten what could be renewed
+    room.happen(BOB, d.LostController())
+    room.run()
+    assert [record.event.keys for record in room.core.open_events()] == [(FAMILY.public,)]
+
+
+def test_a_second_controller_is_a_device_like_any_other() -> None:
+    """A stranger that calls itself a controller and pages a device must neither end it nor take it over."""
+    bob = Device(address=BOB, name="Bob", is_discoverable=True)
+    bob.receive(d.JoinedController(CONTROLLER, is_caller=False), now=0)
+    assert bob.receive(d.JoinedController(CAROL, is_caller=False), now=0) == []
+    assert bob.controller == CONTROLLER
+    bob.receive(d.JoinedController(CONTROLLER, is_caller=False), now=0)  # the loss before it went unnoticed
+    assert (bob.subscriber, bob.publisher) == (DeviceState.ACTIVE, DeviceState.ACTIVE)
+
+
+def test_answers_that_a_lost_connection_owed_are_not_awaited_after_it() -> None:
+    """Otherwise the identifier of one wish would be written down beside another."""
+    alice = Device(address=ALICE, name="Alice")
+    alice.receive(d.JoinedController(CONTROLLER), now=0)
+    alice.subscribe(Subscription(name="one"))
+    alice.receive(d.LostController(), now=0)
+    alice.receive(d.JoinedController(CONTROLLER), now=0)
+    alice.receive(d.Heard(encode(m.Accepted(EventId("S1")))), now=0)
+    alice.subscribe(Subscription(name="two"))
+    alice.receive(d.Heard(encode(m.Accepted(EventId("S2")))), now=0)
+    assert [wish.id for wish in alice.wishes.all] == ["S1", "S2"]
+
+
+def listening(*, is_discoverable: bool = False) -> Device:
+    """Return a publisher that was told of a match and waits for its page."""
+    bob = Device(address=BOB, name="Bob", is_discoverable=is_discoverable)
+    bob.receive(d.JoinedController(CONTROLLER), now=0)
+    bob.publish()
+    bob.receive(d.Heard(encode(m.Accepted(EventId("P1")))), now=0)
+    commands = bob.receive(d.Heard(encode(m.WakeUp(EventId("P1")))), now=0)
+    assert d.SetScans(has_inquiry_scan=False, has_page_scan=True) in commands
+    return bob
+
+
+def test_neither_sleep_nor_the_loss_of_the_controller_ends_the_wait_for_a_page() -> None:
+    """The subscriber pages now; the scan ends with the page or its time, whatever the controller says."""
+    still = d.SetScans(has_inquiry_scan=False, has_page_scan=True)
+    assert listening().receive(d.Heard(encode(m.Sleep())), now=1) == [still]
+    lost = listening(is_discoverable=True).receive(d.LostController(), now=1)
+    assert not [each for each in lost if isinstance(each, d.SetScans)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_discoverable_device_is_shown_again_only_when_it_has_left_the_controller(*, is_lost: bool) -> None:
+    """While the controller speaks for it, nobody else may discover it (chapter 3)."""
+    bob = listening(is_discoverable=True)
+    if is_lost:
+        bob.receive(d.LostController(), now=1)
+    ended = bob.timer(now=10_000_000)
+    assert d.SetScans(has_inquiry_scan=is_lost, has_page_scan=is_lost) in ended
+
+
+def test_a_wish_is_paged_for_once_at_a_time() -> None:
+    """A controller that tells of match after match must not fill a device's radio with pages."""
+    alice = Device(address=ALICE, name="Alice")
+    alice.receive(d.JoinedController(CONTROLLER), now=0)
+    alice.subscribe(Subscription())
+    alice.receive(d.Heard(encode(m.Accepted(EventId("S1")))), now=0)
+    said = [
+        alice.receive(d.Heard(encode(m.Matched(id=EventId("S1"), address=who, clock_offset=0))), now=0)
+        for who in (BOB, CAROL)
+    ]
+    assert [[type(each) for each in commands] for commands in said] == [[d.Say, d.PagePeer], [d.Say]]
+
+
 def test_several_matches_are_listed_to_the_user() -> None:
     """It may then subscribe with a narrower template."""
     people = [Device(address=BOB, name="Bob"), Device(address=CAROL, name="Carol")]

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, DAVE, Member, Rig, address, notes, refusals, script, sent
+from dataclasses import replace
+
+import pytest
+from tests.unit.rendezvous_rig import (
+    ALICE,
+    BOB,
+    CAROL,
+    CONTROLLER,
+    DAVE,
+    Member,
+    Rig,
+    address,
+    notes,
+    refusals,
+    script,
+    sent,
+)
 
 from whimbrel.rendezvous import messages as m
-from whimbrel.rendezvous.controller import NoteKind
+from whimbrel.rendezvous.controller import NoteKind, Parameters
+from whimbrel.rendezvous.controller.commands import Send
+from whimbrel.rendezvous.controller.openings import OpenIndex, Record
+from whimbrel.rendezvous.controller.verification import Members
 from whimbrel.rendezvous.refusals import Refusal
-from whimbrel.rendezvous.tokens import GroupOwner
+from whimbrel.rendezvous.tokens import GroupOwner, TokenError
 
 FAMILY, WORK, CLUB = GroupOwner(b"f" * 32), GroupOwner(b"w" * 32), GroupOwner(b"c" * 32)
 
@@ -204,6 +223,25 @@ def test_a_replayed_proof_is_refused() -> None:
     assert rig.core.refused_proofs() == {"wrong_answer": 1}
 
 
+def test_every_flipped_bit_of_a_proof_is_refused() -> None:
+    """Group, device key, token, answer: nothing in it is free."""
+    bob = Member(BOB, FAMILY)
+    asked = m.Ask(group=FAMILY.public, challenge=b"n" * 32)
+    proof = bob.answer(asked)
+    assert proof is not None
+    assert proof.token is not None
+    members = Members(Parameters())
+    members.check(proof, asked, address=BOB, controller=CONTROLLER, now=0)
+    for field in ("device_key", "token", "answer"):
+        whole = getattr(proof, field)
+        for bit in range(0, 8 * len(whole), 5):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            changed = replace(proof, **{field: bytes(flipped)})  # type: ignore[arg-type]  # a field of bytes
+            with pytest.raises(TokenError):
+                members.check(changed, asked, address=BOB, controller=CONTROLLER, now=0)
+
+
 def test_a_higher_epoch_revokes_remembered_members_of_the_lower() -> None:
     """The owner gave everybody but Alice a new token."""
     later = GroupOwner(b"f" * 32, epoch=2)
@@ -297,3 +335,137 @@ def test_a_device_that_is_silent_about_itself_is_matched_with_nobody() -> None:
     assert "disconnect S SILENT" in script(rig.wait(2.56))
     assert not notes(rig.commands, NoteKind.MATCHED)
     assert rig.open() == {"P1", "P2"}
+
+
+def test_triggers_that_wait_for_proofs_cost_a_round_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two questions at a time; a crowd that waits behind them must not be looked up again at every word."""
+    rig = Rig()
+    crowd = [address(number) for number in range(1_000, 1_060)]
+    for who in crowd[:30]:
+        rig.publish(who, name=who, keys=(FAMILY.public,))
+    looked_up: list[Record] = []
+    candidates = OpenIndex.candidates
+
+    def counted(index: OpenIndex, trigger: Record) -> list[Record]:
+        looked_up.append(trigger)
+        return candidates(index, trigger)
+
+    monkeypatch.setattr(OpenIndex, "candidates", counted)
+    for who in crowd[30:]:
+        rig.subscribe(who, keys=(FAMILY.public,))
+    assert rig.core.sizes()["verifying"] == 30
+    assert len(looked_up) <= 2 * 30
+    looked_up.clear()
+    rig.wait(1)
+    assert not looked_up
+
+
+def test_a_remembered_member_that_fails_its_challenge_is_asked_for_its_token_again() -> None:
+    """Its address may have been taken over; what was verified before is worth nothing now."""
+    alice, bob, carol = Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, FAMILY)
+    rig = rig_of(alice, bob, carol)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    thief = rig.members[BOB] = Member(BOB, seed=b"another key")
+    rig.publish(BOB, keys=(FAMILY.public,))
+    for who in (CAROL, ALICE):
+        rig.subscribe(who, name="bob", keys=(FAMILY.public,))
+    assert [asked.wants_token for asked in thief.asked] == [False, True]
+    assert len(notes(rig.commands, NoteKind.MATCHED)) == 1
+
+
+def test_two_questions_are_asked_at_a_time_and_no_device_is_asked_twice_at_once() -> None:
+    """Conversations hold seats: those about membership four of seven, so that a match without tokens finds two."""
+    crowd = [Member(address(number), FAMILY) for number in range(100, 108)]
+    for member in crowd:
+        member.is_silent = True
+    rig = rig_of(*crowd)
+    for number, member in enumerate(crowd):
+        name = f"pair {number // 2}"
+        if number % 2:
+            rig.subscribe(member.address, name=name, keys=(FAMILY.public,))
+        else:
+            rig.publish(member.address, name=name, keys=(FAMILY.public,))
+    assert [len(member.asked) for member in crowd] == [1, 1, 1, 1, 0, 0, 0, 0]
+    rig = rig_of(*(bob_and_friends := [Member(who, FAMILY) for who in (BOB, ALICE, CAROL)]))
+    for member in bob_and_friends:
+        member.is_silent = True
+    rig.publish(BOB, keys=(FAMILY.public,))
+    for who in (ALICE, CAROL):
+        rig.subscribe(who, keys=(FAMILY.public,))
+    assert [len(member.asked) for member in bob_and_friends] == [1, 1, 0]
+
+
+def test_a_subscription_that_names_groups_is_hidden_in_the_log_though_the_publication_is_open() -> None:
+    """Which groups a device says to be in is its own affair, and so is whom it met."""
+    rig = rig_of(Member(ALICE, FAMILY))
+    rig.publish(BOB)
+    done = rig.subscribe(ALICE, keys=(FAMILY.public,))
+    (matched,) = notes(done, NoteKind.MATCHED)
+    assert (matched.id, matched.address, matched.other_address) == ("P1", None, None)
+
+
+def test_epochs_of_groups_are_remembered_within_a_bound() -> None:
+    """Anybody may own groups without number, and show them one after the other."""
+    members = Members(Parameters(remembered=2))
+    for number in range(5):
+        owner = GroupOwner(bytes([number]) * 32)
+        asked = m.Ask(group=owner.public, challenge=b"n" * 32)
+        proof = Member(BOB, owner).answer(asked)
+        assert proof is not None
+        members.check(proof, asked, address=BOB, controller=CONTROLLER, now=0)
+    assert (len(members), len(members._epochs)) == (2, 2)
+
+
+def test_a_proof_of_one_group_opens_no_door_of_another() -> None:
+    """Alice proves the family before Bob fails it; of work, which Bob proves, she must prove her membership anew."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, WORK)
+    rig = Rig()
+    rig.publish(BOB, keys=(FAMILY.public, WORK.public))
+    rig.subscribe(ALICE, keys=(FAMILY.public, WORK.public))
+    for group in (FAMILY.public, WORK.public):
+        for member in (alice, bob):
+            asked = [
+                each.message
+                for each in rig.commands
+                if isinstance(each, Send) and each.address == member.address and isinstance(each.message, m.Ask)
+            ][-1]
+            assert asked.group == group
+            proof = member.answer(asked)
+            assert proof is not None
+            rig.say(member.address, proof)
+            if group == WORK.public and member is alice:
+                break  # no group is left
+    assert not notes(rig.commands, NoteKind.MATCHED)
+    assert rig.open() == {"P1", "S1"}
+
+
+def test_a_trigger_is_decided_in_time_though_its_next_party_is_being_asked_by_another() -> None:
+    """5.12 s for all groups of a trigger, whatever keeps it from its next question."""
+    silent = [Member(address(number), FAMILY) for number in (101, 102, 103)]
+    for member in silent:
+        member.is_silent = True
+    rig = rig_of(*silent, Member(ALICE, FAMILY), Member(CAROL, FAMILY))
+    for number, member in enumerate(silent):
+        rig.publish(member.address, name=f"silent {number}", keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.wait(3)
+    rig.subscribe(CAROL, name="silent 2", keys=(FAMILY.public,))
+    assert len(silent[2].asked) == 1
+    rig.wait(2.11)
+    assert "S1" not in rig.open()
+    rig.wait(0.01)
+    assert rig.open() == {"P3", "S1"}
+    assert len(silent[2].asked) == 1
+
+
+def test_a_look_at_the_list_of_members_resets_its_time_even_if_no_answer_comes() -> None:
+    """The time counts from the last look, not from the last proof (5.4.1)."""
+    bob, friends = Member(BOB, FAMILY), [Member(who, FAMILY) for who in (ALICE, CAROL, DAVE)]
+    rig = rig_of(bob, *friends)
+    for friend, pause in zip(friends, (400, 500, 0), strict=True):
+        bob.is_silent = friend.address == CAROL
+        rig.publish(BOB, keys=(FAMILY.public,))
+        rig.subscribe(friend.address, name="bob", keys=(FAMILY.public,))
+        rig.wait(pause)
+    assert [asked.wants_token for asked in bob.asked] == [True, False, False]

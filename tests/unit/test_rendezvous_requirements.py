@@ -6,11 +6,13 @@ from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, address
 
 from whimbrel.rendezvous.controller import NoteKind
 from whimbrel.rendezvous.device import Device, DeviceState
-from whimbrel.rendezvous.device.commands import Tell
-from whimbrel.rendezvous.events import Address, Subscription
+from whimbrel.rendezvous.device.commands import Heard, JoinedController, LostController, Tell
+from whimbrel.rendezvous.events import Address, EventId, Subscription
+from whimbrel.rendezvous.messages import Accepted, WakeUp
 from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.radio.interface import InquiryResult, LinkMade, RadioEvent
 from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
+from whimbrel.rendezvous.wire import encode
 from whimbrel.sim.hall import Hall
 
 SECOND = 1_000_000
@@ -154,3 +156,24 @@ def test_requirement_6_no_inconsistent_data_persists() -> None:
     alice.do(alice.core.subscribe(Subscription(name="Bob")))
     hall.air.run(40 * SECOND)
     assert [note.kind for note, _ in hall.notes] == [NoteKind.OPENED, NoteKind.FLUSHED, NoteKind.OPENED]
+
+
+def test_a_device_that_listens_and_looks_for_the_controller_does_both_in_time() -> None:
+    """Two things may be due at different times; whichever comes first, the other must not be forgotten."""
+    hall = Hall()
+    node = hall.add(Device(address=BOB, name="Bob"))
+    device, radio = node.core, hall.air.radio(BOB)
+    assert radio is not None
+    radio.move((99, 0))  # nobody is near: no event of the radio comes to its help
+    device.receive(JoinedController(CROWD[0]), now=0)
+    node.do(device.publish(is_lasting=True))
+    node.do(device.receive(Heard(encode(Accepted(EventId("P1")))), now=0))
+    node.do(device.receive(Heard(encode(WakeUp(EventId("P1")))), now=0))
+    hall.air.run(5 * SECOND)
+    for _ in range(4):  # the controller is lost, and then its page is not answered: it waits longer and longer
+        node.do(device.receive(LostController(), now=hall.air.now))
+    dues = [device.next_due]
+    hall.air.run(60 * SECOND)
+    assert [*dues, device.next_due] == [5_120_000, None]
+    stations = hall.air.baseband().stations[radio.number]
+    assert (stations.is_page_scanning, stations.inquiring is not None) == (False, True)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.rendezvous import messages as m
+from whimbrel.rendezvous import tokens
+from whimbrel.rendezvous.controller import Parameters
+from whimbrel.rendezvous.controller.verification import Members
 from whimbrel.rendezvous.events import Address, GroupKey
 from whimbrel.rendezvous.tokens import (
     DeviceKeys,
@@ -15,6 +19,7 @@ from whimbrel.rendezvous.tokens import (
     check_device_token,
     check_group_token,
 )
+from whimbrel.rendezvous.wire import SIGNATURE_BYTES, decode, encode
 
 ALICE, BOB, CONTROLLER = (Address(f"00:00:00:00:00:0{digit}") for digit in "AB1")
 ALICES, BOBS = DeviceKeys(b"a" * 32), DeviceKeys(b"b" * 32)
@@ -41,11 +46,45 @@ def test_a_member_is_verified_by_anyone() -> None:
     assert (found.address, found.device_key, found.epoch) == (ALICE, ALICES.public, 1)
 
 
+def test_figure_2_11_a_device_joins_a_group_message_by_message() -> None:
+    """Device token and key to the owner, who compares them with its peer; a group token back, which is checked."""
+    asked = decode(encode(m.Join(token=ALICES.token(ALICE), device_key=ALICES.public)))
+    assert isinstance(asked, m.Join)
+    token = CAROLS_GROUP.admit(asked.token, device_key=asked.device_key, peer=ALICE, expires_at=EXPIRY)
+    issued = decode(encode(m.GroupTokenIssued(token)))
+    assert isinstance(issued, m.GroupTokenIssued)
+    found = check_group_token(issued.token, group=CAROLS_GROUP.public, address=ALICE, now=0)
+    assert found.device_key == ALICES.public  # so it was the owner: the device finds its own token inside
+
+
+def test_figure_2_12_a_membership_is_verified_message_by_message() -> None:
+    """Ask, then token and answer to the challenge; the address must be that of the peer."""
+    asked = decode(encode(m.Ask(group=CAROLS_GROUP.public, challenge=CHALLENGE)))
+    assert isinstance(asked, m.Ask)
+    answer = ALICES.answer(asked.challenge, group=asked.group, address=ALICE, controller=CONTROLLER)
+    proof = m.Proof(group=asked.group, device_key=ALICES.public, answer=answer, token=group_token())
+    told = decode(encode(proof))
+    assert isinstance(told, m.Proof)
+    members = Members(Parameters())
+    members.check(told, asked, address=ALICE, controller=CONTROLLER, now=0)
+    with pytest.raises(TokenError):
+        members.check(told, asked, address=BOB, controller=CONTROLLER, now=0)
+
+
 def test_the_owner_is_a_member_of_its_own_group() -> None:
     """Its token is signed by itself like any other."""
     carol = DeviceKeys(b"k" * 32)
     own = CAROLS_GROUP.admit(carol.token(BOB), device_key=carol.public, peer=BOB, expires_at=EXPIRY)
     assert check_group_token(own, group=CAROLS_GROUP.public, address=BOB, now=0).device_key == carol.public
+
+
+def test_an_owner_cannot_make_a_member_of_a_device_that_did_not_ask() -> None:
+    """The device token inside is checked, too: the device's own key must have signed its address (Figure 2-12)."""
+    token = bytearray(group_token())
+    token[-2 * SIGNATURE_BYTES] ^= 1  # the first byte of the device's signature
+    signed = tokens._signed_by_group(CAROLS_GROUP.public, bytes(token))
+    forged = bytes(token[:-SIGNATURE_BYTES]) + CAROLS_GROUP._private.sign(signed)
+    assert fault_of(forged) is TokenFault.WRONG_DEVICE
 
 
 def test_a_token_from_another_address_is_refused() -> None:

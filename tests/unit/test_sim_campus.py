@@ -81,6 +81,31 @@ def test_a_small_world_by_hand() -> None:
     assert (report["memory_used"], report["copies_lost"]) == (0.5, 0)
 
 
+def test_what_counts_and_what_is_lost_by_hand() -> None:
+    """Samples before the warm-up do not count, a source is no subscriber of its own, a broken transfer loses copies."""
+    contacts = Contacts.of([(20, 22, 0, 1), (50, 60, 0, 2)], nodes=4, seconds=100)
+    publications = [Publication(10_000_000, 0, 0), Publication(90_000_000, 3, 0)]
+    world = World(nodes=4, subscribers=[[0, 2, 3]], publications=publications, copies=[4])
+
+    def report(**settings: float) -> dict[str, float | int | None]:
+        campus = Campus(topics=1, memory=1, subscribers=3, **settings)  # type: ignore[arg-type]  # two numbers
+        recorder = Recorder(world)
+        CampusSimulator(contacts, campus, world, [recorder]).run()
+        return campus_report(recorder.outcome(), campus, world)
+
+    whole = report(warmup_s=0, transfer_s=3)
+    assert (whole["created"], whole["delivered"], whole["never_retrieved"]) == (1, 1, 1)
+    assert (whole["delay_mean_s"], whole["copies_lost"]) == (43, 2)  # two copies went with the contact of 2 s
+    assert (report(warmup_s=0)["copies_lost"], report(warmup_s=11)["created"]) == (0, 0)
+
+
+def test_publications_come_in_the_order_of_their_ids() -> None:
+    """Two of one microsecond are ordered by publisher, then by topic: samples are compared by that order."""
+    drawn = Campus(topics=50, interval_s=0.002).world(nodes=10, seconds=0.05, seed=1).publications
+    assert len({each.published_at for each in drawn}) < len(drawn)
+    assert drawn == sorted(drawn, key=lambda each: (each.published_at, each.publisher, each.topic))
+
+
 def test_a_chain_of_two_copies_by_hand() -> None:
     """From one holder of two: 1 / (1 + n - 2) until something happens, then with probability (n - 2) / (n - 1) two."""
     assert spray_delay_s(1, nodes=50, meeting_s=7) == pytest.approx(7)

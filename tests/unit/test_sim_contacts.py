@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 
@@ -75,6 +76,11 @@ def test_what_is_up_at_the_end_lasts_until_then_and_comments_say_nothing() -> No
         ("6 CONN 1 2", "found 4 words, allowed are: time CONN node node up|down [interface]"),
         ("soon CONN 1 2 up", "found the time 'soon', allowed is a number of seconds from 0 to 1e+12"),
         ("nan CONN 1 2 up", "found the time 'nan'"),
+        ("inf CONN 1 2 up", "found the time 'inf'"),
+        ("-1 CONN 1 2 up", "found the time '-1'"),
+        ("1_0 CONN 1 2 up", "found the time '1_0'"),
+        ("\u0661\u0660 CONN 1 2 up", "found the time '\u0661\u0660'"),
+        ("0x10 CONN 1 2 up", "found the time '0x10'"),
     ],
 )
 def test_a_bad_line_is_named_with_its_reason(tmp_path: Path, line: str, reason: str) -> None:
@@ -87,10 +93,42 @@ def test_a_bad_line_is_named_with_its_reason(tmp_path: Path, line: str, reason: 
     assert reason in str(caught.value)
 
 
-def test_an_empty_trace_is_refused() -> None:
-    """There is nothing to simulate."""
-    with pytest.raises(MalformedLineError, match="there is no contact"):
-        trace_of(["# nothing"], source="trace")
+@pytest.mark.parametrize("lines", [[], ["# nothing"]])
+def test_an_empty_trace_is_refused(lines: list[str]) -> None:
+    """There is nothing to simulate; the first line is where a contact is missed."""
+    with pytest.raises(MalformedLineError, match="line 1, column 1: there is no contact"):
+        trace_of(lines, source="trace")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (gzip.compress(b"0 CONN 1 2 up\n"), "line 1, column 1: the file is compressed; unpack it first"),
+        (b"PK\x03\x04" + bytes(50), "line 1, column 1: the file is compressed; unpack it first"),
+        (b"0 CONN 1 2 up\n" + bytes(9), "line 2, column 1: found a byte 0; allowed is text in UTF-8"),
+        ("0 CONN 1 2 up\n".encode("utf-16"), "line 1, column 1: found a byte 0; allowed is text in UTF-8"),
+        (b"0 CONN 1 2 up" + b" " * 2_000, "line 1, column 1001: longer than the 1000 characters allowed"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_as_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
+    """A slip of the hand is answered with what to do."""
+    file = tmp_path / "no.trace"
+    file.write_bytes(data)
+    with pytest.raises(MalformedLineError) as caught:
+        read_trace(file)
+    assert str(caught.value) == f"{file}: {reason}"
+
+
+def test_a_line_without_an_end_is_not_read_to_its_end() -> None:
+    """A file of gigabytes without a line feed, or a device without an end, must not fill the memory."""
+    with pytest.raises(MalformedLineError, match="longer than the 1000 characters allowed"):
+        read_trace(Path("/dev/zero"))
+
+
+def test_nodes_are_told_apart_by_their_text() -> None:
+    """Numbers sort as numbers; -0, 00 and 1e9 are names like any other."""
+    trace = trace_of(["0 CONN -0 1e9 up", "1 CONN 10 9 up", "2 CONN 00 0 up"], source="trace")
+    assert trace.names == ("0", "00", "9", "10", "-0", "1e9")
 
 
 def test_contacts_survive_a_trace_and_a_file(tmp_path: Path) -> None:

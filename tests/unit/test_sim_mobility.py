@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from whimbrel.errors import InvalidValueError, MalformedLineError
 from whimbrel.sim.mobility.positions import position_lines
-from whimbrel.sim.mobility.recorded import walks_of
+from whimbrel.sim.mobility.recorded import read_walks, walks_of
 from whimbrel.sim.mobility.walks import Walks
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 
@@ -99,3 +100,16 @@ def test_a_bad_position_is_named_with_its_line(line: bytes, reason: str) -> None
     assert reason in str(caught.value)
     with pytest.raises(InvalidValueError, match="two devices that walk"):
         walks_of([good], source="walk")
+
+
+def test_a_line_of_positions_without_an_end_is_not_read_to_its_end() -> None:
+    """A device without an end must not fill the memory."""
+    with pytest.raises(MalformedLineError, match="bytes of a line: found 100001"):
+        read_walks(Path("/dev/zero"))
+
+
+def test_a_leg_that_is_under_way_at_the_beginning_is_a_long_one() -> None:
+    """Long legs take longer, so more of them are under way: E[L²] / 2E[L] of 0.32 sides are left, not half of 0.52."""
+    walks = RandomWaypoint(nodes=3_000, pause_s=0.0).walks(1, seed=3)
+    left = [math.dist(here[1:], there[1:]) for here, there, *_ in map(walks.corners, range(walks.nodes))]
+    assert sum(left) / len(left) / 500 == pytest.approx((1 / 3) / (2 * 0.5214), rel=0.05)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from whimbrel.broker.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.messages import Message, packet_id_of
+from whimbrel.broker.rate_limits import Meter
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
@@ -77,6 +78,8 @@ class Link:
         "closing",
         "confirms",
         "heard_at",
+        "held",
+        "incoming_bytes",
         "is_busy",
         "is_choked",
         "is_dirty",
@@ -90,6 +93,7 @@ class Link:
         "keyring",
         "last_at",
         "machine",
+        "meter",
         "opened_at",
         "out",
         "parked",
@@ -102,6 +106,10 @@ class Link:
 
     def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
         self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
+        self.held = machine.held
+        """The bytes that came and are not decoded yet."""
+        self.incoming_bytes = 0
+        """How many bytes it is counted with that came and are not handled yet."""
         self.out: list[bytes] = []
         self.client: Client | None = None
         self.user: str | None = None
@@ -134,6 +142,8 @@ class Link:
         self.is_busy = False
         """A packet of it is being handled piece by piece; those that came ``behind`` wait."""
         self.behind: list[Packet] = []
+        self.meter: Meter | None = None
+        """What it may send by its rate limits, once its CONNECT is answered; None if there are none."""
         self.joining: tuple[Joining, ...] = ()
         """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
         self.rights: dict[str, frozenset[Right]] = {}
@@ -239,6 +249,10 @@ class Client:
         """Let a QoS 0 copy wait for the link alone."""
         self.live.append(out)
         self.queued_bytes += len(out.message.body)
+
+    def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
+        """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
+        self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
 
     def shed(self, most_bytes: int) -> list[Outgoing]:
         """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them."""

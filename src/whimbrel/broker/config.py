@@ -24,6 +24,7 @@ from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES, text
 from whimbrel.model.notification import NotificationId
+from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
 
 __all__ = [
     "AccessSettings",
@@ -256,6 +257,20 @@ class LimitSettings(_Section):
     filter_bytes_per_session: int = _whole(
         16_777_216, 1, INT64_MAX, "How many bytes the filters of all subscriptions of a session may have together."
     )
+    pattern_instructions_per_session: int = _whole(
+        50_000,
+        0,
+        INT64_MAX,
+        "How many instructions the regular expressions and wildcards of all filters of a session may have together; "
+        "on a notification they take as many steps for each byte that they look at, 1,000,000 a filter at most.",
+    )
+    pattern_instructions: int = _whole(
+        2_000_000,
+        0,
+        INT64_MAX,
+        "How many instructions the regular expressions and wildcards of all filters of all sessions may have together.",
+        note="0: any number",
+    )
     packet_work: int = _whole(
         50_000,
         1,
@@ -276,6 +291,33 @@ class LimitSettings(_Section):
     receive_maximum: int = _whole(
         32, 1, _UINT16_MAX, "How many publications of QoS 1 and 2 a client may send before they are answered."
     )
+    client_messages_per_second: int = _whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many publications a client may send in a second; one that sends more is read from more slowly.",
+        note="0: any number",
+    )
+    client_bytes_per_second: int = _whole(
+        0, 0, INT64_MAX, "How many bytes a client may send in a second, in the same way.", note="0: any number"
+    )
+    user_messages_per_second: int = _whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many publications all clients of one verified user may send in a second together; they take turns.",
+        note="0: any number",
+    )
+    user_bytes_per_second: int = _whole(
+        0,
+        0,
+        INT64_MAX,
+        "How many bytes all clients of one verified user may send in a second together; they take turns.",
+        note="0: any number",
+    )
+    rate_burst_s: float = _real(
+        1, 0.01, 3_600, "How many seconds' worth of these rates may come at once, after a time of silence."
+    )
     held_bytes: int = _whole(
         1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
     )
@@ -295,10 +337,18 @@ class LimitSettings(_Section):
     private_sessions: int = _whole(
         1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
     )
+    memory_bytes: int = _whole(
+        4_294_967_296,
+        0,
+        INT64_MAX,
+        "How many bytes everything together may take: what is held and retained, wills, what waits in connections, "
+        "packets that are not complete, subscriptions and sessions, by estimate; beyond it nothing new is kept.",
+        note="0: any number",
+    )
     client_id_bytes: int = _whole(
         256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )
-    user_properties: int = _whole(64, 0, _UINT16_MAX, "How many user properties one packet may have.")
+    user_properties: int = _whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

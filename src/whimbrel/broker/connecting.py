@@ -13,7 +13,8 @@ from functools import partial
 from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
-from whimbrel.broker.journal import Journal
+from whimbrel.broker.journal import Journal, Pieces
+from whimbrel.broker.memory import CLIENT_BYTES
 from whimbrel.broker.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
@@ -88,6 +89,10 @@ class Connecting:
         most = self._config.limits.private_sessions
         if client_id not in self._state.clients and len(self._state.clients) >= most:
             self.refuse(link, ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
+            return
+        full = self._state.memory.refusal(CLIENT_BYTES) if client_id not in self._state.clients else None
+        if full is not None:
+            self.refuse(link, *full)
             return
         if not client_id:
             is_allowed = self._config.mqtt.allow_zero_length_client_id
@@ -169,15 +174,15 @@ class Connecting:
             if link.confirms is not before and not link.is_lagging:
                 self.change_receipts(client, now, is_confirming=link.confirms)
 
-    def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> None:
+    def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> Pieces:
         now, state = fact.changed_at, self._state
         is_resumed = fact.device in state.clients
         self._coming.discard(fact.device)
-        commands = state.apply_presence(fact)
+        commands = yield from state.applying_presence(fact)
         client = state.clients[fact.device]
         client.sent_seq = 0
         if link.closing is not None:  # it went while the disk was waited for
-            state.perform(commands, now)
+            yield from state.performing(commands, now)
             self._leave(client, client.expiry_us, now, _Fate.WITHDRAWN)
             return
         machine = link.machine
@@ -191,7 +196,7 @@ class Connecting:
         self._sender.send(link, welcome)
         client.put_again()
         self._delivering.resume(client, link)
-        state.perform(commands, now)
+        yield from state.performing(commands, now)
         if not link.joining:
             self._settle_in(link, client.id)
 
@@ -327,7 +332,7 @@ class Connecting:
             session_expiry_us=expiry_us,
             sent_seq=client.sent_seq if is_known else None,
         )
-        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        self._journal.enter(fact, partial(self._state.applying, fact), is_owed=False)
         if fate is _Fate.DUE:
             self._wills.lost(client.id, expiry_us, now, is_clean=is_clean)
         if not expiry_us and not is_clean:
@@ -346,10 +351,10 @@ class Connecting:
         self._ending.add(client.id)
         self._journal.enter(fact, partial(self._ended, fact), is_owed=False)
 
-    def _ended(self, fact: SessionChanged) -> None:
+    def _ended(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None
         self._ending.discard(fact.device)
-        self._state.replay(fact)
+        return self._state.applying(fact)
 
     def tick(self, now: int) -> None:
         """Send wills and end sessions that are due."""

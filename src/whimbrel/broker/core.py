@@ -27,19 +27,21 @@ from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.ownership import NOT_YOURS, Notice, Ownership
 from whimbrel.broker.publishing import Publishing
 from whimbrel.broker.questions import Asker, Question, Questions
+from whimbrel.broker.rate_limits import RateLimits, Rates
 from whimbrel.broker.reports import Reports
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.sessions import Sessions
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.telling import SESSIONS
+from whimbrel.broker.unreadable_filters import end_unreadable
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.will_handling import WillHandling
 from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.errors import ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     Connect,
     Disconnect,
@@ -61,9 +63,16 @@ __all__ = ["Broker", "Verify"]
 _SECOND_US = 1_000_000
 _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
+_LONG_PACKET = 1 << 16
+"""A packet of which more than this has come may be refused before all of it is there."""
+_INCOMING_SHARE = 8
+"""While memory is full, packets that are not complete may take one in so many of it, so that they can be answered."""
+_LEAST_BUFFER = 1 << 16
+"""How many bytes may wait in a connection while memory is full."""
 _PINGRESP = b"\xd0\x00"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
+_SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 
 
 Verify = Callable[[str, bytes | None], bool]
@@ -87,6 +96,8 @@ class Broker:
     ) -> None:
         """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said."""
         self.config, self.state, self.counters = config, state, state.counters
+        self.memory = state.memory
+        self.memory.most = config.limits.memory_bytes
         self.learned = Learned()
         """What the pipeline found out; the shell reads it."""
         self._verify = verify
@@ -139,13 +150,24 @@ class Broker:
             topic_alias_maximum=config.limits.topic_alias_maximum,
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
-        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
+        limits = config.limits
+        self.rates = RateLimits(
+            Rates(limits.client_messages_per_second, limits.client_bytes_per_second),
+            Rates(limits.user_messages_per_second, limits.user_bytes_per_second),
+            int(limits.rate_burst_s * _SECOND_US),
+            self.counters,
+        )
+        """What clients may send in a second: the shell asks it what may be handled of what it read."""
+        self._most_incoming = max(limits.packet_bytes, limits.memory_bytes // _INCOMING_SHARE)
+        """How much packets that are not complete may take together while memory is full."""
+        self._most_held = limits.packet_bytes + _MOST_READ_BYTES
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
         self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
         wills.begin(self._journal.last_at if now is None else now)
         self._ownership.end_shares(self._journal.last_at)
+        self._ownership.notices += end_unreadable(state, self._interests, self._journal.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
@@ -162,7 +184,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do, in the next turn."""
-        return self._journal.is_behind or bool(self._long_work)
+        return self._journal.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
 
     @property
     def applied(self) -> int:
@@ -200,16 +222,29 @@ class Broker:
         link.last_at, link.is_heard = now, True
         machine = link.machine
         packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+        if len(link.held) != link.incoming_bytes or link.meter is not None:
+            self._count_incoming(link)
         if link.is_busy:
             link.behind += packets
         else:
             self._handle_all(link, packets, now)
+
+    def _count_incoming(self, link: Link) -> None:
+        """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
+        size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow))
+        change, link.incoming_bytes = size - link.incoming_bytes, size
+        self.memory.count_incoming(change)
+        if size > _LONG_PACKET and change > 0 and self.memory.incoming > self._most_incoming:
+            full = self.memory.refusal()
+            if full is not None:
+                self._sender.fail(link, *full)
 
     def go_on(self, now: int) -> None:
         """Do a piece of the work that is too long for one turn."""
         self._journal.now(now)
         self._journal.go_on()
         self._long_work.go_on()
+        self._delivering.go_on(self._journal.last_at)
         self._end_step(now)
 
     def _resume(self, link: Link) -> None:
@@ -259,6 +294,10 @@ class Broker:
     def closed(self, link: Link, now: int) -> None:
         """Take in that a connection is gone."""
         self.links.discard(link)
+        if link.meter is not None:
+            self.rates.close(link.meter)
+        self.memory.count_incoming(-link.incoming_bytes)
+        link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
@@ -288,7 +327,8 @@ class Broker:
     def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
         """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
         if link.closing is None and not link.is_choked:
-            link.room = max(1, self.config.limits.send_buffer_bytes - unsent_bytes)
+            most = self.config.limits.send_buffer_bytes if self.memory.has_room() else _LEAST_BUFFER
+            link.room = max(1, most - unsent_bytes)
             client = link.client
             if client is not None and client.link is link:
                 self._delivering.pump(client, self._journal.now(now))
@@ -398,6 +438,9 @@ class Broker:
     def take_notices(self) -> list[Notice]:
         """Return what an operator should read in the log of the process since the last call."""
         notices, self._ownership.notices = self._ownership.notices, []
+        if self.rates.news:
+            news, self.rates.news = self.rates.news, []
+            notices += [Notice(_SLOWED.format(each.setting), each.client, each.user) for each in news]
         return notices
 
     def drain(self) -> None:
@@ -413,12 +456,19 @@ class Broker:
         if link.is_choked:
             self._lag(link, self._journal.last_at, is_lagging=True)
         link.machine.go_on()
+        if self.rates:
+            assert link.client is not None
+            behind = link.machine.take_held()
+            link.meter = self.rates.open(link, link.client.id, link.user, behind)
         self.receive(link, b"", link.last_at)
 
     def _broken(self, link: Link, failure: ProtocolError) -> None:
         self.counters.protocol_errors += 1
         if isinstance(failure, UnsupportedVersionError) and link.client is None:
             self._sender.send(link, _OLD_REFUSAL)
+        elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
+            self._connecting.refuse(link, failure.code, failure.reason)
+            return
         self._sender.fail(link, failure.code, failure.reason)
 
     def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:

@@ -33,6 +33,12 @@ class Counters:
     """Of users and of sessions."""
     protocol_errors: int = 0
     slow_readers: int = 0
+    slowed_clients: int = 0
+    """How often a client began to be slowed because it, or its user, sent more than a rate limit allows."""
+    rate_pauses: int = 0
+    """How often a connection was not read from for that."""
+    filters_ended: int = 0
+    """Subscriptions that were ended at the start, because their filter cannot be read any more."""
     bytes_received: int = 0
     bytes_sent: int = 0
     syncs: int = 0

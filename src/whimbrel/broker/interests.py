@@ -11,13 +11,23 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.long_work import PIECE, LongWork
+from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.messages import Message
 from whimbrel.broker.sending import Sender, may_copy
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.telling import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
 from whimbrel.broker.visitors import Visitors
-from whimbrel.broker.work_budget import FilterBytes, PacketBudget, WorkBudget, filter_cost, topic_cost
+from whimbrel.broker.work_budget import (
+    PacketBudget,
+    SessionSum,
+    WorkBudget,
+    filter_bytes,
+    filter_cost,
+    pattern_instructions,
+    refuse_all,
+    topic_cost,
+)
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
@@ -63,7 +73,23 @@ class Interests:
         """Which of the SUBSCRIBEs to the same is the latest, of those whose retained messages are being sent."""
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
-        self._bytes = FilterBytes(state.subscribed, state.hold.subscriptions, most=limits.filter_bytes_per_session)
+        self._bytes = SessionSum(
+            state.subscribed,
+            state.hold.subscriptions,
+            filter_bytes,
+            most=limits.filter_bytes_per_session,
+            what="the bytes of the filters",
+            setting="limits.filter_bytes_per_session",
+        )
+        self._patterns = SessionSum(
+            state.subscribed,
+            state.hold.subscriptions,
+            pattern_instructions,
+            most=limits.pattern_instructions_per_session,
+            what="the instructions of the patterns",
+            setting="limits.pattern_instructions_per_session",
+        )
+        self._most_instructions = limits.pattern_instructions
         self._most, self._most_held = config.limits.subscriptions_per_session, config.sessions.held
         self.limits = Limits(
             filter_bytes=config.limits.filter_bytes,
@@ -181,7 +207,15 @@ class Interests:
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
+        if identity not in subscribed:
+            full = self._state.memory.refusal(subscription_bytes(subscription.filter_text))
+            if full is not None:
+                raise ProtocolError(*full)
         self._bytes.check(subscription)
+        grows = self._patterns.check(subscription)
+        most = self._most_instructions
+        if grows > 0 and most and self._state.routes.pattern_instructions + grows > most:
+            raise refuse_all(most)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
         """Tell whether the rights of a user let a client have *subscription*."""
@@ -217,6 +251,7 @@ class Interests:
         subscribed = self._state.subscribed.setdefault(session, {})
         is_new = identity not in subscribed
         self._bytes.put(subscription)
+        self._patterns.put(subscription)
         subscribed[identity] = subscription.max_held or 0
         if is_private(session) and not link.confirms:
             wanted = asked_for(subscription.subject_filter) or "#"
@@ -234,31 +269,40 @@ class Interests:
         is_owed = client.is_persistent or not is_private(session)
         self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
-            self._journal.then(partial(self._send_retained, link, client, subscription, now))
+            self._journal.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
 
-    def _send_retained(self, link: Link, client: Client, subscription: Subscription, now: int) -> None:
-        """Send what is retained (3.3.1.3); for a share nothing is (4.8.2)."""
+    def _send_retained(self, link: Link, client: Client, subscription: Subscription, asked_seq: int, now: int) -> None:
+        """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
         wanted = subscription.subject_filter
         if wanted is None or client.link is not link or is_shared(wanted):
             return
         if wanted.startswith(SESSIONS):
             self._tell_of_sessions(link, client, wanted, now)
-        self._long_work.begin(link, self._retained_for(link, client, subscription, wanted), holds_packets=False)
+        self._long_work.begin(
+            link, self._retained_for(link, client, subscription, wanted, asked_seq), holds_packets=False
+        )
 
-    def _retained_for(self, link: Link, client: Client, subscription: Subscription, wanted: str) -> Iterator[None]:
+    def _retained_for(
+        self, link: Link, client: Client, subscription: Subscription, wanted: str, asked_seq: int
+    ) -> Iterator[None]:
         """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
         key = (client.id, subscription.session, wanted, subscription.name)
         latest = self._latest[key] = object()
         try:
-            yield from self._retained_pieces(
-                link, client, subscription, wanted, lambda: client.link is link and self._latest.get(key) is latest
-            )
+            is_latest = lambda: client.link is link and self._latest.get(key) is latest  # noqa: E731 # short
+            yield from self._retained_pieces(link, client, subscription, wanted, asked_seq, is_latest)
         finally:
             if self._latest.get(key) is latest:
                 del self._latest[key]
 
     def _retained_pieces(
-        self, link: Link, client: Client, subscription: Subscription, wanted: str, is_latest: Callable[[], bool]
+        self,
+        link: Link,
+        client: Client,
+        subscription: Subscription,
+        wanted: str,
+        asked_seq: int,
+        is_latest: Callable[[], bool],
     ) -> Iterator[None]:
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
@@ -266,7 +310,7 @@ class Interests:
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
-        for done, message in enumerate(self._state.retained.matching(wanted), start=1):
+        for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._journal.last_at
             if done % PIECE == 0:
                 client.queue.extend(waiting)
@@ -275,8 +319,8 @@ class Interests:
                 yield
                 if not is_latest() or identity not in self._state.subscribed.get(subscription.session, ()):
                     return
-            if self._state.retained.get(message.subject) is not message:  # what replaced it comes as it was published
-                continue
+            if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
+                continue  # what came, or replaced it, after the subscription comes as it was published
             if message.expires_at is not None and message.expires_at <= now:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
@@ -348,11 +392,12 @@ class Interests:
             codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
 
-    def remove(self, client: Client, session: str, identity: Identity, now: int) -> bool:
-        """Take a subscription away; tell whether there was one."""
+    def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
+        """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
         if self._state.subscribed.get(session, {}).pop(identity, None) is None:
             return False
         self._bytes.remove(session, identity)
+        self._patterns.remove(session, identity)
         subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
         fact = InterestChanged(
             node=self._journal.node,
@@ -360,9 +405,9 @@ class Interests:
             changed_at=now,
             change=InterestChange.REMOVED,
             subscription=subscription,
-            device=client.id,
+            device=None if client is None else client.id,
         )
-        is_owed = client.is_persistent or not is_private(session)
+        is_owed = client is None or client.is_persistent or not is_private(session)
         self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         return True
 

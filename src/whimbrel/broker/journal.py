@@ -133,9 +133,9 @@ class Journal:
     def _begin(self, entry: _Entry) -> bool:
         """Apply a fact, or its first piece; return whether that is all."""
         pieces = entry.apply()
-        assert self._pieces is None, "what applies a fact in pieces enters none"
         if pieces is None or next(pieces, pieces) is not None:
-            return True
+            return self._pieces is None  # it may have entered another, which is applied in part now
+        assert self._pieces is None, "what is applied in pieces enters nothing before its last"
         self._pieces = pieces
         self.waiting.appendleft(entry)
         return False
@@ -145,7 +145,8 @@ class Journal:
         assert self._pieces is not None
         pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
         if next(pieces, pieces) is not None:
-            return True
+            return self._pieces is None
+        assert self._pieces is None, "what is applied in pieces enters nothing before its last"
         self._pieces = pieces
         self.waiting.appendleft(entry)
         return False

@@ -141,7 +141,11 @@ class Lane:
                 if client.confirms:  # the copy has a receipt
                     held.append((terms.session, terms.identities))
                 elif link is not None:
-                    sender.copy(link, message, terms.identifiers, now, retain=message.retain and terms.keeps_retain)
+                    retain = message.retain and terms.keeps_retain
+                    if client.live:
+                        client.put_behind(message, terms.identifiers, retain=retain)
+                    else:
+                        sender.copy(link, message, terms.identifiers, now, retain=retain)
             elif client.expiry_us:
                 held.append((terms.session, terms.identities))
             elif link is not None:

@@ -6,6 +6,8 @@ carries the identifier of the delivery before it, as the standard asks (4.4), an
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from whimbrel.broker.routes import OPEN, Secured
 from whimbrel.log.records import BODY, time_from
 from whimbrel.model.attributes import Attributes
@@ -17,11 +19,15 @@ from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties
 
-__all__ = ["Message", "packet_id_of", "secured_of"]
+__all__ = ["LONG", "Message", "kept_bytes", "packet_id_of", "secured_of"]
 
 _IDENTIFIERS = 65_535
 _EXPIRY, _ALIAS, _IDENTIFIER = b"\x02", b"\x23", b"\x0b"
 _SECOND_US = 1_000_000
+LONG = 1_024
+"""A payload is kept only once where its record has more bytes than this."""
+_OVERHEAD = 1_000
+"""What a message that is kept takes beside its bytes, with its places in tables."""
 
 
 def packet_id_of(seq: int) -> int:
@@ -29,16 +35,23 @@ def packet_id_of(seq: int) -> int:
     return seq % _IDENTIFIERS + 1
 
 
+def kept_bytes(record_bytes: int) -> int:
+    """Return how much memory a message takes that is kept: a short payload is there as itself and encoded as well."""
+    return record_bytes + _OVERHEAD if record_bytes > LONG else 3 * record_bytes + _OVERHEAD
+
+
 class Message:
     """One notification on its way to any number of clients."""
 
     __slots__ = (
+        "_at",
         "_parts",
+        "_payload",
+        "_payload_bytes",
         "_variant",
         "body",
         "expires_at",
         "packet_id",
-        "payload",
         "properties",
         "publisher",
         "qos",
@@ -47,6 +60,9 @@ class Message:
         "seq",
         "subject",
     )
+
+    _encoded: ClassVar[Message | None] = None
+    """Of the long messages that are kept, the one that has its encoding: all who get it now share that."""
 
     def __init__(
         self,
@@ -62,7 +78,9 @@ class Message:
         body: bytes,
         secured: Secured = OPEN,
     ) -> None:
-        self.seq, self.publisher, self.subject, self.payload = seq, publisher, subject, payload
+        self.seq, self.publisher, self.subject = seq, publisher, subject
+        self._payload: bytes | None = payload
+        """None once it is kept: then it is read from the record, which it stands in."""
         self.qos, self.retain, self.expires_at, self.properties = qos, retain, expires_at, properties
         self.body = body
         """The record of it in the log, which is also what a view keeps."""
@@ -107,9 +125,25 @@ class Message:
         return time_from(number, self.body[BODY.size :])
 
     @property
+    def payload(self) -> bytes:
+        """What was published."""
+        payload = self._payload
+        return self.body[self._at : self._at + self._payload_bytes] if payload is None else payload
+
+    def keep(self) -> None:
+        """Get ready to be kept for long: let a long payload, of which the record has all bytes, be there only once."""
+        payload = self._payload
+        if payload is None or len(self.body) <= LONG:
+            return
+        at = len(self.body) - len(payload) if self.body.endswith(payload) else self.body.find(payload)
+        if at >= 0:
+            self._payload, self._at, self._payload_bytes = None, at, len(payload)
+
+    @property
     def size(self) -> int:
-        """How many bytes it occupies while it is held, about."""
-        return len(self.body) + 400
+        """How many bytes it occupies while it is kept, about."""
+        size = len(self.body)  # as ``kept_bytes`` says, which takes as long again
+        return size + _OVERHEAD if size > LONG else 3 * size + _OVERHEAD
 
     def packet(
         self,
@@ -139,7 +173,19 @@ class Message:
             )
             if not alias:  # the aliases of one client are of no use to another
                 self._variant, self._parts = variant, parts
+                if self._payload is None:
+                    self._be_the_only_one_encoded()
         return parts[0] + self.packet_id + parts[1] if qos else parts[0]
+
+    def _be_the_only_one_encoded(self) -> None:
+        """Let go of how the last long message that is kept was encoded, or there would be two of each before long."""
+        last, Message._encoded = Message._encoded, self
+        if last is not None and last is not self:
+            last.forget_encoding()
+
+    def forget_encoding(self) -> None:
+        """Let go of how it was last encoded."""
+        self._variant = self._parts = None
 
 
 def secured_of(notification: Notification) -> Secured:

@@ -18,6 +18,7 @@ from whimbrel.broker.telling import OWN, REPORT, SESSIONS
 from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import LeftWill
+from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
@@ -64,7 +65,8 @@ class Publishing:
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
         self.pump_ready: Callable[[int], None] = lambda _now: None
-        """Who sends what was handed over."""
+        """Who sends what was handed over. Before anything of QoS 0 is: it may be written at once, and would overtake a
+        copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6]."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
@@ -111,12 +113,18 @@ class Publishing:
         """
         journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
-        most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos) if self._has_room(link) else 0
+        most = 0  # until it is asked whether there is room for more
         may_publish, is_guarded = self._visitors.may_publish, not self._visitors.is_open
         others: Others | None = None
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
-            if qos > most or retain or properties is not NO_PROPERTIES or waiting:
+            if retain or properties is not NO_PROPERTIES or waiting:
                 break
+            if qos > most:
+                if most or not self._has_room(link):
+                    break
+                most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
+                if qos > most:
+                    break
             lane = lanes.get(topic)
             if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_long or lane.is_owed)):
                 break
@@ -128,6 +136,9 @@ class Publishing:
                     break
             else:
                 others = None
+            if ready and not qos:
+                self.pump_ready(now)
+                seq = journal.seq
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:
@@ -155,9 +166,16 @@ class Publishing:
         return passed
 
     def _has_room(self, link: Link) -> bool:
-        """Tell whether nothing that is held, and nothing that is unanswered, forbids one more QoS 1 publication."""
-        is_full = self._state.held_bytes > self._config.limits.held_bytes
-        return not is_full and link.machine.may_begin
+        """Tell whether nothing that is kept, and nothing that is unanswered, forbids one more QoS 1 publication."""
+        return self._held_refusal() is None and link.machine.may_begin
+
+    def _held_refusal(self, *, makes_room: bool = False) -> tuple[ReasonCode, str] | None:
+        """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
+        most = self._config.limits.held_bytes
+        if self._state.held_bytes > most:
+            return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, no more are allowed"
+        memory = self._state.memory
+        return None if makes_room or memory.has_room() else memory.refusal()
 
     def _matched(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> Sequence[Sequence[int]]:
         """Return for each publication the handles of those who want it for its content as well."""
@@ -197,6 +215,8 @@ class Publishing:
             taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
+        if refusal is None and not qos and any(not is_private(session) for session, _ in found):
+            refusal = self._state.memory.refusal()  # a named session holds QoS 0 too
         if refusal is not None:
             self.refuse(link, client, packet, *refusal)
             return
@@ -247,15 +267,19 @@ class Publishing:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self._config.mqtt.maximum_qos}"
         if self.is_refusing:
             return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
-        if packet.qos and state.held_bytes > limits.held_bytes:
-            return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, no more are allowed"
+        if packet.qos:
+            full = self._held_refusal(makes_room=packet.retain and not packet.payload)
+            if full is not None:
+                return full
         is_retained = packet.retain and packet.payload and topic not in state.retained
         if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
         if packet.retain and packet.payload:
-            grows = 2 * len(packet.payload) - state.retained.size_of(topic)
+            grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
                 return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
+            if grows > 0 and (full := state.memory.refusal(grows)) is not None:
+                return full
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return self.refused_response(packet.properties) if packet.properties else None
@@ -320,6 +344,8 @@ class Publishing:
     ) -> None:
         """Give a publication its number, write it down, and pass it on when it is accepted."""
         journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
+        if state.ready and not packet.qos:
+            self.pump_ready(now)
         qos, retain, seq = packet.qos, packet.retain, journal.seq
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
@@ -426,25 +452,25 @@ class Publishing:
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
         is_wanted, accepted_at = bool(found), self._journal.last_at
+        if self._state.ready and not message.qos:
+            self.pump_ready(accepted_at)
         if lane is not None:
             found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
         self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
-        if not message.qos and self._state.ready:  # copies with receipts: the next must not overtake them (4.6)
-            self.pump_ready(accepted_at)
         if answer is not None:
             answer(is_wanted)
 
     def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
         is_wanted, accepted_at = bool(found), self._journal.last_at
+        if self._state.ready and not message.qos:
+            self.pump_ready(accepted_at)
         lane = None
         if _is_plain(message):
             lane = yield from self._lanes.making(message.subject, found)
         if lane is not None:
             found = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
         yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at)
-        if not message.qos and self._state.ready:
-            self.pump_ready(accepted_at)
         if answer is not None:
             answer(is_wanted)
 
@@ -498,7 +524,7 @@ class Publishing:
         self._journal.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
 
     def _complete(self, link: Link, fact: PresenceChanged, identifier: int) -> None:
-        self._state.perform(self._state.apply_presence(fact), fact.changed_at)
+        self._state.replay(fact)
         link.machine.publication_ends()
         if link.closing is None:
             self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))

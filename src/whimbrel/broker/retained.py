@@ -5,11 +5,18 @@ Rule: subjects stand in a tree of levels, so that a filter with wildcards looks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Generator, Iterator
+from operator import attrgetter
 
-from whimbrel.broker.messages import Message
+from whimbrel.broker.memory import Memory
+from whimbrel.broker.messages import Message, kept_bytes
 
 __all__ = ["Retained"]
+
+_PIECE = 5_000
+"""How many places of the tree a piece looks at: some 0.5 µs each."""
+_BY_SEQ = attrgetter("seq")
 
 
 class _Level:
@@ -23,7 +30,8 @@ class _Level:
 class Retained:
     """The retained messages of a broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = Memory() if memory is None else memory
         self._root = _Level()
         self._messages: dict[str, Message] = {}
         self.size_bytes = 0
@@ -46,11 +54,16 @@ class Retained:
     def size_of(self, subject: str) -> int:
         """Return how much memory the message of *subject* takes; 0 if there is none."""
         message = self._messages.get(subject)
-        return 0 if message is None else memory_of(message)
+        return 0 if message is None else message.size
+
+    def growth(self, subject: str, payload_bytes: int) -> int:
+        """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
+        return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
 
     def put(self, message: Message) -> None:
         """Keep *message* as the last of its subject."""
-        self.size_bytes += memory_of(message) - self.size_of(message.subject)
+        message.keep()
+        self._count(message.size - self.size_of(message.subject))
         self._messages[message.subject] = message
         level = self._root
         for name in message.subject.split("/"):
@@ -64,7 +77,7 @@ class Retained:
         """Forget the message of *subject*; return it if there was one."""
         removed = self._messages.pop(subject, None)
         if removed is not None:
-            self.size_bytes -= memory_of(removed)
+            self._count(-removed.size)
             path = [self._root]
             levels = subject.split("/")
             for name in levels:
@@ -77,36 +90,59 @@ class Retained:
                 del path[-1].below[name]
         return removed
 
+    def _count(self, change: int) -> None:
+        self.size_bytes += change
+        self._memory.counted += change
+
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages.values())
 
     def matching(self, subject_filter: str) -> list[Message]:
         """Return what *subject_filter* admits, by seq."""
+        work = self.finding(subject_filter)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return list(done.value)
+
+    def finding(self, subject_filter: str) -> Generator[None, None, Iterator[Message]]:
+        """Do what ``matching`` does in pieces, yielding after each; return an iterator over what it returns.
+
+        What comes while it is at work may be found, or not.
+        """
         if "+" not in subject_filter and "#" not in subject_filter:
             found = self._messages.get(subject_filter)
-            return [] if found is None else [found]
-        messages = list(_walk(self._root, subject_filter.split("/")))
-        messages.sort(key=lambda message: message.seq)
-        return messages
+            return iter(() if found is None else (found,))
+        sorted_pieces: list[list[Message]] = []
+        messages: list[Message] = []
+        for looked, message in enumerate(_walk(self._root, subject_filter.split("/")), start=1):
+            if message is not None:
+                messages.append(message)
+            if looked % _PIECE == 0:
+                messages.sort(key=_BY_SEQ)
+                sorted_pieces.append(messages)
+                messages = []
+                yield
+        messages.sort(key=_BY_SEQ)
+        return heapq.merge(*sorted_pieces, messages, key=_BY_SEQ) if sorted_pieces else iter(messages)
 
 
-def memory_of(message: Message) -> int:
-    """Return how much memory a retained message takes, about: its record, its payload, and its place in the tree."""
-    return message.size + len(message.payload)
+def _walk(root: _Level, levels: list[str]) -> Iterator[Message | None]:
+    """Yield what stands under *root* where *levels* lead, and None for each place that was looked at in vain.
 
-
-def _walk(root: _Level, levels: list[str]) -> Iterator[Message]:
-    """Yield what stands under *root* where *levels* lead; wildcards at the first level leave out ``$…`` (4.7.2)."""
+    Wildcards at the first level leave out ``$…`` (4.7.2).
+    """
     pending = [(root, 0)]
     while pending:
         level, depth = pending.pop()
         if depth == len(levels):
-            if level.message is not None:
-                yield level.message
+            yield level.message
             continue
         name = levels[depth]
+        yield None
         if name == "#":
-            if level.message is not None and depth:  # "a/#" admits "a"
+            if depth:  # "a/#" admits "a"
                 yield level.message
             yield from _all_below(level, is_root=not depth)
         elif name == "+":
@@ -115,10 +151,9 @@ def _walk(root: _Level, levels: list[str]) -> Iterator[Message]:
             pending.append((level.below[name], depth + 1))
 
 
-def _all_below(level: _Level, *, is_root: bool) -> Iterator[Message]:
+def _all_below(level: _Level, *, is_root: bool) -> Iterator[Message | None]:
     pending = [below for text, below in level.below.items() if not is_root or text[:1] != "$"]
     while pending:
         each = pending.pop()
-        if each.message is not None:
-            yield each.message
+        yield each.message
         pending += each.below.values()

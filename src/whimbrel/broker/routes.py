@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from whimbrel.broker.memory import Memory, subscription_bytes
+from whimbrel.broker.work_budget import pattern_instructions
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -56,13 +58,21 @@ class Routes:
         self._matcher = make_matcher()
         self._numbers: dict[tuple[str, Identity], int] = {}
         """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
-        self._wanted: dict[int, tuple[str, Identity, str]] = {}
+        self.memory = Memory()
+        self.pattern_instructions = 0
+        """How many instructions the patterns of all subscriptions have together."""
+        self._programs: dict[int, int] = {}
+        """How many those of each have, where it has any."""
+        self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
+        """Session, identity, subject filter, and how much memory it takes; by number."""
         self._by_handle: dict[int, int] = {}
         """Numbers by the matcher's handles, and the handles by number."""
         self._handles: dict[int, int] = {}
         self._last = 0
         self.refused_today: dict[tuple[str, Identity], str] = {}
         """Why this version would not accept the filter of a subscription that an older one accepted."""
+        self.unreadable: dict[tuple[str, Identity], str] = {}
+        """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
         self._remembered: dict[str, Found] = {}
         self.epoch = 0
         """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
@@ -102,21 +112,31 @@ class Routes:
             try:
                 handle = self._matcher.add(str(number), interest)
             except FilterError as error:
+                self.unreadable[subscription.session, identity] = error.reason
                 self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
                 return
             self._handles[number] = handle
             self._by_handle[handle] = number
         self._numbers[subscription.session, identity] = number
-        self._wanted[number] = (subscription.session, identity, subject_filter)
+        instructions = 0 if is_plain else pattern_instructions(subscription)
+        if instructions:
+            self._programs[number] = instructions
+            self.pattern_instructions += instructions
+        size = subscription_bytes(subscription.filter_text)
+        self._wanted[number] = (subscription.session, identity, subject_filter, size)
+        self.memory.counted += size
         self._changed()
 
     def remove(self, session: str, identity: Identity) -> None:
         """Remove a subscription, if it is there."""
         self.refused_today.pop((session, identity), None)
+        self.unreadable.pop((session, identity), None)
         number = self._numbers.pop((session, identity), None)
         if number is None:
             return
-        _, _, subject_filter = self._wanted.pop(number)
+        _, _, subject_filter, size = self._wanted.pop(number)
+        self.memory.counted -= size
+        self.pattern_instructions -= self._programs.pop(number, 0)
         if number > 0:
             self._plain.remove(subject_filter, number)
         else:
@@ -170,7 +190,7 @@ class Routes:
 
     def whose(self, handle: int) -> tuple[str, Identity]:
         """Return session and subscription of a handle."""
-        session, identity, _ = self._wanted[self._by_handle[handle]]
+        session, identity, _, _ = self._wanted[self._by_handle[handle]]
         return session, identity
 
     def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
@@ -181,7 +201,7 @@ class Routes:
                 return sorted(alone.items(), key=_BY_SESSION)
         found: dict[str, tuple[Identity, ...]] = dict(others or ())
         for number in numbers:
-            session, identity, _ = wanted[number]
+            session, identity, _, _ = wanted[number]
             found[session] = (*found.get(session, ()), identity)
         return [(session, sorted_identities(found[session])) for session in sorted(found)]
 

@@ -30,6 +30,7 @@ import structlog
 from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
+from whimbrel.broker.handshakes import TlsContext, Unwanted
 from whimbrel.broker.heartbeat import BEAT_US, Beat, beat_of
 from whimbrel.broker.http import BadRequestError, RequestReader, response
 from whimbrel.broker.learned import Announcements, Lessons
@@ -38,6 +39,7 @@ from whimbrel.broker.metrics import connected, prometheus, system_values
 from whimbrel.broker.questions import Question
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.routes import Routes
+from whimbrel.broker.slowing import Slowing
 from whimbrel.broker.storage import Storage
 from whimbrel.broker.users import MAX_NAME_BYTES, Users
 from whimbrel.broker.view_writer import ViewWriter
@@ -105,7 +107,16 @@ class _Stream(asyncio.Protocol):
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
+        self.is_lost = False
+        """The connection is gone; what it sent may still be held, and is handled as its rate allows."""
         self.written_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait to be written to the client, or for it to acknowledge others."""
+        buffered = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        client = None if self.link is None else self.link.client
+        return buffered + (0 if client is None or client.link is not self.link else client.queued_bytes)
 
     @property
     def taken_bytes(self) -> int:
@@ -161,7 +172,9 @@ class _Stream(asyncio.Protocol):
                 self.link.is_unread = True
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read on, if there is no other reason to wait."""
+        if self.server.is_waited_for(self):
+            return
         if self.link is not None:
             self.link.is_unread, self.link.is_heard = False, True
         if self.transport is not None and not self.transport.is_closing():
@@ -183,12 +196,18 @@ class _Stream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
+        self.is_lost = True
+        link = self.link
+        if link is None or link.closing is not None or link.meter is None or not link.meter.is_waiting:
+            self.finish()
+
+    def finish(self) -> None:
+        """Let the core know that the connection is gone and that nothing more comes of it."""
         if self.link is not None and self.server.failure is None:
             self.server.broker.closed(self.link, self.server.clock.now())
             self.server.flush_soon()
             self.link = None  # else the two would hold each other until the garbage collector comes by
-        self.server.streams.discard(self)
-        self.server.lagging.pop(self, None)
+        self.server.forget(self)
 
 
 class _WebStream(_Stream):
@@ -318,12 +337,15 @@ class Server:
         self.listened_us = 0
         """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
-        self._ticks = 0
-        self._unwritten_bytes = 0
+        self._ticks = self._unwritten_bytes = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
         """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
+        self._written: set[_Stream] = set()
+        """Connections that something may wait to be written to."""
+        self.broker.memory.measure = self._measure_outgoing
+        self._slowing = Slowing(self.broker.rates, self._handle, monotonic_us)
         self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, config.limits.send_buffer_bytes // 4)
         """What came since everything was last written: not so much that it fills a client's buffer by itself."""
         self._most_answers = config.limits.send_buffer_bytes
@@ -348,8 +370,8 @@ class Server:
         self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
         await self._listen("mqtt", listen.port, lambda: self.new_stream(_Stream))
         await self._listen("ws", listen.ws_port, lambda: self.new_stream(_WebStream))
-        await self._listen("mqtts", listen.tls_port, lambda: self._shaking_hands(_Stream), secured=secured)
-        await self._listen("wss", listen.wss_port, lambda: self._shaking_hands(_WebStream), secured=secured)
+        await self._listen("mqtts", listen.tls_port, partial(self._shaking_hands, _Stream, secured), secured=secured)
+        await self._listen("wss", listen.wss_port, partial(self._shaking_hands, _WebStream, secured), secured=secured)
         await self._listen("http", listen.http_port, lambda: _Observed(self), host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
@@ -370,10 +392,14 @@ class Server:
         self.broker.counters.refused_connections += is_crowded
         return is_crowded
 
-    def _shaking_hands(self, kind: type[_Stream]) -> _Stream:
+    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.Protocol:
         """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
         assert self._loop is not None
         stream = self.new_stream(kind)
+        if secured is not None and self.turns_away():
+            secured.refuse_next()
+            self.streams.discard(stream)
+            return Unwanted()
         self.shaking[stream] = self._loop.time() + self.config.limits.connect_timeout_s
         return stream
 
@@ -421,11 +447,11 @@ class Server:
         self._listeners.append(listener)
         self.ports[kind] = listener.sockets[0].getsockname()[1]
 
-    def _secured(self) -> ssl.SSLContext | None:
+    def _secured(self) -> TlsContext | None:
         tls = self.config.tls
         if not tls.certificate:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(tls.certificate, tls.key or None)
         if tls.client_ca:
@@ -478,6 +504,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything."""
         self.is_closed = True
+        self._slowing.stop()
         for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
@@ -487,11 +514,20 @@ class Server:
     # -- turns of the loop -------------------------------------------------------------------------------------------
 
     def received(self, link: Link, data: bytes) -> None:
-        """Give the core what a client sent."""
+        """Give the core what a client sent, as much of it as may be handled now."""
+        if self.failure is not None:
+            return
+        self.broker.counters.bytes_received += len(data)
+        if link.meter is not None and link.closing is None:
+            data = self._slowing.received(link, data)
+            if not data:
+                return
+        self._handle(link, data)
+
+    def _handle(self, link: Link, data: bytes) -> None:
         broker = self.broker
         if self.failure is not None:
             return
-        broker.counters.bytes_received += len(data)
         try:
             broker.receive(link, data, self.clock.now())
         except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
@@ -512,6 +548,17 @@ class Server:
             or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
+
+    def is_waited_for(self, stream: _Stream) -> bool:
+        """Tell whether there is a reason not to read from a client now."""
+        return stream in self._ahead or stream in self._held_back or stream in self._slowing.connections
+
+    def forget(self, stream: _Stream) -> None:
+        """Forget a connection that is gone."""
+        for known in (self.streams, self._ahead, self._held_back):
+            known.discard(stream)
+        self._slowing.connections.discard(stream)
+        self.lagging.pop(stream, None)
 
     def _read_later(self, stream: _Stream) -> None:
         """Read no more from a client in this turn, and until its CONNECT is answered and it reads its answers."""
@@ -568,11 +615,15 @@ class Server:
             transport = stream.transport
             if transport is None or transport.is_closing():
                 link.out.clear()
+                if stream.is_lost and link.closing is not None:
+                    stream.finish()
                 continue
             if link.out:
                 data = b"".join(link.out)
                 link.out.clear()
                 broker.counters.bytes_sent += len(data)
+                broker.memory.count_outgoing(len(data))
+                self._written.add(stream)
                 stream.write(data)
                 if link.room < half:
                     if not link.is_choked:
@@ -583,9 +634,13 @@ class Server:
                 stream.is_leaving = True
                 stream.close()
                 broker.closed(link, self.clock.now())
+                if stream in self._slowing.connections:
+                    self._slowing.release(stream)
         if dirty:  # more than one turn may write to, or some that may go on now that there is room
             self.flush_soon()
         self._sync_if_wanted()
+        if self._slowing.is_on:
+            self._slowing.look_later()
         if broker.has_work and not self._is_working:
             self._is_working = True
             assert self._loop is not None
@@ -622,8 +677,14 @@ class Server:
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
             self._settle()
+            self.broker.memory.set_outgoing(self._measure_outgoing())
         self.flush_soon()
         self._loop.call_later(_TICK_S, self._tick)
+
+    def _measure_outgoing(self) -> int:
+        """Return how much waits to be written to all connections together."""
+        self._written = {stream for stream in self._written if not stream.is_lost and stream.waiting_bytes}
+        return sum(stream.waiting_bytes for stream in self._written)
 
     @_until_closed
     def _end_silent(self) -> None:
@@ -822,7 +883,7 @@ class ListenError(WhimbrelError):
 
 def _name_refused(routes: Routes) -> None:
     """Log the subscriptions whose filter this version refuses; they were restored all the same."""
-    refused = routes.refused_today
+    refused = {key: reason for key, reason in routes.refused_today.items() if key not in routes.unreadable}
     for (session, (subject_filter, name)), reason in islice(refused.items(), _MOST_NAMED):
         _log.warning(_REFUSED_TODAY, session=session, topic_filter=subject_filter, name=name, reason=reason)
     if len(refused) > _MOST_NAMED:

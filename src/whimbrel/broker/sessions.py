@@ -21,8 +21,9 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
 from whimbrel.broker.interests import OWN_TOPICS, Interests
 from whimbrel.broker.joining import NOT_ALLOWED, Doorkeeper, Wanted
-from whimbrel.broker.journal import Journal
+from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.keyring import for_subscription, read_keys
+from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.messages import Message
 from whimbrel.broker.questions import Asker, Questions
 from whimbrel.broker.requests import VERBS, Request, id_of, read_request
@@ -128,9 +129,9 @@ class Sessions:
             self._entering.add((joining.session, device))
             self._journal.enter(fact, partial(self._entered, fact), is_owed=True)
 
-    def _entered(self, fact: PresenceChanged) -> None:
+    def _entered(self, fact: PresenceChanged) -> Pieces:
         self._entering.discard((fact.session or "", fact.device))
-        self._state.replay(fact)
+        return self._state.applying(fact)
 
     def is_changing(self, link: Link) -> bool:
         """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
@@ -241,6 +242,8 @@ class Sessions:
         elif hold.named_count + sum(not hold.has(each) for each in self._state.changing) >= self._settings.count:
             reason = f"{self._settings.count} sessions, no more are allowed"
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
+        elif (full := self._state.memory.refusal(NAMED_SESSION_BYTES)) is not None:
+            self._refuse(asked, *full)
         elif request.passwords is not None:
             self._hash(asked, partial(self._create_with, asked))
         elif request.list is not None:
@@ -285,7 +288,7 @@ class Sessions:
         asked: _Asked,
         change: SessionChange,
         access: str | None,
-        apply: Callable[[_Asked, SessionChanged], None],
+        apply: Callable[[_Asked, SessionChanged], Pieces | None],
         now: int,
     ) -> None:
         fact = SessionChanged(
@@ -345,11 +348,11 @@ class Sessions:
         self._state.deleting.add(joining.session)
         self._enter_change(asked, SessionChange.DELETED, None, self._deleted, now)
 
-    def _deleted(self, asked: _Asked, fact: SessionChanged) -> None:
+    def _deleted(self, asked: _Asked, fact: SessionChanged) -> Pieces:
         session = fact.session
         self._state.deleting.discard(session)
         present = [device for device, (is_present, _) in self._state.hold.members(session).items() if is_present]
-        self._state.replay(fact)
+        yield from self._state.applying(fact)
         for device in present:
             self._gone(device, session, asked.client.id, is_deleted=True, now=fact.changed_at)
         self._answer(asked, {"session": session})
@@ -370,15 +373,15 @@ class Sessions:
             fact = self._presence(asked.client.id, session, now, mode=joining.mode)
             self._journal.enter(fact, partial(self._joined, asked, joining, fact), is_owed=True)
 
-    def _joined(self, asked: _Asked, joining: Joining, fact: PresenceChanged) -> None:
+    def _joined(self, asked: _Asked, joining: Joining, fact: PresenceChanged) -> Pieces:
         """Answer before what was held follows, in the order that it was accepted."""
         session = joining.session
         self._entering.discard((session, fact.device))
         asked.link.rights[session] = joining.rights  # it may have been put out while the disk was waited for
-        commands = self._state.apply_presence(fact)
+        commands = yield from self._state.applying_presence(fact)
         subscriptions = [subscription_tree(each) for each in self._state.hold.subscriptions(session)]
         self._answer(asked, {"session": session, "subscriptions": subscriptions})
-        self._state.perform(commands, fact.changed_at)
+        yield from self._state.performing(commands, fact.changed_at)
         asked.client.arrange()
         self._delivering.pump(asked.client, fact.changed_at)
 
@@ -395,9 +398,9 @@ class Sessions:
         fact = self._presence(device, session, now, mode=None)
         self._journal.enter(fact, partial(self._left, fact, by, asked), is_owed=True)
 
-    def _left(self, fact: PresenceChanged, by: str, asked: _Asked | None) -> None:
+    def _left(self, fact: PresenceChanged, by: str, asked: _Asked | None) -> Pieces:
         session = fact.session or ""
-        self._state.replay(fact)
+        yield from self._state.applying(fact)
         self._gone(fact.device, session, by, is_deleted=False, now=fact.changed_at)
         if asked is not None:
             self._answer(asked, {"session": session})

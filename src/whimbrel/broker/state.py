@@ -7,13 +7,14 @@ Rule: nothing here answers a client; what the hold hands over is put where the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import cbor2
 
 from whimbrel.broker.clients import HELD, LIVE, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.messages import Message, packet_id_of, secured_of
+from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
+from whimbrel.broker.messages import LONG, Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
 from whimbrel.broker.routes import OPEN, Found, Routes
 from whimbrel.broker.sending import Sender
@@ -57,7 +58,10 @@ class BrokerState:
         self.node = node
         self.hold = Hold(node) if hold is None else hold
         self.routes = Routes() if routes is None else routes
-        self.retained = Retained()
+        self.memory = self.routes.memory
+        """What all of this takes."""
+        self.memory.hold = self.hold.tally
+        self.retained = Retained(self.memory)
         self.clients: dict[str, Client] = {}
         self.messages: dict[int, Message] = {}
         """What the hold holds."""
@@ -68,7 +72,7 @@ class BrokerState:
         self.ready: list[Client] = []
         """Clients that something was handed over to."""
         self.visitors: Visitors | None = None
-        self.wills = Wills(self._touch_will)
+        self.wills = Wills(self._touch_will, self.memory)
         self.hold.changes()  # from now on it notes what changes
         self.changing: dict[str, str] = {}
         """Named sessions whose making or new access waits for the disk, and the device that asked for it."""
@@ -88,17 +92,24 @@ class BrokerState:
 
     def replay(self, fact: Fact) -> None:
         """Apply a fact of a log."""
+        for _ in self.applying(fact):
+            pass
+
+    def applying(self, fact: Fact) -> Iterator[None]:
+        """Apply a fact in pieces, yielding after each; until the last, the state is that of no number."""
         if isinstance(fact, Notification):
             message = Message.of(fact, body_of(fact)[0])
             self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
             if fact.will_seq is not None:
                 self.wills.published(fact.publisher, fact.will_seq)
         elif isinstance(fact, PresenceChanged):
-            self.perform(self.apply_presence(fact), fact.changed_at)
+            commands = yield from self.applying_presence(fact)
+            yield from self.performing(commands, fact.changed_at)
         elif isinstance(fact, InterestChanged):
             self.apply_interest(fact)
         elif isinstance(fact, SessionChanged):
-            self.perform(self.apply_session(fact), fact.changed_at)
+            commands = yield from self._applying_session(fact)
+            yield from self.performing(commands, fact.changed_at)
         elif isinstance(fact, Receipt):
             if fact.notification.node == self.node:
                 self._apply_receipt(fact)
@@ -124,7 +135,9 @@ class BrokerState:
             message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
         )
         if commands:
-            self._perform_of(message, commands, at if now is None else now)
+            self._current = message
+            self.perform(commands, at if now is None else now)
+            self._current = None
         if message.retain:
             self._retain(message)
 
@@ -136,10 +149,7 @@ class BrokerState:
         commands = yield from self.hold.publishing(
             message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
         )
-        for start in range(0, len(commands), PIECE):
-            if start:
-                yield
-            self._perform_of(message, commands[start : start + PIECE], now)
+        yield from self.performing(commands, now, of=message)
         if message.retain:
             self._retain(message)
 
@@ -150,12 +160,6 @@ class BrokerState:
             publisher.received.add(packet_id)
             self._touched.add(("client", publisher.id))
 
-    def _perform_of(self, message: Message, commands: Sequence[Command], now: int) -> None:
-        """Do what the hold says of a publication."""
-        self._current = message
-        self.perform(commands, now)
-        self._current = None
-
     def _retain(self, message: Message) -> None:
         self._touched.add(("retained", message.subject))
         if message.payload:
@@ -163,14 +167,15 @@ class BrokerState:
         else:
             self.retained.remove(message.subject)
 
-    def apply_presence(self, fact: PresenceChanged) -> list[Command]:
-        """Take in what a device did."""
+    def applying_presence(self, fact: PresenceChanged) -> Generator[None, None, list[Command]]:
+        """Take in what a device did, in pieces; return what is to be done about it."""
         change = fact.change
         self._touched.add(("client", fact.device))
         if change is PresenceChange.JOINED and fact.session is not None and is_private(fact.session):
             client = self.clients.get(fact.device)
             if client is None:
                 client = self.clients[fact.device] = Client(fact.device, fact.session)
+                self.memory.counted += CLIENT_BYTES
             client.expiry_us = fact.session_expiry_us or 0
             client.disconnected_at = None
             self.wills.present(fact)
@@ -193,7 +198,7 @@ class BrokerState:
                 client.received.discard(fact.packet_id or 0)
             elif change is PresenceChange.COMPLETED:
                 client.releasing.discard(fact.packet_id or 0)
-        return self.hold.apply(fact)
+        return (yield from self.hold.applying(fact))
 
     def _let_confirm(self, client: Client, *, is_confirming: bool) -> None:
         """Let the QoS 0 hand-overs of a client's private session have receipts, or none."""
@@ -217,8 +222,14 @@ class BrokerState:
         self.perform(commands, fact.changed_at)
         self._changer = None
 
-    def apply_session(self, fact: SessionChanged) -> list[Command]:
-        """Take in what became of a session."""
+    def _applying_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
+        """Take in what became of a session, in pieces; return what is to be done about it."""
+        before = self.hold.named_count
+        commands = yield from self._applying_to_session(fact)
+        self.memory.counted += (self.hold.named_count - before) * NAMED_SESSION_BYTES
+        return commands
+
+    def _applying_to_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
         if fact.change is SessionChange.ACCESS and is_private(fact.session):
             released = self.clients.get(client_of(fact.session) or "")
             if released is not None:
@@ -236,11 +247,12 @@ class BrokerState:
             elif fact.device is not None:
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
+                    self.memory.counted -= CLIENT_BYTES
                     gone.land()
                     gone.received.clear()
                     gone.releasing.clear()
                 self._touched.add(("client", fact.device))
-        return self.hold.apply(fact)
+        return (yield from self.hold.applying(fact))
 
     def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
         """Take in what became of a hand-over that the client's flights know of already."""
@@ -289,6 +301,15 @@ class BrokerState:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
+    def performing(self, commands: Sequence[Command], now: int, *, of: Message | None = None) -> Iterator[None]:
+        """Do what the hold says, *of* a publication perhaps, in pieces, yielding after each."""
+        for start in range(0, len(commands), PIECE):
+            if start:
+                yield
+            self._current = of
+            self.perform(commands[start : start + PIECE], now)
+            self._current = None
+
     def perform(self, commands: Iterable[Command], now: int) -> None:
         """Do what the hold says."""
         for command in commands:
@@ -300,13 +321,19 @@ class BrokerState:
             elif kind is Store:
                 message = self._current
                 assert message is not None
+                if len(message.body) > LONG:
+                    message.keep()
                 self.messages[message.seq] = message
-                self.held_bytes += message.size
+                size = message.size
+                self.held_bytes += size
+                self.memory.counted += size
                 self._touched.add(("notification", message.seq))
             elif kind is Forget:
                 gone = self.messages.pop(command.seq, None)  # type: ignore[union-attr]
                 if gone is not None:
-                    self.held_bytes -= gone.size
+                    size = gone.size
+                    self.held_bytes -= size
+                    self.memory.counted -= size
                     self._touched.add(("notification", gone.seq))
             elif kind is Tell or kind is TellAll:
                 self._tell(command, now)  # type: ignore[arg-type]
@@ -389,7 +416,10 @@ class BrokerState:
         found = [self._options(session, identities) for session, identities in command.sessions]
         identifiers = tuple(identifier for each, _ in found for identifier in each)
         retain = message.retain and any(keeps_retain for _, keeps_retain in found)
-        self.sender.copy(link, message, identifiers, now, retain=retain)
+        if client.live:
+            client.put_behind(message, identifiers, retain=retain)
+        else:
+            self.sender.copy(link, message, identifiers, now, retain=retain)
 
     def _may_receive(self, client: Client, message: Message) -> bool:
         assert client.link is not None
@@ -546,6 +576,7 @@ class BrokerState:
                     yield key, value
 
         state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
+        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
         for (kind, whose), value in own:
             state._restore_row(str(kind), whose, value)
         for session in state.hold.sessions():
@@ -558,6 +589,7 @@ class BrokerState:
     def _restore_row(self, kind: str, whose: str | int | None, value: bytes) -> None:
         if kind == "client":
             client = self.clients[str(whose)] = Client(str(whose), "")
+            self.memory.counted += CLIENT_BYTES
             client.session, client.expiry_us, client.disconnected_at, received, releasing, *more = cbor2.loads(value)
             client.received, client.releasing = set(received), set(releasing)
             client.owner, client.is_unclaimed = more or (None, True)  # views from before have no owners
@@ -569,8 +601,10 @@ class BrokerState:
         if kind == "retained":
             self.retained.put(message)
         else:
+            message.keep()
             self.messages[message.seq] = message
             self.held_bytes += message.size
+            self.memory.counted += message.size
 
 
 def _is_private_alone(command: HandOver) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import cbor2
 
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.routes import OPEN, Secured
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.records import BODY, body_of, row_from
@@ -95,8 +96,8 @@ class LeftWill:
 class Wills:
     """The wills of all clients, by client identifier; *touch* is told whose changed."""
 
-    def __init__(self, touch: Callable[[str], None]) -> None:
-        self._touch = touch
+    def __init__(self, touch: Callable[[str], None], memory: Memory | None = None) -> None:
+        self._touch, self._memory = touch, Memory() if memory is None else memory
         self._left: dict[str, LeftWill] = {}
         self._waiting: dict[str, LeftWill] = {}
         """Those whose clients are gone."""
@@ -123,7 +124,7 @@ class Wills:
         if fact.will is not None:
             left = self._left[fact.device] = LeftWill(fact)
             left.owner = owner
-            self.bytes += left.size
+            self._count(left.size)
 
     def present(self, fact: PresenceChanged) -> None:
         """Take in that a client came to its private session, or is gone."""
@@ -149,8 +150,12 @@ class Wills:
         gone = self._left.pop(device, None)
         self._waiting.pop(device, None)
         if gone is not None:
-            self.bytes -= gone.size
+            self._count(-gone.size)
         self._touch(device)
+
+    def _count(self, change: int) -> None:
+        self.bytes += change
+        self._memory.counted += change
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -192,7 +197,7 @@ class Wills:
             raise InvalidValueError("row of a view", type(fact).__name__, f"the will of {device}")
         left = self._left[device] = LeftWill(fact)
         left.owner, left.expiry_us = owner, expiry_us
-        self.bytes += left.size
+        self._count(left.size)
         if gone_at is not None:
             self._wait(left, gone_at, is_excused=is_excused)
 

@@ -10,14 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.language.ast import Equals, Pattern, Predicate, children
-from whimbrel.language.filters import parse
+from whimbrel.language.budget import program
+from whimbrel.language.filters import parse, parse_stored
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 
-__all__ = ["FilterBytes", "PacketBudget", "WorkBudget", "filter_cost", "topic_cost"]
+__all__ = [
+    "PacketBudget",
+    "SessionSum",
+    "WorkBudget",
+    "filter_bytes",
+    "filter_cost",
+    "pattern_instructions",
+    "refuse_all",
+    "topic_cost",
+]
 
 _BYTES_A_UNIT = 64
 _PATTERN = 16
@@ -105,38 +116,45 @@ class WorkBudget:
         self._owed = dict(owing[-(_REMEMBERED // 2) :])
 
 
-class FilterBytes:
-    """The bytes of all filters of each session, which are counted when it first asks for one more.
+class SessionSum:
+    """A sum over all subscriptions of each session, which is made when the session first asks for one more.
 
-    *subscribed* is what sessions subscribe to, or will once it is durable; *durable* returns what one does.
+    *subscribed* is what sessions subscribe to, or will once it is durable; *durable* returns what one does. *measure*
+    says how much each subscription adds; *what* and *setting* name the sum where more than *most* is refused.
     """
 
     def __init__(
         self,
         subscribed: Mapping[str, Collection[Identity]],
         durable: Callable[[str], Iterable[Subscription]],
+        measure: Callable[[Subscription], int],
         *,
         most: int,
+        what: str,
+        setting: str,
     ) -> None:
-        self._subscribed, self._durable, self._most = subscribed, durable, most
+        self._subscribed, self._durable, self._measure, self._most = subscribed, durable, measure, most
+        self._what, self._setting = what, setting
         self._sizes: dict[str, dict[Identity, int]] = {}
         self._totals: dict[str, int] = {}
 
-    def check(self, subscription: Subscription) -> None:
-        """Raise ``ProtocolError`` if the session of *subscription* may not have one more filter of its length."""
-        sizes, (identity, size) = self._counted(subscription.session), _sized(subscription)
-        if self._totals[subscription.session] - sizes.get(identity, 0) + size > self._most:
-            what = f"the filters of one session may have {self._most} bytes together"
-            raise _refusal(what, "limits.filter_bytes_per_session")
+    def check(self, subscription: Subscription) -> int:
+        """Raise ``ProtocolError`` if its session may not have *subscription*; return by how much the sum grows."""
+        sizes, size = self._counted(subscription.session), self._measure(subscription)
+        growth = size - sizes.get(_identity(subscription), 0)
+        if growth > 0 and self._totals[subscription.session] + growth > self._most:
+            raise _refusal(f"{self._what} of one session may have {self._most} together", self._setting)
+        return growth
 
     def put(self, subscription: Subscription) -> None:
-        """Count a filter that was checked, and that its session has from now on."""
-        sizes, (identity, size) = self._sizes[subscription.session], _sized(subscription)
+        """Count a subscription that was checked, and that its session has from now on."""
+        sizes, identity = self._sizes[subscription.session], _identity(subscription)
+        size = self._measure(subscription)
         self._totals[subscription.session] += size - sizes.get(identity, 0)
         sizes[identity] = size
 
     def remove(self, session: str, identity: Identity) -> None:
-        """Count a filter no more."""
+        """Count a subscription no more."""
         size = self._sizes.get(session, {}).pop(identity, 0)
         if size:
             self._totals[session] -= size
@@ -148,15 +166,40 @@ class FilterBytes:
             if len(self._sizes) > len(self._subscribed) + _REMEMBERED:
                 self._sizes = {each: sizes for each, sizes in self._sizes.items() if each in self._subscribed}
                 self._totals = {each: self._totals[each] for each in self._sizes}
-            sizes = self._sizes[session] = dict(map(_sized, self._durable(session)))
+            sizes = self._sizes[session] = {_identity(each): self._measure(each) for each in self._durable(session)}
             self._totals[session] = sum(sizes.values())
         return self._sizes[session]
 
 
-def _sized(subscription: Subscription) -> tuple[Identity, int]:
-    """Return what a subscription is known by, and how many characters its filters have."""
-    subject_filter, name = subscription.subject_filter, subscription.name
-    return (subject_filter, name), len(subject_filter or "") + len(name) + len(subscription.filter_text or "")
+def filter_bytes(subscription: Subscription) -> int:
+    """Return how many characters the filters of a subscription have."""
+    return len(subscription.subject_filter or "") + len(subscription.name) + len(subscription.filter_text or "")
+
+
+def pattern_instructions(subscription: Subscription) -> int:
+    """Return how many instructions the regular expressions and wildcards of a subscription have together.
+
+    On one notification they take at most so many steps for each byte of the strings they are asked about; a filter
+    that cannot be read takes none.
+    """
+    text = subscription.filter_text
+    if text is None or ("regex" not in text and "wildcard" not in text):
+        return 0
+    try:
+        return program(parse_stored(text))
+    except FilterError:
+        return 0
+
+
+def _identity(subscription: Subscription) -> Identity:
+    return subscription.subject_filter, subscription.name
+
+
+def refuse_all(most: int) -> ProtocolError:
+    """Return why a subscription is refused that all sessions together have too many patterns for."""
+    return _refusal(
+        f"the patterns of all sessions may have {most} instructions together", "limits.pattern_instructions"
+    )
 
 
 def _refusal(what: str, setting: str) -> ProtocolError:

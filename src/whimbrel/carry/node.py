@@ -159,8 +159,10 @@ class Carrier:
                 return [Send(sender, request) for request in self._requests(entries)]
             case Request():
                 return [Send(sender, self._answer(message))]
-            case Answer(sample, copies):
+            case Answer(sample, copies) if (sample.topic, sample.id) in self._requested:
                 return self._take(sample, copies)
+            case Answer():
+                return []  # nothing is pushed: what was not requested, or is no longer waited for, changes nothing
             case Refusal(topic, sample_id):
                 self.forget(topic, sample_id)
                 return []

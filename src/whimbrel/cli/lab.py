@@ -16,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from whimbrel.cli.spark import session
 
 if TYPE_CHECKING:  # Spark and plots need not be loaded for other commands
-    from whimbrel.lab.experiment import Experiment
+    from whimbrel.lab.experiment import Experiment, Result
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Make the papers' tables and figures again, on Spark; points already made are not made again.",
+    help="Make the papers' tables and figures again; sweeps run on Spark, and points already made are not made again.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -100,6 +100,49 @@ def campus_optimum(
     _run(lambda _: optimum(is_quick=quick), out, master=master, as_json=as_json)
 
 
+@app.command("steam-traffic-light")
+def steam_traffic_light(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
+    """STEAM, Figures 1 and 2: a car drives through the area of a traffic light, cell for cell.
+
+    Example: whimbrel lab steam-traffic-light --out lab
+    """
+    from whimbrel.lab.steam_traffic_light import traffic_light
+
+    _run_here(traffic_light(is_quick=quick), out, as_json=as_json)
+
+
+@app.command("steam-filters")
+def steam_filters(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
+    """STEAM, Figure 3: content filters at the producer, and at 1 to 10,000 consumers; a lookup among a million."""
+    from whimbrel.lab.steam_filters import filters
+
+    _run_here(filters(is_quick=quick), out, as_json=as_json)
+
+
+@app.command("steam-city")
+def steam_city(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
+    """STEAM: lights, signs, an ambulance and hundreds of vehicles: propagated, delivered, discarded, missed."""
+    from whimbrel.lab.steam_city import city
+
+    _run_here(city(is_quick=quick), out, as_json=as_json)
+
+
+@app.command("steam-scale")
+def steam_scale(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
+    """STEAM: messages and processor time for each of 1,000 to 20,000 entities, and the reach of a join."""
+    from whimbrel.lab.steam_scale import scale
+
+    _run_here(scale(is_quick=quick), out, as_json=as_json)
+
+
+def _run_here(experiment: Experiment, out: Path, *, as_json: bool) -> None:
+    """Run an experiment that is no sweep: in this process, without Spark."""
+    from whimbrel.lab.experiment import run
+
+    begun = time.perf_counter()
+    _show(experiment, run(None, experiment, out), out, took_s=time.perf_counter() - begun, as_json=as_json)
+
+
 def _run(
     made: Callable[[str], Experiment], out: Path, *, master: str | None, as_json: bool, ship: Path | None = None
 ) -> None:
@@ -111,7 +154,10 @@ def _run(
         experiment = made("" if ship is None else send_file(spark, ship.absolute()))
         with _progress(experiment.name) as told:
             result = run(spark, experiment, out, on_progress=told)
-    took_s = time.perf_counter() - begun
+    _show(experiment, result, out, took_s=time.perf_counter() - begun, as_json=as_json)
+
+
+def _show(experiment: Experiment, result: Result, out: Path, *, took_s: float, as_json: bool) -> None:
     if as_json:
         found = {
             "name": result.name,

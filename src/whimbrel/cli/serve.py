@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from structlog.typing import EventDict
 
 __all__ = ["serve"]
 
+_LOOK_S = 60.0
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -105,10 +105,6 @@ def serve(
         "log opened", data=config.node.data, last_seq=found.recovery.last_seq, replayed=found.replayed,
         cut_bytes=found.recovery.cut_bytes,
     )  # fmt: skip
-    # What is there now stays: the garbage collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
     _run(_serve(server, log))
     if server.failure is not None:
         typer.echo(f"error: {server.failure}", err=True)
@@ -122,6 +118,16 @@ async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: 
         server.close()
         raise
     log.info("listening", host=server.config.listen.host, **server.ports)
+    from whimbrel.broker.collector import Collector  # see above
+
+    collector, loop = Collector(), asyncio.get_running_loop()
+    collector.begin()
+
+    def look() -> None:
+        collector.turn()
+        loop.call_later(_LOOK_S, look)
+
+    loop.call_later(_LOOK_S, look)
     await server.serve()
     log.info("stopped")
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from whimbrel.cli.worlds import WorldOptions, make_contacts_of, show_progress, takes_world
 from whimbrel.errors import InvalidValueError
-
-if TYPE_CHECKING:  # numpy and numba need not be loaded for other commands
-    from whimbrel.sim.campus.scenario import Campus
-    from whimbrel.sim.contacts.table import Contacts
 
 __all__ = ["app"]
 
@@ -28,47 +21,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_MOST_POSITIONS = 20_000_000
-
-Nodes = Annotated[int, typer.Option("--nodes", metavar="N", help="How many nodes walk.")]
-Area = Annotated[float, typer.Option("--area", metavar="METRES", help="The side of the square they walk in.")]
-Speed = Annotated[float, typer.Option("--speed", metavar="M/S", help="How fast they walk.")]
-Pause = Annotated[float, typer.Option("--pause", metavar="SECONDS", help="How long they pause at each point.")]
-Range = Annotated[float, typer.Option("--range", metavar="METRES", help="How far their radios reach.")]
-Seconds = Annotated[float, typer.Option("--seconds", metavar="N", help="How long it is simulated.")]
-Seed = Annotated[int, typer.Option("--seed", help="Another seed, another walk; the same seed, the same bytes.")]
-Trace = Annotated[
-    Path | None,
-    typer.Option("--trace", metavar="FILE", help="Contacts from a file in the format of the ONE, instead of a walk."),
-]
-RecordedWalks = Annotated[
-    Path | None,
-    typer.Option("--walks", metavar="FILE", help="Walks as recorded in rows of reports, as --positions writes them."),
-]
-Positions = Annotated[
-    Path | None,
-    typer.Option("--positions", metavar="FILE", help="Write the walk as rows of reports, for whimbrel log import."),
-]
-PositionsEvery = Annotated[
-    float, typer.Option("--positions-every", metavar="SECONDS", help="How far apart those rows are.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 @app.command()
+@takes_world
 def contacts(
+    world: WorldOptions,
     *,
-    nodes: Nodes = 100,
-    area: Area = 500.0,
-    speed: Speed = 1.0,
-    pause: Pause = 5.0,
-    radio_range: Range = 50.0,
-    seconds: Seconds = 500_000.0,
-    seed: Seed = 1,
-    trace: Trace = None,
-    walks: RecordedWalks = None,
-    positions: Positions = None,
-    positions_every: PositionsEvery = 10.0,
     write: Annotated[
         Path | None, typer.Option("--write", metavar="FILE", help="Write the contacts in the format of the ONE.")
     ] = None,
@@ -84,8 +44,7 @@ def contacts(
     from whimbrel.sim.contacts.statistics import contact_statistics
     from whimbrel.sim.contacts.traces import trace_lines
 
-    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace, walks)
-    found, rate = _contacts(source, positions, positions_every)
+    found, rate = make_contacts_of(world)
     if write is not None:
         with write.open("w", encoding="utf-8") as file:
             file.writelines(trace_lines(found))
@@ -93,19 +52,10 @@ def contacts(
 
 
 @app.command()
+@takes_world
 def campus(
+    world: WorldOptions,
     *,
-    nodes: Nodes = 100,
-    area: Area = 500.0,
-    speed: Speed = 1.0,
-    pause: Pause = 5.0,
-    radio_range: Range = 50.0,
-    seconds: Seconds = 500_000.0,
-    seed: Seed = 1,
-    trace: Trace = None,
-    walks: RecordedWalks = None,
-    positions: Positions = None,
-    positions_every: PositionsEvery = 10.0,
     memory: Annotated[int, typer.Option("--memory", metavar="N", help="Samples that a node has places for.")] = 10,
     topics: Annotated[int, typer.Option("--topics", metavar="N", help="How many topics are published on.")] = 100,
     workload: Annotated[
@@ -150,46 +100,39 @@ def campus(
     """
     from whimbrel.sim.campus.fast import simulate
     from whimbrel.sim.campus.report import campus_report
+    from whimbrel.sim.campus.scenario import Campus
 
-    settings = _campus(
+    if allocation not in {"sqrt", "flat"}:
+        raise InvalidValueError("--allocation", allocation, "sqrt or flat")
+    settings = Campus(
         memory=memory,
         topics=topics,
         workload=workload,
-        popularity=popularity,
-        allocation=allocation,
+        zipf_exponent=_zipf_exponent(popularity),
+        allocation="sqrt" if allocation == "sqrt" else "flat",
         subscribers=subscribers,
-        interval=interval,
-        hello=hello,
-        transfer=transfer,
+        interval_s=interval,
+        hello_s=_hello_s(hello),
+        transfer_s=transfer,
         shows_retrieved=show_retrieved,
-        warmup=warmup,
+        warmup_s=warmup,
     )
-    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace, walks)
-    if trace is None and walks is None:
-        settings.copies(nodes)  # a plan that cannot be need not wait for contacts
-    found, rate = _contacts(source, positions, positions_every)
-    world = settings.world(nodes=found.nodes, seconds=found.seconds, seed=seed)
-    with _progress("Simulating") as told:
-        outcome = simulate(found, settings, world, on_progress=told)
+    if world.is_walked:
+        settings.copies(world.nodes)  # a plan that cannot be need not wait for contacts
+    found, rate = make_contacts_of(world)
+    drawn = settings.world(nodes=found.nodes, seconds=found.seconds, seed=world.seed)
+    with show_progress("Simulating") as told:
+        outcome = simulate(found, settings, drawn, on_progress=told)
     speed_up = rate(found.seconds)
-    report = campus_report(outcome, settings, world) | {"sim_s_per_wall_s": speed_up}
+    report = campus_report(outcome, settings, drawn) | {"sim_s_per_wall_s": speed_up}
     _print(report, as_json=as_json, assumptions=settings.assumptions())
 
 
 @app.command()
+@takes_world
 def unicast(
+    world: WorldOptions,
     *,
-    nodes: Nodes = 100,
-    area: Area = 500.0,
-    speed: Speed = 1.0,
-    pause: Pause = 5.0,
-    radio_range: Range = 50.0,
-    seconds: Seconds = 500_000.0,
-    seed: Seed = 1,
-    trace: Trace = None,
-    walks: RecordedWalks = None,
-    positions: Positions = None,
-    positions_every: PositionsEvery = 10.0,
     copies: Annotated[
         int, typer.Option("--copies", metavar="L", help="Copies of a message; 1 is direct delivery, 0 epidemic.")
     ] = 10,
@@ -221,10 +164,9 @@ def unicast(
     settings = Unicast(
         copies=copies, interval_s=interval, message_bytes=message_bytes, rate_bytes_s=rate_bytes, look_s=look
     )
-    source = _source(nodes, area, speed, pause, radio_range, seconds, seed, trace, walks)
-    found, rate = _contacts(source, positions, positions_every)
-    parcels = settings.parcels(nodes=found.nodes, seconds=found.seconds, seed=seed)
-    with _progress("Routing", is_known=False):
+    found, rate = make_contacts_of(world)
+    parcels = settings.parcels(nodes=found.nodes, seconds=found.seconds, seed=world.seed)
+    with show_progress("Routing", is_known=False):
         outcome = fast_route(found, settings, parcels)
     speed_up = rate(found.seconds)
     meeting_s = contact_statistics(found).meeting_time_s
@@ -234,103 +176,7 @@ def unicast(
     _print(report, as_json=as_json, assumptions=settings.assumptions())
 
 
-# -- what the three share --------------------------------------------------------------------------------------------
-
-
-def _source(  # noqa: PLR0917 # the options of the commands, in their order
-    nodes: int,
-    area: float,
-    speed: float,
-    pause: float,
-    radio_range: float,
-    seconds: float,
-    seed: int,
-    trace: Path | None,
-    walks: Path | None,
-) -> object:
-    if trace is not None and walks is not None:
-        raise InvalidValueError("--trace", "with --walks", "one of the two")
-    if trace is not None:
-        return trace
-    from whimbrel.sim.mobility.waypoint import RandomWaypoint
-    from whimbrel.sim.worlds import RecordedWorld, WalkedWorld
-
-    if walks is not None:
-        return RecordedWorld(path=walks, range_m=radio_range)
-
-    waypoint = RandomWaypoint(nodes=nodes, area_m=area, speed_m_s=speed, pause_s=pause)
-    return WalkedWorld(waypoint=waypoint, range_m=radio_range, seconds=seconds, seed=seed)
-
-
-def _contacts(source: object, positions: Path | None, every_s: float) -> tuple[Contacts, Callable[[float], float]]:
-    """Return the contacts, and what tells simulated seconds per second from their making on."""
-    from whimbrel.sim.mobility.positions import position_lines
-    from whimbrel.sim.worlds import RecordedWorld, WalkedWorld, make_contacts, make_ready
-
-    assert isinstance(source, Path | RecordedWorld | WalkedWorld)
-    if positions is not None:
-        _check_positions(source, every_s)
-    with _progress("Preparing; the first time on a machine kernels are compiled", is_known=False):
-        if isinstance(source, RecordedWorld):
-            source.walks()  # see below
-        if isinstance(source, Path):
-            found, walks = make_contacts(source)  # a bad line need not wait for a compiler
-            make_ready()
-            begun = time.perf_counter()
-        else:
-            make_ready()
-            begun = time.perf_counter()
-            found, walks = make_contacts(source)
-        took_s = time.perf_counter() - begun
-    if positions is not None and walks is not None:
-        with positions.open("w", encoding="utf-8") as file, _progress("Writing positions", is_known=False):
-            file.writelines(position_lines(walks, every_s=every_s))
-    begun = time.perf_counter()
-    return found, lambda seconds: seconds / max(took_s + time.perf_counter() - begun, 1e-9)
-
-
-def _check_positions(source: object, every_s: float) -> None:
-    from whimbrel.sim.worlds import WalkedWorld
-
-    if not isinstance(source, WalkedWorld):
-        raise InvalidValueError("--positions", "with --trace or --walks", "a random walk")
-    rows = source.waypoint.nodes * source.seconds / every_s if every_s > 0 else float("inf")
-    if rows > _MOST_POSITIONS:
-        allowed = f"what makes at most {_MOST_POSITIONS:,} rows of the walk"
-        raise InvalidValueError("--positions-every", every_s, allowed)
-
-
-def _campus(
-    *,
-    memory: int,
-    topics: int,
-    workload: float,
-    popularity: str,
-    allocation: str,
-    subscribers: float,
-    interval: float,
-    hello: str,
-    transfer: float,
-    shows_retrieved: bool,
-    warmup: float | None,
-) -> Campus:
-    from whimbrel.sim.campus.scenario import Campus
-
-    if allocation not in {"sqrt", "flat"}:
-        raise InvalidValueError("--allocation", allocation, "sqrt or flat")
-    return Campus(
-        memory=memory,
-        topics=topics,
-        workload=workload,
-        zipf_exponent=_zipf_exponent(popularity),
-        allocation="sqrt" if allocation == "sqrt" else "flat",
-        subscribers=subscribers,
-        interval_s=interval,
-        hello_s=_hello_s(hello),
-        transfer_s=transfer,
-        shows_retrieved=shows_retrieved,
-        warmup_s=warmup,
-    )
+# -- what is read and printed -----------------------------------------------------------------------------------------
 
 
 def _zipf_exponent(text: str) -> float:
@@ -348,19 +194,6 @@ def _hello_s(text: str) -> float | None:
         return None if text == "change" else float(text)
     except ValueError:
         raise InvalidValueError("--hello", text, "change, or a period in seconds") from None
-
-
-@contextmanager
-def _progress(doing: str, *, is_known: bool = True) -> Iterator[Callable[[float], None]]:
-    """Show on a terminal what is done; yield what to tell the done share, from 0 to 1."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task(doing, total=1.0 if is_known else None)
-        yield lambda share: shown.update(task, completed=share)
 
 
 def _print(report: Mapping[str, object], *, as_json: bool, assumptions: Mapping[str, object] | None = None) -> None:

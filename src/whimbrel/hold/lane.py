@@ -88,6 +88,7 @@ class Lane:
             copy.has_row = True
             copy.sessions.add(self.name)
             self.pending[seq] = self._as_pending(state, seq, terms, copy)
+            state.pendings += 1
             self.member.in_flight[seq] = Flight(terms.identities, min(terms.qos, copy.qos))
         return list(landed)
 

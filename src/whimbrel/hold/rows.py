@@ -128,6 +128,7 @@ def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
     qos = qualities[0] if qualities else {}
     session = state.sessions[name]
     pending = session.pending[seq] = Pending({(subject, own): lapse for subject, own, lapse in held}, lapses_at)
+    state.pendings += 1
     state.copies[seq].sessions.add(name)
     for identity, lapse in pending.held.items():
         session.counts.setdefault(identity, {})[seq] = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from operator import itemgetter
 from types import MappingProxyType
+from typing import TypeAlias
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.counting import Matches, counting, in_order
@@ -46,6 +47,10 @@ PIECE = 250
 RETAINED = "retained"
 """How a receipt says that a notification came which was sent beside the hold."""
 
+Work: TypeAlias = Generator[None, None, list[Command]]
+"""What is done in pieces, and returns what is to be done about it."""
+_QUICK_PIECE = 2_000
+"""The same where it takes a microsecond or two each."""
 _DELIVERED, _EXPIRED, _DISPLACED = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED
 _TAKEN, _DROPPED, _WITHHELD = Outcome.TAKEN_ELSEWHERE, Outcome.DROPPED, Outcome.WITHHELD
 
@@ -77,6 +82,8 @@ class Hold:
         """The lanes with flights, and some that had."""
         self._retention = retention
         self._state = State() if state is None else state
+        self.tally = self._state
+        """Whose ``pendings`` is how many notifications are pending, counted in each session; it only is to be read."""
         self._touched: set[Key] = set()
         self._is_followed = state is not None
 
@@ -164,15 +171,29 @@ class Hold:
             seq, via = fact.notification.seq, fact.via
             return self.confirmed(fact.handed_at, fact.session, fact.device, seq, fact.outcome, via=via)
         if isinstance(fact, PresenceChanged):
-            return self._presence(fact)
+            return _all(self._presence(fact))
         if isinstance(fact, InterestChanged):
             return self._interest(fact)
         if isinstance(fact, SessionChanged):
-            return self._session_changed(fact)
+            return _all(self._session_changed(fact))
         if isinstance(fact, WillChanged):  # the hold takes part only once it is published
             return self.tick(fact.changed_at)
         assert isinstance(fact, Reported)
         return self.tick(fact.state.reported_at)
+
+    def applying(self, fact: Fact, matches: Matches = ()) -> Work:
+        """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
+
+        Until the last piece is done nothing else may be told or asked of the hold.
+        """
+        if isinstance(fact, Notification):
+            expires_at, qos, publisher = fact.expires_at, fact.qos, fact.publisher
+            return self.publishing(fact.seq, fact.published_at, expires_at, matches, qos=qos, publisher=publisher)
+        if isinstance(fact, PresenceChanged):
+            return self._presence(fact)
+        if isinstance(fact, SessionChanged):
+            return self._session_changed(fact)
+        return _at_once(self.apply(fact))
 
     def tick(self, now: int) -> list[Command]:
         """Let time pass: end what has lapsed."""
@@ -191,12 +212,7 @@ class Hold:
         publisher: str | None = None,
     ) -> list[Command]:
         """Take in a notification that was accepted, and who wants it (rules 2 to 5, and 15 to 18)."""
-        work = self.publishing(seq, at, expires_at, matches, qos=qos, publisher=publisher)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]  # what a generator returns is typed there
+        return _all(self.publishing(seq, at, expires_at, matches, qos=qos, publisher=publisher))
 
     def publishing(
         self,
@@ -207,11 +223,8 @@ class Hold:
         *,
         qos: int = CONFIRMED,
         publisher: str | None = None,
-    ) -> Generator[None, None, list[Command]]:
-        """Do what ``published`` does in pieces of some milliseconds, yielding after each; return what it returns.
-
-        Until the last piece is done nothing else may be told or asked of the hold.
-        """
+    ) -> Work:
+        """Do what ``published`` does in pieces; see ``applying``."""
         out: list[Command] = []
         state = self._state
         if at > state.now:  # noqa: PLR1730  # ``_advance``, written out: this runs for everything that is handed over
@@ -422,6 +435,7 @@ class Hold:
             else:
                 held, end = self._to_hold(session, identities, copy)
             session.pending[seq] = Pending(held, max(held.values(), default=None))
+            self._state.pendings += 1
             if self._is_followed:
                 self._touch(("pending", name, seq))
             if held:
@@ -593,6 +607,7 @@ class Hold:
             outcome, identities, moment = pending.end
             self._settle(session.name, None, seq, pending, identities, outcome, moment, out)
         del session.pending[seq]
+        self._state.pendings -= 1
         if self._is_followed:
             self._touch(("pending", session.name, seq))
         copy = self._state.copies[seq]
@@ -622,23 +637,27 @@ class Hold:
 
     # -- devices -----------------------------------------------------------------------------------------------------
 
-    def _presence(self, fact: PresenceChanged) -> list[Command]:
+    def _presence(self, fact: PresenceChanged) -> Work:
         if fact.change is PresenceChange.JOINED:
             assert fact.session is not None
             takes = fact.receipt is Mode.TAKE
-            return self.joined(fact.changed_at, fact.device, fact.session, takes=takes, confirms=fact.confirms)
+            return self._join(fact.changed_at, fact.device, fact.session, takes=takes, confirms=fact.confirms)
         if fact.change is PresenceChange.RECEIPTS:
             assert fact.session is not None
-            return self._change_receipts(fact.changed_at, fact.device, fact.session, confirms=bool(fact.confirms))
+            is_confirming = bool(fact.confirms)
+            return _at_once(self._change_receipts(fact.changed_at, fact.device, fact.session, confirms=is_confirming))
         if fact.change is PresenceChange.LEFT:
             assert fact.session is not None
-            return self.left(fact.changed_at, fact.device, fact.session)
+            return self._leave(fact.changed_at, fact.device, fact.session)
         if fact.change is PresenceChange.DISCONNECTED:
-            return self.disconnected(fact.changed_at, fact.device, sent_seq=fact.sent_seq)
-        return self.tick(fact.changed_at)
+            return self._disconnect(fact.changed_at, fact.device, sent_seq=fact.sent_seq)
+        return _at_once(self.tick(fact.changed_at))
 
     def joined(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None = None) -> list[Command]:
         """Let a device be present in a session from now on; it gets what is held (rule 6)."""
+        return _all(self._join(at, device, name, takes=takes, confirms=confirms))
+
+    def _join(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None) -> Work:
         out: list[Command] = []
         self._advance(at, out)
         session = self._session(name)
@@ -654,7 +673,9 @@ class Hold:
         self._state.joined.setdefault(device, set()).add(name)
         self._touch(("member", name, device))
         out.append(TellAll(device, name, tuple(session.subscriptions.values())))
-        for seq, pending in list(session.pending.items()):
+        for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
+            if count % PIECE == 0:
+                yield
             if seq in begun:
                 flight = member.in_flight[seq]
                 counted = ((name, flight.identities),)
@@ -711,7 +732,7 @@ class Hold:
                 return session.members[device].in_flight[seq]
         return None
 
-    def left(self, at: int, device: str, name: str) -> list[Command]:
+    def _leave(self, at: int, device: str, name: str) -> Work:
         """Let a device be no member of a session any more (rule 10)."""
         out: list[Command] = []
         self._advance(at, out)
@@ -722,12 +743,15 @@ class Hold:
             self._away(device, name)
             self._touch(("session", name))
             self._touch(("member", name, device))
-            self._note_sent(device, member)
-            self._let_go(session, device, member, out)
+            yield from self._note_sent(device, member)
+            yield from self._let_go(session, device, member, out)
         return out
 
     def disconnected(self, at: int, device: str, *, sent_seq: int | None = None) -> list[Command]:
         """Let a device be away in all its sessions (rules 10 and 19)."""
+        return _all(self._disconnect(at, device, sent_seq=sent_seq))
+
+    def _disconnect(self, at: int, device: str, *, sent_seq: int | None) -> Work:
         out: list[Command] = []
         self._advance(at, out)
         for name in sorted(self._state.joined.pop(device, ())):
@@ -737,15 +761,17 @@ class Hold:
             member.is_present = False
             self._touch(("member", name, device))
             begun: dict[int, Flight] = {}
-            self._note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)
+            yield from self._note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)
             if session.is_private:
                 begun = self._begun(session, device, member)
-            self._let_go(session, device, member, out, begun=begun)
+            yield from self._let_go(session, device, member, out, begun=begun)
         return out
 
-    def _note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> None:
+    def _note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
         """Note that a device may have what it has in flight up to *sent_seq*, and did not confirm it."""
-        for seq, flight in member.in_flight.items():
+        for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
+            if count % _QUICK_PIECE == 0:
+                yield
             if seq <= sent_seq:
                 self._state.copies[seq].attempted[device] = flight.qos
                 self._touch(("copy", seq))
@@ -783,10 +809,12 @@ class Hold:
         out: list[Command],
         *,
         begun: Mapping[int, Flight] = MappingProxyType({}),
-    ) -> None:
+    ) -> Iterator[None]:
         """Take back what a device had in flight, but what was *begun*; where the session has ended it, that is it."""
         in_flight, member.in_flight = member.in_flight, dict(begun)
-        for seq in in_flight:
+        for count, seq in enumerate(in_flight, start=1):
+            if count % _QUICK_PIECE == 0:
+                yield
             if seq in begun:
                 continue
             pending = session.pending[seq]
@@ -827,31 +855,33 @@ class Hold:
                 out.append(Tell(device, session.name, fact.change, subscription))
         return out
 
-    def _session_changed(self, fact: SessionChanged) -> list[Command]:
+    def _session_changed(self, fact: SessionChanged) -> Work:
         out: list[Command] = []
         self._advance(fact.changed_at, out)
         if fact.change is SessionChange.DELETED:
-            self._delete(fact.session, out)
+            yield from self._delete(fact.session, out)
         else:
             self._session(fact.session).access = fact.access
             self._touch(("session", fact.session))
         return out
 
-    def _delete(self, name: str, out: list[Command]) -> None:
+    def _delete(self, name: str, out: list[Command]) -> Iterator[None]:
         """End everything, let everybody go (rule 12)."""
         session = self._state.sessions.get(name)
         if session is None:
             return
         self._close_lane(session)
-        for seq, pending in list(session.pending.items()):
+        for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
+            if count % PIECE == 0:
+                yield
             if pending.end is None:
                 self._end(session, seq, _DROPPED, tuple(pending.held), self._state.now, out)
         for device in sorted(session.members):
             member = session.members[device]
             self._away(device, name)
             self._touch(("member", name, device))
-            self._note_sent(device, member)
-            self._let_go(session, device, member, out)
+            yield from self._note_sent(device, member)
+            yield from self._let_go(session, device, member, out)
         for identity in session.subscriptions:
             self._touch(("subscription", name, *identity))
             self._touch(("turn", identity[0], name))
@@ -919,6 +949,21 @@ class Hold:
     ) -> Hold:
         """Return the hold that a view has the rows of."""
         return cls(node, retention=retention, state=restored(rows), has_fast_lane=has_fast_lane)
+
+
+def _all(work: Work) -> list[Command]:
+    """Do all of some work at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # what a generator returns is typed there
+
+
+def _at_once(commands: list[Command]) -> Work:
+    """Return work that is done already."""
+    yield from ()
+    return commands
 
 
 def _pending(session: Session) -> int:

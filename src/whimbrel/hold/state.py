@@ -113,7 +113,7 @@ class Copy:
 class State:
     """All of it, for one node."""
 
-    __slots__ = ("choosy", "copies", "joined", "lapses", "now", "privates", "sessions", "turns")
+    __slots__ = ("choosy", "copies", "joined", "lapses", "now", "pendings", "privates", "sessions", "turns")
 
     def __init__(self) -> None:
         self.now = -(2**63)
@@ -122,6 +122,8 @@ class State:
         """By device, the sessions it is present in."""
         self.copies: dict[int, Copy] = {}
         self.lapses = Lapses()
+        self.pendings = 0
+        """How many notifications are pending, counted in each session."""
         self.privates = 0
         """How many sessions are private: where none is, there is nothing to look for."""
         self.choosy = 0

@@ -53,6 +53,8 @@ class Experiment:
     plot: Callable[[Sequence[Row], Any], None]
     """Draws into a figure of matplotlib."""
     assumptions: Mapping[str, object]
+    make: Callable[[], list[Row]] | None = None
+    """Makes the rows in this process, where the experiment is no sweep; then it has no points, and needs no Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +70,19 @@ class Result:
 
 
 def run(
-    spark: SparkSession, experiment: Experiment, out: Path, *, on_progress: Callable[[int, int], None] | None = None
+    spark: SparkSession | None,
+    experiment: Experiment,
+    out: Path,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Make the points that are missing, then the table, the plot and the text below *out*."""
     out.mkdir(parents=True, exist_ok=True)
-    rows = sweep(spark, experiment.points, out, on_progress=on_progress)
+    if experiment.make is not None:
+        rows = experiment.make()
+    else:
+        assert spark is not None
+        rows = sweep(spark, experiment.points, out, on_progress=on_progress)
     findings = experiment.find(rows)
     picture = out / f"{experiment.name}.png"
     draw(experiment, rows, picture)

@@ -2,7 +2,8 @@
 
 Rule: a point is named by everything that decides its result: its settings, its seed, the contents of its trace, and the
 source of what simulates it. What is in the table under that name is not made again.
-Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was.
+Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was, and
+one that was killed, too: what its finished tasks left behind is found.
 Rule: a worker makes the contacts of a seed once and replays them for every configuration.
 """
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.contacts.synthetic import exponential_contacts
 from whimbrel.sim.contacts.table import Contacts
@@ -146,10 +148,15 @@ def _measured(points: Sequence[Point], batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _kept(table: Path) -> dict[str, Row]:
-    if not table.is_dir() or not any(table.glob("*.parquet")):
-        return {}
-    found = ds.dataset(sorted(map(str, table.glob("*.parquet"))), format="parquet").to_table()
-    return {row["key"]: row for row in found.to_pylist()}
+    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit keeps those."""
+    known: dict[str, Row] = {}
+    for file in sorted([*table.glob("*.parquet"), *table.glob("_temporary/*/task_*/*.parquet")]):
+        try:
+            found = ds.dataset(str(file), format="parquet").to_table()
+        except (pa.ArrowInvalid, OSError):
+            raise InvalidValueError(str(file), "no whole Parquet file", "what a sweep wrote: remove it") from None
+        known |= {row["key"]: row for row in found.to_pylist()}
+    return known
 
 
 @lru_cache(maxsize=2)

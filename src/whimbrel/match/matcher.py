@@ -36,7 +36,7 @@ from whimbrel.model.bounds import whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
 
-__all__ = ["Interest", "Matcher"]
+__all__ = ["NEVER", "Interest", "Matcher", "check_stored"]
 
 _QUARANTINE = 65_536
 """Handles freed after a handle before it is given out again."""
@@ -52,8 +52,15 @@ class Interest:
     accept_insecure: bool = True
 
 
-def _check_text(text: str | None) -> None:
-    """Refuse what is no filter, or speaks of the names that only the matcher uses."""
+NEVER = "never == 1 && never == 2"
+"""A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
+
+
+def check_stored(text: str | None) -> None:
+    """Raise ``FilterError`` for what is no filter in any version, or speaks of the names that only the matcher uses.
+
+    A log may have one: an older version accepted it. Whoever reads a log asks this first.
+    """
     if text is None:
         return
     tree = parse_stored(text)
@@ -124,7 +131,7 @@ class Matcher:
             if subscription in self._handles:
                 raise InvalidValueError("subscription id", subscription, "one that was not used before")
             if interest.filter_text is not None and "\0" in interest.filter_text:
-                _check_text(interest.filter_text)
+                check_stored(interest.filter_text)
             handle = self._new_handle(subscription)
             text = self._put(handle, interest)
             if text is not None:
@@ -137,7 +144,7 @@ class Matcher:
 
         A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing.
         """
-        _check_text(interest.filter_text)
+        check_stored(interest.filter_text)
         if interest.subject_filter is not None:
             check_topic_filter(interest.subject_filter)
         self.remove(subscription)

@@ -572,9 +572,9 @@ class ClientConnection:
 
     def _acknowledged(self, packet: Puback, events: list[Event]) -> None:
         out = self._session.outbound.get(packet.packet_id)
-        if out is None:
+        if out is None and packet.packet_id not in self._session.releasing:
             return  # answered twice: nothing is left to be done
-        if out.qos != 1:
+        if out is None or out.qos != 1:
             raise _breach("PUBACK to a QoS 2 publication")
         self._over(packet, events)
 
@@ -598,6 +598,8 @@ class ClientConnection:
         if packet.packet_id in self._session.releasing:
             # "Not found" is no failure here: the server had forgotten that it was done (3.7.2.1).
             self._over(packet._replace(code=ReasonCode.SUCCESS), events)
+        elif packet.packet_id in self._session.outbound:
+            raise _breach("PUBCOMP to a publication that was not released")
 
     def _over(self, packet: Puback | Pubrec | Pubcomp, events: list[Event]) -> None:
         identifier = packet.packet_id

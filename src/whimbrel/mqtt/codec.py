@@ -88,6 +88,17 @@ class Decoder:
         """How many bytes are kept undecoded."""
         return len(self._held)
 
+    @property
+    def held(self) -> bytearray:
+        """The bytes that are kept undecoded; the same object all the time, and not to be changed."""
+        return self._held
+
+    def take_held(self) -> bytes:
+        """Return, once, the bytes that are kept undecoded; whoever has them brings them again."""
+        held = bytes(self._held)
+        self._held.clear()
+        return held
+
     def go_on(self) -> None:
         """Decode what came behind the CONNECT it stopped after, with what ``receive`` is given next."""
         self.is_stopped, self._needed = False, 0

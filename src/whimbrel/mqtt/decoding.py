@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
-from whimbrel.mqtt.errors import MalformedPacketError, ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.errors import InvalidConnectError, MalformedPacketError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     V5,
     V311,
@@ -39,7 +39,7 @@ from whimbrel.mqtt.primitives import binary_at, byte_at, text_at, text_from, uin
 from whimbrel.mqtt.properties import NO_PROPERTIES, WILL, Properties, Property, decode_properties
 from whimbrel.mqtt.topics import SHARE_PREFIX, check_topic_name
 
-__all__ = ["decode", "publish_at"]
+__all__ = ["MAX_FILTERS", "decode", "publish_at"]
 
 _Ack = TypeVar("_Ack", Puback, Pubrec, Pubrel, Pubcomp)
 
@@ -49,6 +49,8 @@ _FLAGS = tuple((flags >> 1 & 3, flags & 1 != 0, flags & 8 != 0) for flags in ran
 """QoS, retain and DUP of a PUBLISH."""
 _new = tuple.__new__  # a named tuple's own constructor costs twice as much; used for the packets of the hot path
 
+MAX_FILTERS = 10_000
+"""How many topic filters one packet may have: each takes a microsecond to read, in which nobody else is served."""
 _MAX_TOPICS = 8_192
 _MAX_TOPIC_BYTES = 256
 _topics: dict[bytes, str] = {}
@@ -140,6 +142,16 @@ def _connect(body: bytes, _version: int) -> Connect:
     version, at = byte_at(body, at)
     if protocol != "MQTT" or version not in {V311, V5}:
         raise UnsupportedVersionError(protocol, version)
+    try:
+        return _connect_at(body, at, version)
+    except ProtocolError as error:
+        if version == V5:
+            raise InvalidConnectError(error.code, error.reason) from None
+        raise
+
+
+def _connect_at(body: bytes, at: int, version: int) -> Connect:
+    """Read what stands behind the version."""
     flags, at = byte_at(body, at)
     _check_connect_flags(flags, version)
     keep_alive_s, at = uint16_at(body, at)
@@ -226,16 +238,29 @@ def _acknowledgement(packet: type[_Ack], place: PacketType) -> Callable[[bytes, 
 def _subscribe(body: bytes, version: int) -> Subscribe:
     packet_id, properties, at = _identified(body, version, PacketType.SUBSCRIBE)
     requests: list[SubscriptionRequest] = []
-    while at < len(body):
+    size, known = len(body), dict[int, tuple[int, bool, bool, int]]()
+    while at < size:
         topic_filter, at = text_at(body, at)
         options, at = byte_at(body, at)
-        requests.append(_request(topic_filter, options, version))
+        found = known.get(options)
+        if found is None:
+            found = known[options] = _options(options, version)
+        if found[1] and topic_filter.startswith(SHARE_PREFIX):
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE with no local on a shared subscription")
+        requests.append(_new(SubscriptionRequest, (topic_filter, *found)))
+        if len(requests) > MAX_FILTERS:
+            raise _too_many_filters("SUBSCRIBE")
     if not requests:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE without a topic filter")
     return Subscribe(packet_id, tuple(requests), properties)
 
 
-def _request(topic_filter: str, options: int, version: int) -> SubscriptionRequest:
+def _too_many_filters(packet: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{packet} with more than {MAX_FILTERS} topic filters")
+
+
+def _options(options: int, version: int) -> tuple[int, bool, bool, int]:
+    """Return QoS, no local, retain as published and retain handling."""
     if options & (0xC0 if version == V5 else 0xFC):
         raise MalformedPacketError(f"reserved bits of subscription options {options:08b} are set")
     qos, no_local, retain_handling = options & 3, options & 4 != 0, options >> 4
@@ -243,9 +268,7 @@ def _request(topic_filter: str, options: int, version: int) -> SubscriptionReque
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE with QoS 3")
     if retain_handling == 3:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE with retain handling 3")
-    if no_local and topic_filter.startswith(SHARE_PREFIX):
-        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE with no local on a shared subscription")
-    return SubscriptionRequest(topic_filter, qos, no_local, options & 8 != 0, retain_handling)
+    return qos, no_local, options & 8 != 0, retain_handling
 
 
 def _suback(body: bytes, version: int) -> Suback:
@@ -262,6 +285,8 @@ def _unsubscribe(body: bytes, version: int) -> Unsubscribe:
     while at < len(body):
         topic_filter, at = text_at(body, at)
         topic_filters.append(topic_filter)
+        if len(topic_filters) > MAX_FILTERS:
+            raise _too_many_filters("UNSUBSCRIBE")
     if not topic_filters:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "UNSUBSCRIBE without a topic filter")
     return Unsubscribe(packet_id, tuple(topic_filters), properties)

@@ -8,7 +8,13 @@ from __future__ import annotations
 from whimbrel.errors import WhimbrelError
 from whimbrel.mqtt.codes import ReasonCode
 
-__all__ = ["MalformedPacketError", "PacketTooLargeError", "ProtocolError", "UnsupportedVersionError"]
+__all__ = [
+    "InvalidConnectError",
+    "MalformedPacketError",
+    "PacketTooLargeError",
+    "ProtocolError",
+    "UnsupportedVersionError",
+]
 
 
 class ProtocolError(WhimbrelError):
@@ -37,6 +43,13 @@ class PacketTooLargeError(ProtocolError):
         super().__init__(ReasonCode.PACKET_TOO_LARGE, f"a packet of {size_bytes} bytes; at most {max_bytes} are taken")
         self.args = (size_bytes, max_bytes)
         self.size_bytes, self.max_bytes = size_bytes, max_bytes
+
+
+class InvalidConnectError(ProtocolError):
+    """A CONNECT of MQTT 5 that breaks a rule. Reaction: CONNACK with the code if it is the first, then close (4.13.1).
+
+    One of 3.1.1 is closed without a CONNACK [MQTT-3.1.4-1], like any other packet of that version.
+    """
 
 
 class UnsupportedVersionError(ProtocolError):

@@ -98,9 +98,14 @@ def binary_at(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def text_at(data: bytes, at: int) -> tuple[str, int]:
-    """Read an MQTT string."""
-    raw, end = binary_at(data, at)
-    return text_from(raw), end
+    """Read an MQTT string: binary data that is UTF-8."""
+    start = at + 2
+    if start > len(data):
+        raise _cut("a length")
+    end = start + (data[at] << 8 | data[at + 1])
+    if end > len(data):
+        raise _cut("text or binary data")
+    return text_from(data[start:end]), end
 
 
 def text_from(raw: bytes) -> str:

@@ -37,6 +37,7 @@ from whimbrel.mqtt.topics import check_topic_name
 
 __all__ = [
     "KINDS",
+    "MAX_USER_PROPERTIES",
     "NO_PROPERTIES",
     "WILL",
     "Kind",
@@ -51,6 +52,8 @@ __all__ = [
 
 WILL = 0
 """The place of a will's properties."""
+MAX_USER_PROPERTIES = 8_192
+"""How many one packet may have: each takes two microseconds to read, in which nobody else is served."""
 
 _Value: TypeAlias = int | str | bytes
 
@@ -346,6 +349,9 @@ def decode_properties(data: bytes, context: int) -> Properties:
             name, at = text_at(data, at)
             text, at = text_at(data, at)
             user.append((name, text))
+            if len(user) > MAX_USER_PROPERTIES:
+                reason = f"more than {MAX_USER_PROPERTIES} user properties in {_place_name(context)}"
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
             continue
         bit = 1 << which
         if seen & bit and context not in repeats_in:

@@ -107,6 +107,15 @@ class ServerConnection:
         """How many bytes are kept undecoded: the beginning of a packet, or everything behind CONNECT."""
         return self._decoder.held_bytes
 
+    @property
+    def held(self) -> bytearray:
+        """The bytes that are kept undecoded; the same object all the time, and not to be changed."""
+        return self._decoder.held
+
+    def take_held(self) -> bytes:
+        """Return, once, the bytes that are kept undecoded; whoever has them brings them again."""
+        return self._decoder.take_held()
+
     def go_on(self) -> None:
         """Let the next ``receive`` return the packets that came behind CONNECT, which is answered now."""
         self._decoder.go_on()

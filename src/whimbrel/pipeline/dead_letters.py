@@ -1,9 +1,10 @@
 """``dead_letters``: rows of the log that break its contract, each with its reason; nothing is dropped silently.
 
 Rule: what one ``Column`` can say is said by Spark itself; only filter texts go to Python, batch by batch.
+Rule: a dead letter changes nothing; what was in force before it stays so.
 Rule: a row has one reason, the first that was found; the good rows are exactly those without one.
 Rule: a row is a dead letter exactly where ``model.rows.fact_of`` refuses it, and also where a subscription's filter is
-none, which that leaves to ``language`` and ``match``; a test holds the two together. Only two things are left to
+none in any version, which that leaves to ``match``; a test holds the two together. Only two things are left to
 Python alone, because Parquet does not bring them: texts that are no Unicode, and names of attributes beyond two
 gigabytes.
 
@@ -23,7 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
 from whimbrel.errors import InvalidInputError
-from whimbrel.language.filters import parse
+from whimbrel.match.matcher import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME, MAX_NAME_BYTES
@@ -228,7 +229,7 @@ def _interests() -> Iterator[_Rule]:
     yield _unless(F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
     yield _unless(F.col("identifier").between(1, MAX_IDENTIFIER), "identifier", f"1 to {MAX_IDENTIFIER}")
     yield _judged(check_topic_filter, "subject_filter")
-    yield _judged(parse, "filter_text")
+    yield _judged(check_stored, "filter_text")
 
 
 def _presence() -> Iterator[_Rule]:

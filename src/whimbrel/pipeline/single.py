@@ -10,12 +10,13 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import RETAINED
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import Interest, Matcher, check_stored
 from whimbrel.model.facts import Fact, InterestChanged, Outcome, Receipt, SessionChange, SessionChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange
@@ -94,6 +95,8 @@ class SingleProcess:
             node.published[fact.seq] = fact
             wanted = list(self._matched(node, fact))
         elif isinstance(fact, InterestChanged):
+            if not _is_readable(fact.subscription.filter_text):
+                return  # a dead letter: it changes nothing
             self._change(node, fact)
         elif isinstance(fact, SessionChanged) and fact.change is SessionChange.DELETED:
             for session, identity in [key for key in node.interests if key[0] == fact.session]:
@@ -176,3 +179,11 @@ def _retained(fact: Receipt) -> Delivery:
 
 def _id(session: str, identity: Identity) -> str:
     return repr((session, *identity))
+
+
+def _is_readable(filter_text: str | None) -> bool:
+    try:
+        check_stored(filter_text)
+    except FilterError:
+        return False
+    return True

@@ -10,7 +10,7 @@ covers in it all that the changed sessions had (``Over``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.errors import FilterError
 from whimbrel.hold.private import asked_for
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import NEVER, Interest, Matcher, check_stored
 from whimbrel.match.packed import CorruptIndexError
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
@@ -184,15 +185,10 @@ def packed(path: Path, table: Any, *, groups: Any = None, over: Over | None = No
     *groups* gives each version a number that matches are split by (see ``deliveries``). Return the columns of a
     publication, beside those that are always needed, that make a difference to it; what lies below may want others.
     """
-    columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
-    interests = (
-        (
-            str(row),
-            Interest(subject_filter=asked_for(subject), filter_text=text, keys=keys_of(keys), accept_insecure=accepts),
-        )
-        for row, (subject, text, keys, accepts) in enumerate(zip(*columns, strict=True))
-    )
-    matcher = Matcher.load(interests)
+    try:
+        matcher = Matcher.load(_interests(table))
+    except FilterError:  # the state of a stream has a filter that only an older version could read
+        matcher = Matcher.load(_interests(table, read=_readable))
     extra = {
         "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
         "groups": np.zeros(table.num_rows, np.int32) if groups is None else np.asarray(groups, np.int32),
@@ -202,6 +198,26 @@ def packed(path: Path, table: Any, *, groups: Any = None, over: Over | None = No
         extra["covered"] = _as_bytes(pa.table({"session": pa.array(sorted(over.sessions), pa.string())}))
     matcher.save(path, extra=extra)
     return ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
+
+
+def _interests(
+    table: Any, *, read: Callable[[str | None], str | None] = lambda text: text
+) -> Iterator[tuple[str, Interest]]:
+    columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
+    for row, (subject, text, keys, accepts) in enumerate(zip(*columns, strict=True)):
+        interest = Interest(
+            subject_filter=asked_for(subject), filter_text=read(text), keys=keys_of(keys), accept_insecure=accepts
+        )
+        yield str(row), interest
+
+
+def _readable(text: str | None) -> str | None:
+    """Return *text*, or a filter that matches nothing where it cannot be read."""
+    try:
+        check_stored(text)
+    except FilterError:
+        return NEVER
+    return text
 
 
 def _as_bytes(table: Any) -> Any:

@@ -156,8 +156,7 @@ class DeviceNode:
     def do_due(self, due: int) -> None:
         """Tell the core that its time has come, unless it has forgotten meanwhile what it waited for."""
         if self.core.next_due == due:
-            for command in self.core.timer(now=self._now()):
-                self._perform(command)
+            self.do(self.core.timer(now=self._now()))
 
     def handle(self, event: RadioEvent, now: int) -> None:
         """Take what happened to the radio."""
@@ -192,7 +191,7 @@ class DeviceNode:
                 return None
 
     def _input_of_link(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
-        if is_controller:
+        if is_controller and self.core.controller in {None, address}:  # a second one is a device like any other
             self._calling = None
             return d.JoinedController(address, is_caller=is_caller)
         self._paging.discard(address)

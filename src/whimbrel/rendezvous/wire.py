@@ -34,6 +34,7 @@ from whimbrel.rendezvous.refusals import Refusal
 __all__ = [
     "CHALLENGE_BYTES",
     "MAX_MESSAGE_BYTES",
+    "MAX_REQUEST_BYTES",
     "MESSAGES",
     "SIGNATURE_BYTES",
     "MalformedMessageError",
@@ -43,7 +44,9 @@ __all__ = [
 ]
 
 MAX_MESSAGE_BYTES = 131_072
-"""A list of 262 publications with names of 248 bytes takes 75,000; a message of a device far less."""
+"""A list of 262 publications with names of 248 bytes takes 75,000."""
+MAX_REQUEST_BYTES = 4_096
+"""A publication with 16 keys and a name of 248 bytes takes less than 1,000, a proof less than 700."""
 MAX_TOKEN_BYTES = 512
 CHALLENGE_BYTES, SIGNATURE_BYTES = 32, 64
 _MAX_REASON_BYTES = 512

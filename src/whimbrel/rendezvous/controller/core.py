@@ -209,12 +209,15 @@ class Controller:
         is_controller = found.name.startswith(self.parameters.name)
         if is_known or is_paged or is_controller or len(state.strangers) >= self.parameters.max_members:
             return
-        publication = Publication(
-            address=found.address,
-            clock_offset=found.clock_offset,
-            name=found.name,
-            device_class=found.device_class,
-        )
+        try:
+            publication = Publication(
+                address=found.address,
+                clock_offset=found.clock_offset,
+                name=found.name,
+                device_class=found.device_class,
+            )
+        except InvalidValueError:
+            return  # what a stranger's radio says of itself cannot be told to others
         if state.enqueue(found.address, publication, now=now, is_indirect=True) is not None:
             state.strangers.add(found.address)
 
@@ -228,7 +231,8 @@ class Controller:
             if head is None:
                 return
             record, candidates = head
-            if not record.is_indirect and self._state.piconet.get(record.owner) is None:
+            is_here = self._state.piconet.get(record.owner) is not None
+            if not is_here and (not record.is_indirect or record.owner in self._gone):
                 self._state.arrivals.pop(record)  # its device is gone and will be flushed
                 continue
             if not self._decider.decide(record, candidates, now=now):

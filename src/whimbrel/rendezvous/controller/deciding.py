@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from whimbrel.rendezvous.controller.commands import Connect, NoteKind, Send
 from whimbrel.rendezvous.controller.openings import Record, Stage
@@ -52,6 +53,9 @@ class Decider:
         self.members = Members(state.parameters)
         self.refused_proofs: Counter[str] = Counter()
         self._verifications: dict[EventId, Verification] = {}
+        """Triggers that wait for proofs, by their identifier, the first to come first."""
+        self._asking: dict[EventId, Verification] = {}
+        """Those of them whose question has been put: at most ``_QUESTIONS``."""
         self._answers: OrderedDict[EventId, _Answer] = OrderedDict()
         """By the subscription's identifier, the first due first."""
 
@@ -87,7 +91,7 @@ class Decider:
         member = state.piconet.get(record.owner)
         state.open(record, now=now)
         if member is not None:
-            if record.is_indirect:
+            if not record.is_announced:
                 state.tell(member, Accepted(record.id, is_indirect=True))
             state.settle(record.owner)
         elif len(state.piconet) < state.parameters.max_members and isinstance(record.event, Publication):
@@ -160,13 +164,20 @@ class Decider:
                 return True
         return False
 
+    def release(self, record: Record, *, now: int) -> None:
+        """Erase a publication whose device noted its match and asks again, while the subscriber is still awaited."""
+        for answer in self._answers.values():
+            if record is answer.publication and record.id not in answer.awaited:
+                self._state.erase(record, now=now, is_remembered=True)
+
     def _finish(self, answer: _Answer, *, now: int) -> None:
         state = self._state
         del self._answers[answer.subscription.id]
         for member in answer.held:
             member.conversations -= 1
         for record in (answer.publication, answer.subscription):
-            state.erase(record, now=now, is_remembered=True)
+            if record.stage is Stage.ANSWERING:
+                state.erase(record, now=now, is_remembered=True)
         detail = "unconfirmed by " + " and ".join(answer.silent) if answer.silent else "confirmed"
         state.note(NoteKind.NOTIFIED, answer.publication, answer.subscription, detail=detail)
         for record in (answer.publication, answer.subscription):
@@ -182,12 +193,12 @@ class Decider:
         pair = (record, candidate) if record.kind is Kind.PUBLICATION else (candidate, record)
         members = [state.piconet.get(each.owner) for each in pair]
         present = [each for each in members if each is not None]
-        asking = [each.question for each in self._verifications.values() if each.question is not None]
-        is_engaged = any(each in question.held for question in asking for each in present)
+        is_engaged = self._is_engaged(present)
+        proofs.waits_for = present if is_engaged else []
         if (
             len(present) < len(pair)
             or is_engaged
-            or len(asking) >= _QUESTIONS
+            or len(self._asking) >= _QUESTIONS
             or not state.piconet.has_seats_for(*present)
         ):
             return True
@@ -196,9 +207,15 @@ class Decider:
         for member in present:
             member.conversations += 1
         proofs.question = question
+        self._asking[record.id] = proofs
         proofs.due_at = proofs.due_at or now + state.parameters.verify_us
         self._ask_next_group(proofs, question, candidate, now=now)
         return True
+
+    def _is_engaged(self, members: list[Member]) -> bool:
+        """Tell whether one of *members* is being asked already."""
+        held = [each.question.held for each in self._asking.values() if each.question is not None]
+        return any(each in asked for asked in held for each in members)
 
     def _ask_next_group(self, proofs: Verification, question: Question, candidate: Record, *, now: int) -> None:
         due_at = min(now + self._state.parameters.answer_us, proofs.due_at or now)
@@ -213,7 +230,7 @@ class Decider:
 
     def take_proof(self, member: Member, proof: Proof, *, now: int) -> bool:
         """Take a device's proof of membership; ``False`` if it was not asked for it."""
-        for proofs in self._verifications.values():
+        for proofs in self._asking.values():
             question = proofs.question
             asked = question.asked.get(member.address) if question is not None and member in question.held else None
             if question is None or asked is None or asked.group != proof.group or member.address in question.proven:
@@ -236,6 +253,7 @@ class Decider:
     def _end_question(self, proofs: Verification, *, now: int) -> None:
         question, proofs.question = proofs.question, None
         assert question is not None
+        del self._asking[proofs.trigger.id]
         for member in question.held:
             member.conversations -= 1
         self.go_on(proofs, now=now)
@@ -264,7 +282,7 @@ class Decider:
 
     def end_conversations(self, member: Member, *, now: int) -> None:
         """End what goes on with a device that is gone; its own triggers have been forgotten already."""
-        for proofs in [each for each in self._verifications.values() if each.question is not None]:
+        for proofs in list(self._asking.values()):
             if proofs.question is not None and member in proofs.question.held:
                 proofs.failed.add(_other(proofs, proofs.question).id)
                 self._end_question(proofs, now=now)
@@ -280,20 +298,23 @@ class Decider:
         if not self._answers and not self._verifications:
             return
         silent = [m for each in self._answers.values() if each.due_at <= now for m in each.awaited.values()]
-        for proofs in self._verifications.values():
+        for proofs in self._asking.values():
             question = proofs.question
             if question is not None and question.due_at <= now:
                 silent += [each for each in question.held if each.address in question.silent]
         if silent:
             self._drop_silent(silent, now)  # all at once: none of them is matched because another was dropped
-        for proofs in list(self._verifications.values())[:work]:
-            self.go_on(proofs, now=now)
+        for proofs in list(islice(self._verifications.values(), work)):
+            is_due = proofs.due_at is not None and proofs.due_at <= now
+            # One that can neither be asked nor decided is not looked up: a crowd of them would be a way to flood us.
+            if is_due or (len(self._asking) < _QUESTIONS and not self._is_engaged(proofs.waits_for)):
+                self.go_on(proofs, now=now)
 
     @property
     def next_due(self) -> int | None:
         """When a device will have been silent for too long."""
         due = [answer.due_at for answer in self._answers.values()]
-        due += [each.question.due_at for each in self._verifications.values() if each.question is not None]
+        due += [each.question.due_at for each in self._asking.values() if each.question is not None]
         return min(due, default=None)
 
     @property

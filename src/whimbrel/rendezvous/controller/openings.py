@@ -48,6 +48,8 @@ class Record:
     seq: int
     kind: Kind
     is_indirect: bool = False
+    is_announced: bool = True
+    """Whether its device was sent the identifier, or is about to be."""
     stage: Stage = Stage.QUEUED
 
 

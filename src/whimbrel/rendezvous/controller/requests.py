@@ -14,7 +14,7 @@ from whimbrel.rendezvous.controller.piconet import Member
 from whimbrel.rendezvous.controller.state import State
 from whimbrel.rendezvous.events import Event, EventId, Kind, Publication, kind_of
 from whimbrel.rendezvous.refusals import Refusal
-from whimbrel.rendezvous.wire import MalformedMessageError, decode, name_of
+from whimbrel.rendezvous.wire import MAX_REQUEST_BYTES, MalformedMessageError, decode, name_of
 
 __all__ = ["Requests"]
 
@@ -27,6 +27,10 @@ class Requests:
 
     def handle(self, member: Member, data: bytes, *, now: int) -> None:
         """Carry out the message in *data*, or refuse it."""
+        if len(data) > MAX_REQUEST_BYTES:
+            reason = f"a request of {len(data)} bytes; allowed are {MAX_REQUEST_BYTES}"
+            self._refuse(member, "message", Refusal.MALFORMED, reason)
+            return
         try:
             message = decode(data)
         except MalformedMessageError as error:
@@ -62,12 +66,24 @@ class Requests:
     def _publish(self, member: Member, publication: Publication, now: int) -> Refusal | None:
         if publication.address != member.address:
             return Refusal.FOREIGN_ADDRESS
+        self._make_way(member, now)
+        return self._submit(member, publication, now)
+
+    def _make_way(self, member: Member, now: int) -> None:
+        """Erase the publication of a device that speaks for itself, if the controller made it or its match is over.
+
+        The controller published what inquiry told; the device's own words may be for friends only. And a publisher that
+        noted its match and publishes again has been paged, or waits no longer (4.1.3): a subscriber that never notes
+        must not keep it from being found by others.
+        """
         other = self._state.publication_of(member.address)
-        if other is not None and other.is_indirect and other.stage in {Stage.QUEUED, Stage.OPEN}:
-            # The controller published for it; now the device speaks for itself, and perhaps to friends only.
+        if other is None:
+            return
+        if other.stage is Stage.ANSWERING:
+            self._decider.release(other, now=now)
+        elif other.is_indirect and other.stage in {Stage.QUEUED, Stage.OPEN}:
             self._state.erase(other, now=now, is_remembered=False)
             self._state.note(NoteKind.FLUSHED, other, detail="replaced")
-        return self._submit(member, publication, now)
 
     def _invalid(self, owner: Member, event: Event) -> Refusal | None:
         """Return why *owner* may not have *event* beside what it has (4.1.2)."""
@@ -103,16 +119,23 @@ class Requests:
         """Give an open event its whole time again, or put a removed one back in the queue (5.4.1)."""
         record = self._own(member, identifier)
         if record is not None and record.stage is Stage.ANSWERING:
-            return Refusal.UNKNOWN_EVENT
+            self._decider.release(record, now=now)
+            record = self._own(member, identifier)
+            if record is not None:
+                return Refusal.UNKNOWN_EVENT
         if record is None:
             record = self._state.removed.get(identifier, now=now)
             if record is None or record.owner != member.address:
                 return Refusal.UNKNOWN_EVENT
+            if record.kind is Kind.PUBLICATION:
+                self._make_way(member, now)
             refusal = self._invalid(member, record.event)
             if refusal is not None:
                 return refusal
             self._state.removed.discard(identifier)
-            self._state.enqueue(member.address, record.event, now=now, identifier=identifier)
+            self._state.enqueue(
+                member.address, record.event, now=now, identifier=identifier, is_indirect=record.is_indirect
+            )
         elif record.stage is Stage.OPEN and identifier in self._state.expiring:
             self._state.expiring[identifier] = now + self._state.parameters.event_ttl_us
             self._state.expiring.move_to_end(identifier)

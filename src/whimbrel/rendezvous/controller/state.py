@@ -70,6 +70,7 @@ class State:
     ) -> EventId | None:
         """Append an event to the queue, with a new identifier unless it keeps one; ``None`` if there is none left."""
         kind = Kind.PUBLICATION if isinstance(event, Publication) else Kind.SUBSCRIPTION
+        is_announced = not is_indirect or identifier is not None
         if identifier is None:
             identifier = self._identifiers.next(
                 kind,
@@ -79,7 +80,7 @@ class State:
             if identifier is None:
                 return None
         self._seq += 1
-        record = Record(identifier, owner, event, self._seq, kind, is_indirect)
+        record = Record(identifier, owner, event, self._seq, kind, is_indirect, is_announced)
         self.records[identifier] = record
         self.of_owner.setdefault(owner, {})[identifier] = record
         self.idle.pop(owner, None)

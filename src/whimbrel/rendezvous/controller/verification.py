@@ -68,6 +68,8 @@ class Members:
             if found is None:
                 raise TokenError(TokenFault.EXPIRED)
             member = found
+        if proof.device_key != member.device_key:
+            raise TokenError(TokenFault.WRONG_DEVICE)
         check_answer(
             proof.answer,
             challenge=asked.challenge,
@@ -145,5 +147,7 @@ class Verification:
     """Events whose pair with the trigger shares a group that both proved."""
     failed: set[EventId] = field(default_factory=set)
     question: Question | None = None
+    waits_for: list[Member] = field(default_factory=list)
+    """The parties of its next question, one of which is being asked by another trigger."""
     due_at: int | None = None
     """When it is decided with the proofs that are there; counted from its first question."""

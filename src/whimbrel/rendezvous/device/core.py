@@ -43,7 +43,7 @@ from whimbrel.rendezvous.device.wishes import Wish, Wishes
 from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.tokens import DeviceKeys
-from whimbrel.rendezvous.wire import MalformedMessageError, decode
+from whimbrel.rendezvous.wire import SIGNATURE_BYTES, MalformedMessageError, decode
 
 __all__ = ["PAGE_TIMEOUT_US", "Device"]
 
@@ -91,6 +91,7 @@ class Device:
         self, *, clock_offset: int = 0, keys: tuple[GroupKey, ...] = (), is_lasting: bool = False
     ) -> list[DeviceCommand]:
         """Be available: to everybody, or to members of these groups."""
+        self.wishes.drop_indirect()
         return self._want(Wish(self.describe(clock_offset, keys), is_lasting))
 
     def subscribe(self, wanted: Subscription, *, is_lasting: bool = False) -> list[DeviceCommand]:
@@ -137,7 +138,7 @@ class Device:
             case FoundController() if self._is_looking:
                 self._is_looking = False
                 return [Inquire(False), PageController(happened.address, happened.clock_offset)]
-            case JoinedController(address, is_caller):
+            case JoinedController(address, is_caller) if self.controller in {None, address}:
                 return self._join(address, is_caller=is_caller)
             case LostController():
                 return self._lose(now)
@@ -152,7 +153,7 @@ class Device:
             case Paged(address):
                 return [Introduced(address=address, is_caller=False), *self._stop_listening(is_connected=True)]
             case _:
-                pass  # a controller that we do not look for, words after the connection was lost
+                pass  # a controller that we do not look for, a second one, words after the connection was lost
         return []
 
     def timer(self, *, now: int) -> list[DeviceCommand]:
@@ -179,6 +180,9 @@ class Device:
                 setattr(self, name, next_state(table, state, step))
 
     def _join(self, address: Address, *, is_caller: bool) -> list[DeviceCommand]:
+        if self.controller is not None:  # the loss of the connection before this one went unnoticed
+            self.wishes.forget_questions()
+            self._step(Step.LOSE)
         self.controller = address
         self._failures, self._look_at = 0, None
         is_looking, self._is_looking = self._is_looking, False
@@ -245,7 +249,7 @@ class Device:
 
     def _accept(self, identifier: EventId, *, is_indirect: bool) -> list[DeviceCommand]:
         if is_indirect:
-            self.wishes.add(Wish(self.describe(), id=identifier))
+            self.wishes.add_indirect(Wish(self.describe(), id=identifier, is_indirect=True))
         else:
             wish = self.wishes.pop_answered("publish", "subscribe", "renew")
             if wish is not None:
@@ -271,8 +275,8 @@ class Device:
     def _page(self, matched: m.Matched) -> list[DeviceCommand]:
         wish = self.wishes.by_id(matched.id)
         noted = Say(m.Noted(matched.id))
-        if wish is None:
-            return [noted]  # withdrawn meanwhile: there is nobody to look for
+        if wish is None or wish in self._paging.values():
+            return [noted]  # withdrawn meanwhile: there is nobody to look for; or it is being looked for
         self._paging[matched.address] = wish
         self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.MATCH)
         return [noted, PagePeer(matched.address, matched.clock_offset, self._page_timeout_us)]
@@ -283,12 +287,15 @@ class Device:
         return [Say(m.Noted(identifier)), SetScans(has_inquiry_scan=False, has_page_scan=True)]
 
     def _prove(self, asked: m.Ask) -> list[DeviceCommand]:
-        """Answer the challenge; the token only for a group that an event of ours names."""
+        """Answer the challenge about a group that an event of ours names; about another, with what proves nothing."""
         if self._keys is None or self.controller is None:
             return []  # it was never asked for a group that it named: stay silent
-        is_named = any(asked.group in wish.event.keys for wish in self.wishes.all)
-        token = self._tokens.get(asked.group) if is_named and asked.wants_token else None
-        answer = self._keys.answer(asked.challenge, group=asked.group, address=self.address, controller=self.controller)
+        answer, token = bytes(SIGNATURE_BYTES), None
+        if any(asked.group in wish.event.keys for wish in self.wishes.all):
+            token = self._tokens.get(asked.group) if asked.wants_token else None
+            answer = self._keys.answer(
+                asked.challenge, group=asked.group, address=self.address, controller=self.controller
+            )
         proof = m.Proof(group=asked.group, device_key=self._keys.public, answer=answer, token=token)
         return [Say(proof)]
 

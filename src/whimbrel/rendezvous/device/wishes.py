@@ -24,6 +24,8 @@ class Wish:
     """Whether it is renewed when it expires or a page came to nothing."""
     id: EventId | None = None
     is_over: bool = False
+    is_indirect: bool = False
+    """Whether the controller published it by itself; the device's own publication takes its place."""
 
 
 class Wishes:
@@ -36,6 +38,17 @@ class Wishes:
     def add(self, wish: Wish) -> None:
         """Remember a new wish."""
         self.all.append(wish)
+
+    def add_indirect(self, wish: Wish) -> None:
+        """Remember what the controller published for the device, unless the device speaks for itself."""
+        self.drop_indirect()
+        if not any(isinstance(each.event, Publication) for each in self.all):
+            self.all.append(wish)
+
+    def drop_indirect(self) -> None:
+        """Forget what the controller published for the device."""
+        for wish in [each for each in self.all if each.is_indirect]:
+            self.end(wish)
 
     def by_id(self, identifier: EventId) -> Wish | None:
         """Return the wish that the controller knows by *identifier*."""

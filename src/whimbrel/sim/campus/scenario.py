@@ -68,6 +68,8 @@ class Campus:
         real("transfer_s", self.transfer_s, 0, 1e6)
         if self.hello_s is not None:
             real("hello_s", self.hello_s, 1e-3, 1e6)
+        if self.warmup_s is not None:
+            real("warmup_s", self.warmup_s, 0, 1e9)
         if self.exponent is not None:
             real("exponent", self.exponent, 0, 10)
         if self.allocation not in {"sqrt", "flat"}:

@@ -11,6 +11,7 @@ Rule: a line that cannot be, ends the reading with file, line and reason; a node
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _MAX_LINE = 1_000
 _MAX_LINES = 50_000_000
 _MAX_SECONDS = 1e12
 _VERBS = ("up", "down")
+_COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd")
+"""How files begin that gzip, zip, bzip2, xz and zstd made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,11 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """Return the trace in the file at *path*."""
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        return trace_of(_bounded(lines, str(path)), source=str(path))
+    with path.open("rb") as file:
+        if file.peek(4).startswith(_COMPRESSED):
+            raise MalformedLineError(str(path), 1, 1, "the file is compressed; unpack it first")
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+        return trace_of(_bounded(text, str(path)), source=str(path))
 
 
 def trace_of(lines: Iterable[str], *, source: str) -> Trace:
@@ -60,10 +66,13 @@ def trace_lines(contacts: Contacts) -> Iterator[str]:
         yield f"{time!r} CONN {low} {high} {_VERBS[verb]}\n"
 
 
-def _bounded(lines: Iterable[str], source: str) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if len(line) > _MAX_LINE:
+def _bounded(text: io.TextIOWrapper, source: str) -> Iterator[str]:
+    """Yield the lines of *text*, none of them read further than is allowed."""
+    for number, line in enumerate(iter(lambda: text.readline(_MAX_LINE + 2), ""), start=1):
+        if len(line.rstrip("\n")) > _MAX_LINE:
             raise MalformedLineError(source, number, _MAX_LINE + 1, f"longer than the {_MAX_LINE} characters allowed")
+        if "\0" in line:
+            raise MalformedLineError(source, number, 1, "found a byte 0; allowed is text in UTF-8")
         if number > _MAX_LINES:
             raise MalformedLineError(source, number, 1, f"more than the {_MAX_LINES} lines allowed")
         yield line
@@ -112,6 +121,7 @@ class _Reader:
     def finish(self) -> Trace:
         """Return what was read."""
         if self._first_s is None:
+            self._number = 1
             raise self._wrong("there is no contact in this trace")
         for pair, since in self._since.items():
             self._keep(pair, since)
@@ -126,7 +136,7 @@ class _Reader:
 
     def _advance(self, text: str) -> None:
         try:
-            time = float(text)
+            time = float(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             time = math.nan
         if not 0 <= time <= _MAX_SECONDS:

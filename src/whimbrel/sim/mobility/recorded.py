@@ -24,7 +24,7 @@ _MAX_DEVICES = 100_000
 def read_walks(path: Path) -> Walks:
     """Return the walks in the JSON lines at *path*."""
     with path.open("rb") as lines:
-        return walks_of(lines, source=str(path))
+        return walks_of(iter(lambda: lines.readline(_MAX_LINE + 1), b""), source=str(path))
 
 
 def walks_of(lines: Iterable[bytes], *, source: str) -> Walks:

@@ -1,0 +1,38 @@
+"""Handshakes: how connections of TLS that are too many are cut before they have cost one.
+
+An event loop asks for the protocol of a connection when it accepts it, then for the TLS of its context, and tells the
+protocol of the connection only when the handshake is done. So it is refused where the second is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, cast
+
+__all__ = ["TlsContext", "Unwanted"]
+
+
+class TlsContext(ssl.SSLContext):
+    """The context of all connections; ``refuse_next`` has one of those that were accepted cut instead of secured."""
+
+    _to_refuse = 0
+
+    def refuse_next(self) -> None:
+        """Cut the connection that was accepted just now."""
+        self._to_refuse += 1
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 # as ssl has it
+        """Begin the TLS of a connection, or raise if it is too many: the event loop closes it at once."""
+        if self._to_refuse:
+            self._to_refuse -= 1
+            raise ssl.SSLError("there are too many connections")
+        return super().wrap_bio(*args, **options)
+
+
+class Unwanted(asyncio.Protocol):
+    """The protocol of a connection that is cut; should its handshake be done all the same, it is cut then."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Cut it."""
+        cast("asyncio.Transport", transport).abort()

@@ -1,0 +1,146 @@
+"""STEAM, Figures 1 and 2: a car drives through the area of a traffic light, and then into that of the next.
+
+The paper's table is an example, not a measurement: it must come out cell for cell, through the real cores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from whimbrel.lab.experiment import Experiment, Findings, Table
+from whimbrel.lab.points import Row
+from whimbrel.model.place import Point, distance_m
+from whimbrel.nearby.frames.values import Frame
+from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
+from whimbrel.nearby.group.subscriptions import NearbySubscription
+from whimbrel.sim.streets.city import WORDS
+from whimbrel.sim.streets.radio import BroadcastRadio
+from whimbrel.sim.streets.town import Resident, Town
+
+__all__ = ["PAPER", "traffic_light"]
+
+_RADIUS_M = 150.0
+_NEXT_M = 600.0
+_STAGES = {"s1": -300.0, "s2": -80.0, "s3": 80.0, "s4": 300.0, "next light": _NEXT_M - 80}
+"""Where the car is, in metres east of the light."""
+PAPER = {
+    "s1": ("match", "no match", "", "no", "no"),
+    "s2": ("match", "match", "match", "yes", "yes"),
+    "s3": ("match", "match", "no match", "yes", "no"),
+    "s4": ("match", "no match", "", "no", "no"),
+    "next light": ("match", "match", "match", "yes", "yes"),
+}
+"""Figure 2, and the sentence after it: the next light with no new subscription."""
+
+
+class _Watcher:
+    """Keeps what the car's node reports, and what its application gets."""
+
+    def __init__(self) -> None:
+        self.kinds: list[NoteKind] = []
+        self.delivered_now = 0
+
+    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+        """See a transmission."""
+
+    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+        """See a report."""
+        del now
+        if who.node.name == "car":
+            self.kinds.append(note.kind)
+
+    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+        """See a delivery."""
+        del who, what, now
+        self.delivered_now += 1
+
+
+def _drive() -> list[Row]:
+    begun = time.process_time()
+    watcher = _Watcher()
+    radio = BroadcastRadio(range_m=400, random=Random(1))  # noqa: S311 # a made-up radio
+    town = Town(radio=radio, vocabulary=WORDS, watcher=watcher, through_bytes=True)
+    lights = {"light": town.add("light", Point(0, 0)), "next": town.add("next", Point(_NEXT_M, 0))}
+    car = town.add("car", Point(-320, 0))
+    car.node.subscribe(NearbySubscription(subject="traffic light", filter_text="approaching == 1"))
+    for light in lights.values():
+        _, outputs = light.node.announce("traffic light", radius_m=_RADIUS_M, deadline_us=500_000, now=town.now)
+        town.perform(light, outputs)
+    rows = []
+    for stage, x_m in _STAGES.items():
+        for step in (-20.0, -10.0, 0.0):
+            town.move(car, Point(x_m + step, 0))
+            town.run(1)
+        light = lights["next" if stage == "next light" else "light"]
+        watcher.kinds.clear()
+        watcher.delivered_now = 0
+        _, outputs = light.node.publish("traffic light", {"status": "red"}, now=town.now)
+        town.perform(light, outputs)
+        town.run(0.4)
+        assert car.node.motion.place is not None
+        assert light.node.motion.place is not None
+        is_inside = distance_m(car.node.motion.place, light.node.motion.place) <= _RADIUS_M
+        is_propagated = NoteKind.PROPAGATED in watcher.kinds
+        content = "" if not is_propagated else "no match" if NoteKind.DISCARDED in watcher.kinds else "match"
+        rows.append(
+            {
+                "stage": stage,
+                "x_m": x_m,
+                "subject": "match",
+                "proximity": "match" if is_inside else "no match",
+                "content": content,
+                "propagated": "yes" if is_propagated else "no",
+                "delivered": "yes" if watcher.delivered_now else "no",
+                "core_s": 0.0,
+            }
+        )
+    rows[0]["core_s"] = time.process_time() - begun
+    return rows
+
+
+def traffic_light(*, is_quick: bool = False) -> Experiment:
+    """Return the experiment; it is quick in any case."""
+    del is_quick
+    return Experiment(
+        name="steam-traffic-light",
+        title="STEAM, Figures 1 and 2: the traffic light towards which I am driving",
+        points=[],
+        make=_drive,
+        find=_find,
+        plot=_plot,
+        assumptions={"radius_m": _RADIUS_M, "filter": "approaching == 1", "beacons_s": 1, "lights_apart_m": _NEXT_M},
+    )
+
+
+_COLUMNS = ("subject", "proximity", "content", "propagated", "delivered")
+
+
+def _find(rows: Sequence[Row]) -> Findings:
+    cells = {row["stage"]: tuple(row[column] for column in _COLUMNS) for row in rows}
+    table = Table("Matching of events against filters", ("stage", *_COLUMNS), [(each, *cells[each]) for each in cells])
+    stages = [stage for stage in cells if stage != "next light"]
+    claims = {
+        "the table is the paper's, cell for cell": all(cells[stage] == PAPER[stage] for stage in stages),
+        "events of the next light are delivered with no new subscription": cells["next light"] == PAPER["next light"],
+    }
+    return Findings(tables=[table], claims=claims)
+
+
+def _plot(rows: Sequence[Row], figure: Any) -> None:  # noqa: ANN401 # matplotlib's own
+    from matplotlib.patches import Circle
+
+    axes = figure.subplots()
+    axes.axhline(0, color="grey", linewidth=8, alpha=0.3)
+    for x_m, name in ((0.0, "light"), (_NEXT_M, "next light")):
+        axes.add_patch(Circle((x_m, 0), _RADIUS_M, alpha=0.15, color="tab:blue"))
+        axes.plot([x_m], [0], marker="s", color="tab:red")
+        axes.annotate(name, (x_m, 14), ha="center")
+    for row in rows:
+        colour = "tab:green" if row["delivered"] == "yes" else "tab:orange" if row["propagated"] == "yes" else "grey"
+        axes.plot([row["x_m"]], [0], marker=">", markersize=10, color=colour)
+        axes.annotate(row["stage"], (row["x_m"], -24), ha="center")
+    axes.set(xlim=(-360, 780), ylim=(-220, 220), xlabel="metres east of the light", aspect="equal")
+    axes.set_title("green: delivered; orange: propagated and discarded; grey: not propagated")

@@ -1,0 +1,134 @@
+"""Cells: the ground divided into squares of equal size, which a deployment shares.
+
+A cell is named by level, row and column. Level 0 has the deployment's cells (500 m); each further level doubles the
+side. Rows are bands of latitude from the south pole; a row has as many columns as fit its edge nearer to a pole, so a
+cell is never narrower than its side.
+
+Rule: a place is in exactly one cell of each level. Every place of an area is in one of the cells of ``cover``.
+Rule: an area touches at most ``max_cells`` cells: where the finest level has more, a coarser one is used. The exact
+area is held against the receiver's place in any case; cells only decide who has to look.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.place import Area, Place
+from whimbrel.nearby.deployment import Deployment
+
+__all__ = ["MAX_LEVEL", "Cell", "cell_of", "check_radius", "cover", "levels"]
+
+_DEGREE_M = 111_000.0
+"""Metres of a degree of latitude, roughly: rows need the same number everywhere, not the true one."""
+_LEAST_DEGREE_M = 110_567.0
+"""Metres of the shortest degree of latitude, at the equator: an area is never taken for smaller than it is."""
+MAX_LEVEL = 16
+"""Cells of 32,768 km: one row, one column."""
+
+
+class Cell(NamedTuple):
+    """One square of the ground; text form ``level.row.column``."""
+
+    level: int
+    row: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.level}.{self.row}.{self.column}"
+
+
+def cell_of(place: Place, *, level: int, deployment: Deployment) -> Cell:
+    """Return the cell of *level* in which *place* is."""
+    height = _height(level, deployment)
+    row = _row(place.latitude, height)
+    return Cell(level, row, _column(place.longitude, _columns(row, height)))
+
+
+def cover(area: Area, *, deployment: Deployment) -> frozenset[Cell]:
+    """Return the cells of the finest level on which *area* touches at most ``max_cells`` of them."""
+    for level in range(MAX_LEVEL + 1):
+        found = _touched(area, level, deployment)
+        if found is not None:
+            return found
+    raise AssertionError("the coarsest level has one cell")
+
+
+def levels(*, deployment: Deployment) -> range:
+    """Return the levels that areas of the deployment can use: a consumer listens on its cell of each."""
+    level = 0
+    while (
+        _most_touched(deployment.max_radius_m, deployment.cell_m << level) > deployment.max_cells and level < MAX_LEVEL
+    ):
+        level += 1
+    return range(level + 1)
+
+
+def check_radius(area: Area, *, deployment: Deployment) -> None:
+    """Raise ``InvalidValueError`` if *area* is larger than the deployment allows."""
+    if area.radius_m > deployment.max_radius_m:
+        raise InvalidValueError("radius_m of an area", area.radius_m, f"at most {deployment.max_radius_m:g}")
+
+
+def _most_touched(radius_m: float, side_m: float) -> int:
+    # The bounding box of a circle is wider than the circle in the rows nearer to the equator; a third is ample.
+    across = 2 * radius_m / side_m
+    return math.ceil(across * 1.01 + 1) * math.ceil(across * 1.33 + 1)
+
+
+def _height(level: int, deployment: Deployment) -> float:
+    """Return the degrees of latitude of a row."""
+    return (deployment.cell_m << level) / _DEGREE_M
+
+
+def _row(latitude: float, height: float) -> int:
+    return min(int((latitude + 90) / height), math.ceil(180 / height) - 1)
+
+
+def _columns(row: int, height: float) -> int:
+    """Return how many columns *row* has: as many sides as fit the circle of latitude at its edge nearer to a pole."""
+    south = row * height - 90
+    north = min(south + height, 90.0)
+    furthest = max(abs(south), abs(north))
+    return max(1, int(360 * math.cos(math.radians(furthest)) / height))
+
+
+def _column(longitude: float, columns: int) -> int:
+    return min(int((longitude + 180) / 360 * columns), columns - 1)
+
+
+def _touched(area: Area, level: int, deployment: Deployment) -> frozenset[Cell] | None:
+    """Return the cells that the area's bounding box touches, or ``None`` if they are too many."""
+    height = _height(level, deployment)
+    reach = area.radius_m / _LEAST_DEGREE_M + 1e-9
+    south, north = area.centre.latitude - reach, area.centre.latitude + reach
+    first, last = _row(max(south, -90.0), height), _row(min(north, 90.0), height)
+    if last - first >= deployment.max_cells:
+        return None
+    found: set[Cell] = set()
+    half = _half_width(area.centre.latitude, reach)
+    for row in range(first, last + 1):
+        columns = _columns(row, height)
+        spanned = _spanned(area.centre.longitude, half, columns)
+        if len(found) + len(spanned) > deployment.max_cells:
+            return None
+        found.update(Cell(level, row, column % columns) for column in spanned)
+    return frozenset(found)
+
+
+def _spanned(longitude: float, half: float, columns: int) -> range:
+    """Return the columns within *half* degrees of *longitude*; they may lie below 0 or beyond the last."""
+    if half >= 180 or columns == 1:
+        return range(columns)
+    west, east = ((longitude + side + 180) / 360 * columns for side in (-half, half))
+    spanned = range(math.floor(west), math.floor(east) + 1)
+    return spanned if len(spanned) < columns else range(columns)
+
+
+def _half_width(latitude: float, reach: float) -> float:
+    """Return how many degrees of longitude a circle of *reach* degrees extends to either side, at most."""
+    if abs(latitude) + reach >= 90:
+        return 180.0  # it holds a pole
+    sine = math.sin(math.radians(reach)) / math.cos(math.radians(latitude))
+    return math.degrees(math.asin(min(sine, 1.0))) * 1.01 + 1e-9

@@ -1,0 +1,58 @@
+"""Signatures: who says so. Anyone may announce an ambulance; nobody need believe it.
+
+Rule: a signature covers all that does not change on the way, separated by domain from every other signature of ours.
+Rule: the key that signed an event is a producer's key in the sense of ``match/keys``: a subscription that names the
+key's hash and accepts no insecure notifications is delivered nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
+from whimbrel.nearby.frames.values import Beacon, Event
+from whimbrel.nearby.frames.wire import signed_bytes
+
+__all__ = ["SEED_BYTES", "Signer", "has_valid_signature", "keys_proven"]
+
+SEED_BYTES = 32
+_DOMAIN = b"whimbrel nearby: frame 1\0"
+_Signed = TypeVar("_Signed", bound=Beacon | Event)
+
+
+class Signer:
+    """A producer's own pair of keys; *seed* is the secret, from a generator fit for secrets."""
+
+    def __init__(self, seed: bytes) -> None:
+        if type(seed) is not bytes or len(seed) != SEED_BYTES:
+            raise InvalidValueError("seed of a key", type(seed).__name__, f"{SEED_BYTES} bytes")
+        self._private = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public: bytes = self._private.public_key().public_bytes_raw()
+
+    def sign(self, frame: _Signed) -> _Signed:
+        """Return *frame* with this key and its signature."""
+        bare = replace(frame, key=self.public, signature=None)
+        return replace(bare, signature=self._private.sign(_DOMAIN + signed_bytes(bare)))
+
+
+def has_valid_signature(frame: Beacon | Event) -> bool:
+    """Tell whether the key in *frame* signed it."""
+    if frame.key is None or frame.signature is None:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(frame.key).verify(frame.signature, _DOMAIN + signed_bytes(frame))
+    except (InvalidSignature, ValueError):  # a key that is no point of the curve signs nothing
+        return False
+    return True
+
+
+def keys_proven(frame: Event) -> KeyHashes:
+    """Return the key hashes that *frame* proves: those of the key that signed it, if the signature is valid."""
+    if frame.key is None or not has_valid_signature(frame):
+        return NO_KEYS
+    return KeyHashes.of_private(Scheme.PRODUCER, frame.key)

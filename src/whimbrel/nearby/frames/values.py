@@ -1,0 +1,154 @@
+"""Frames as values: a beacon, a join, an event, a request.
+
+Rule: no frame has a field for the place of a consumer. A join names the group and its member, nothing else of it.
+Rule: ``origin`` made the frame and gave it ``seq``; the two name it wherever it goes. ``sender`` transmitted this copy,
+and only ``sender``, ``hops`` and the remaining time change on the way; a signature covers everything else.
+Rule: times in frames are durations, so that no two clocks need to agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.place import Area
+
+__all__ = ["Beacon", "Event", "Flooded", "Frame", "GroupId", "Join", "Request", "ViewDigest"]
+
+
+class GroupId(NamedTuple):
+    """A proximity group: the functional side is the subject, the geographical one its producer's area (4.2)."""
+
+    producer: str
+    subject: str
+
+
+class ViewDigest(NamedTuple):
+    """A view in short: how many members, and the exclusive or of their hashes."""
+
+    size: int
+    mixed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beacon:
+    """A producer announces a subject and its area, again each period (4.3)."""
+
+    origin: str
+    seq: int
+    sender: str
+    hops: int
+    """How many times it may still be repeated."""
+    subject: str
+    area: Area
+    moves: bool
+    """Whether the area moves along with its producer."""
+    epoch: int
+    """The seq of the announcement: a later one of the same subject begins a new group."""
+    lifetime_us: int
+    """How long it is good without another beacon; 0: the announcement has ended."""
+    max_hops: int
+    """The hop bound of events."""
+    max_remaining_us: int
+    """The longest deadline of events; no event is asked for any longer."""
+    latest: int
+    """The number of the latest event, 0 if there was none."""
+    latest_us: int
+    """How long the latest event is still good; 0: it is not."""
+    cell_m: int
+    fingerprint: bytes
+    """What the producer's vocabulary says of the subject."""
+    view: ViewDigest
+    members: tuple[int, ...] | None = None
+    """The hashes of all members, while the view is new to some of them."""
+    key: bytes | None = field(default=None, repr=False)
+    signature: bytes | None = field(default=None, repr=False)
+
+    @property
+    def group(self) -> GroupId:
+        """The group that is announced."""
+        return GroupId(self.origin, self.subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A consumer inside the area is, or goes on to be, a member; its account of events goes with it."""
+
+    origin: str
+    seq: int
+    sender: str
+    hops: int
+    subject: str
+    area: Area
+    """The area of the group as the consumer heard it: the frame must not leave it."""
+    producer: str
+    epoch: int
+    accounted: int
+    """Each event up to this number was received, or is counted below, or was before this member's time."""
+    expired: int
+    missed: int
+    wants_view: bool = False
+    """Whether this member's view differs from the digest that it heard."""
+    is_leaving: bool = False
+
+    @property
+    def group(self) -> GroupId:
+        """The group that is joined."""
+        return GroupId(self.producer, self.subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One notification of a group."""
+
+    origin: str
+    seq: int
+    sender: str
+    hops: int
+    subject: str
+    area: Area
+    epoch: int
+    number: int
+    """Counts the events of this announcement from 1, without gaps."""
+    deadline_us: int
+    """From its publication on; the remaining time begins with it."""
+    remaining_us: int
+    attributes: Attributes
+    key: bytes | None = field(default=None, repr=False)
+    signature: bytes | None = field(default=None, repr=False)
+
+    @property
+    def group(self) -> GroupId:
+        """The group that it is for."""
+        return GroupId(self.origin, self.subject)
+
+    @property
+    def id(self) -> NotificationId:
+        """The identity of the notification."""
+        return NotificationId(self.origin, self.seq)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A member asks one neighbour for events that it misses; it is not repeated."""
+
+    sender: str
+    to: str
+    area: Area
+    """The area of the group as the member heard it."""
+    producer: str
+    subject: str
+    epoch: int
+    numbers: tuple[int, ...]
+
+    @property
+    def group(self) -> GroupId:
+        """The group whose events are asked for."""
+        return GroupId(self.producer, self.subject)
+
+
+Flooded: TypeAlias = Beacon | Join | Event
+"""What nodes inside the area repeat."""
+Frame: TypeAlias = Flooded | Request

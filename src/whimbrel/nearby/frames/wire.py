@@ -1,0 +1,259 @@
+"""The wire: one CBOR map for each frame, in one datagram.
+
+Rule: any bytes give a frame or ``MalformedFrameError``; the size is looked at before anything is built.
+Rule: attributes keep their exact types: an int64 is written as a list of one, everything else as CBOR has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import cbor2
+
+from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError
+from whimbrel.model.attributes import Attributes, Int64, Limits, Scalar, checked
+from whimbrel.model.bounds import INT64_MAX, flag, name, whole
+from whimbrel.model.cbor_body import read_cbor
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.place import Area, Place
+from whimbrel.nearby.deployment import MAX_HOPS
+from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request, ViewDigest
+from whimbrel.nearby.vocabulary import FINGERPRINT_BYTES, MAX_TYPE_BYTES
+
+__all__ = [
+    "FRAMES",
+    "KEY_BYTES",
+    "MAX_DURATION_US",
+    "MAX_FRAME_BYTES",
+    "SIGNATURE_BYTES",
+    "MalformedFrameError",
+    "decode",
+    "encode",
+    "signed_bytes",
+]
+
+MAX_FRAME_BYTES = 65_000
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
+MAX_DURATION_US = 7 * 86_400 * 1_000_000
+_MAX_ASKED = 64
+_MAX_LISTED = 128
+_UINT64_MAX = 2**64 - 1
+_LIMITS = Limits(max_bytes=MAX_FRAME_BYTES, max_depth=4)
+_ATTRIBUTE_LIMITS = Limits(max_names=64, max_bytes=4_096, max_name_bytes=128)
+
+_Read: TypeAlias = Callable[[str, object], Any]
+
+
+class MalformedFrameError(InvalidInputError):
+    """Bytes are no frame. Reaction: drop and count them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no frame: {self.reason}"
+
+
+class _Field(NamedTuple):
+    """One field of a frame: how it is called here and on the wire, and how it is read and written."""
+
+    attribute: str
+    name: str
+    read: _Read
+    write: Callable[[Any], object] = lambda value: value
+    is_optional: bool = False
+    is_signed: bool = True
+
+
+# -- readers of single values ----------------------------------------------------------------------------------------
+
+
+def _whole(high: int, low: int = 0) -> _Read:
+    return lambda what, value: whole(what, value, low, high)
+
+
+def _node(_what: str, value: object) -> str:
+    return NotificationId(value, 0).node  # type: ignore[arg-type] # it checks
+
+
+def _subject(what: str, value: object) -> str:
+    return name(what, value, max_bytes=MAX_TYPE_BYTES)
+
+
+def _sized(size: int) -> _Read:
+    def read(what: str, value: object) -> bytes:
+        if type(value) is not bytes or len(value) != size:
+            raise InvalidValueError(what, type(value).__name__, f"{size} bytes")
+        return value
+
+    return read
+
+
+def _area(what: str, value: object) -> Area:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise InvalidValueError(what, type(value).__name__, "latitude, longitude and radius")
+    latitude, longitude, radius_m = value
+    return Area(Place(latitude, longitude), radius_m)
+
+
+def _digest(what: str, value: object) -> ViewDigest:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise InvalidValueError(what, type(value).__name__, "a count and a hash")
+    return ViewDigest(whole(what, value[0], 0, INT64_MAX), whole(what, value[1], 0, _UINT64_MAX))
+
+
+def _numbers(most: int, high: int) -> _Read:
+    def read(what: str, value: object) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple) or len(value) > most:
+            raise InvalidValueError(what, type(value).__name__, f"a list of at most {most} numbers")
+        return tuple(whole(what, each, 0, high) for each in value)
+
+    return read
+
+
+def _attributes(what: str, value: object) -> Attributes:
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(what, type(value).__name__, "a map")
+    return checked({each: _scalar(each, found) for each, found in value.items()}, limits=_ATTRIBUTE_LIMITS)
+
+
+def _scalar(what: object, value: object) -> object:
+    if isinstance(value, list | tuple):
+        if len(value) != 1:
+            raise InvalidValueError(f"attribute {what}", "a list", "one value")
+        return Int64(whole(f"attribute {what}", value[0], -INT64_MAX - 1, INT64_MAX))
+    if isinstance(value, bool):
+        raise InvalidValueError(f"attribute {what}", value, "an integer, a real, a string or bytes")
+    return value
+
+
+def _plain(attributes: Attributes) -> dict[str, object]:
+    def one(value: Scalar) -> object:
+        return [int(value)] if type(value) is Int64 else value
+
+    return {each: one(value) for each, value in attributes.items()}
+
+
+_SEQ, _DURATION = _whole(INT64_MAX), _whole(MAX_DURATION_US)
+_AREA = _Field("area", "a", _area, lambda area: [area.centre.latitude, area.centre.longitude, area.radius_m])
+_FLOODED = (
+    _Field("origin", "o", _node),
+    _Field("seq", "q", _SEQ),
+    _Field("sender", "s", _node, is_signed=False),
+    _Field("hops", "h", _whole(MAX_HOPS), is_signed=False),
+    _Field("subject", "t", _subject),
+    _AREA,
+    _Field("epoch", "e", _SEQ),
+)
+_SIGNED_WITH = (
+    _Field("key", "k", _sized(KEY_BYTES), is_optional=True),
+    _Field("signature", "z", _sized(SIGNATURE_BYTES), is_optional=True, is_signed=False),
+)
+_BEACON = (
+    *_FLOODED,
+    _Field("moves", "m", flag),
+    _Field("lifetime_us", "l", _DURATION),
+    _Field("max_hops", "x", _whole(MAX_HOPS)),
+    _Field("max_remaining_us", "r", _DURATION),
+    _Field("latest", "n", _SEQ),
+    _Field("latest_us", "u", _DURATION, is_signed=False),
+    _Field("cell_m", "c", _whole(INT64_MAX)),
+    _Field("fingerprint", "f", _sized(FINGERPRINT_BYTES)),
+    _Field("view", "v", _digest, list),
+    _Field("members", "w", _numbers(_MAX_LISTED, _UINT64_MAX), list, is_optional=True),
+    *_SIGNED_WITH,
+)
+_JOIN = (
+    *_FLOODED,
+    _Field("producer", "p", _node),
+    _Field("accounted", "n", _SEQ),
+    _Field("expired", "x", _SEQ),
+    _Field("missed", "y", _SEQ),
+    _Field("wants_view", "v", flag),
+    _Field("is_leaving", "l", flag),
+)
+_EVENT = (
+    *_FLOODED,
+    _Field("number", "n", _whole(INT64_MAX, 1)),
+    _Field("deadline_us", "d", _DURATION),
+    _Field("remaining_us", "r", _DURATION, is_signed=False),
+    _Field("attributes", "b", _attributes, _plain),
+    *_SIGNED_WITH,
+)
+_REQUEST = (
+    _Field("sender", "s", _node),
+    _Field("to", "d", _node),
+    _AREA,
+    _Field("producer", "p", _node),
+    _Field("subject", "t", _subject),
+    _Field("epoch", "e", _SEQ),
+    _Field("numbers", "n", _numbers(_MAX_ASKED, INT64_MAX), list),
+)
+FRAMES: Mapping[str, tuple[type[Frame], tuple[_Field, ...]]] = {
+    "beacon": (Beacon, _BEACON),
+    "join": (Join, _JOIN),
+    "event": (Event, _EVENT),
+    "request": (Request, _REQUEST),
+}
+"""Every frame: its name on the wire, its class and its fields."""
+_NAMES = {made: kind for kind, (made, _) in FRAMES.items()}
+_KIND = ""
+"""The key of the frame's name; no field is called so."""
+
+
+def encode(frame: Frame) -> bytes:
+    """Return the bytes of *frame*."""
+    kind = _NAMES[type(frame)]
+    return cbor2.dumps({_KIND: kind, **_map_of(frame, FRAMES[kind][1])})
+
+
+def signed_bytes(frame: Beacon | Event) -> bytes:
+    """Return what the signature of *frame* covers: all that does not change on the way."""
+    kind = _NAMES[type(frame)]
+    fields = tuple(each for each in FRAMES[kind][1] if each.is_signed)
+    return cbor2.dumps({_KIND: kind, **_map_of(frame, fields)}, canonical=True)
+
+
+def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
+    """Return the frame that *data* encodes, or raise ``MalformedFrameError``."""
+    if len(data) > max_bytes:
+        raise MalformedFrameError(f"found {len(data)} bytes, allowed are {max_bytes}")
+    try:
+        tree = read_cbor(data, limits=_LIMITS)
+        kind = tree.get(_KIND)
+        if not isinstance(kind, str) or kind not in FRAMES:
+            raise InvalidValueError("frame", kind, ", ".join(FRAMES))
+        made, fields = FRAMES[kind]
+        frame = made(**_values(tree, fields, kind))
+        _check(frame)
+    except (InvalidValueError, MalformedBodyError) as error:
+        raise MalformedFrameError(str(error)) from None
+    return frame
+
+
+def _check(frame: Frame) -> None:
+    """Refuse what single fields cannot tell."""
+    if isinstance(frame, Event) and frame.remaining_us > frame.deadline_us:
+        raise InvalidValueError("remaining time", frame.remaining_us, f"at most the deadline, {frame.deadline_us}")
+    if isinstance(frame, Beacon | Event) and (frame.key is None) != (frame.signature is None):
+        raise InvalidValueError("signature", "half of it", "a key and a signature, or neither")
+
+
+def _values(tree: Mapping[object, object], fields: tuple[_Field, ...], what: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for each in fields:
+        value = tree.get(each.name)
+        if value is not None:
+            values[each.attribute] = each.read(each.attribute, value)
+        elif not each.is_optional:
+            raise InvalidValueError(f"{each.attribute} of {what}", "nothing", "a value")
+    if len(tree) > 1 + sum(each.name in tree for each in fields):
+        raise InvalidValueError(f"fields of {what}", "one more", ", ".join(each.name for each in fields))
+    return values
+
+
+def _map_of(frame: Frame, fields: tuple[_Field, ...]) -> dict[str, object]:
+    pairs = ((each.name, getattr(frame, each.attribute), each.write) for each in fields)
+    return {found: write(value) for found, value, write in pairs if value is not None}

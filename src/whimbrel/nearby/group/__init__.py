@@ -1,0 +1,1 @@
+"""Proximity groups: producer, consumer and relay as pure cores, and the tables that they keep."""

@@ -1,0 +1,314 @@
+"""The consumer: joins the groups of its subjects where it comes into their areas, and filters by content (4.2, 4.3).
+
+Rule: a subscription is by event type and holds wherever the consumer goes (T2, T7). It joins a group when it hears a
+beacon inside the area, repeats the join each period, and is out when it leaves or the producer is silent for three
+periods.
+Rule: subject and proximity decide what is *propagated* to it, content what is *delivered* (Figure 2). Filters never
+leave the consumer (T14).
+Rule: an event is new by its number in the group; it is delivered at most once, and never after its deadline.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.attributes import FrozenAttributes
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.place import Place
+from whimbrel.nearby.deployment import Deployment
+from whimbrel.nearby.dispatcher import Dispatcher
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
+from whimbrel.nearby.group.membership import Membership
+from whimbrel.nearby.group.membership_table import MembershipTable
+from whimbrel.nearby.group.numbers import Numbering
+from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
+from whimbrel.nearby.group.relay import is_inside
+from whimbrel.nearby.group.subscriptions import NearbySubscription, SubscriptionTable
+from whimbrel.nearby.group.view import member_hash
+from whimbrel.nearby.motion import Motion
+from whimbrel.nearby.vocabulary import Vocabulary
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """What one node subscribes to."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        deployment: Deployment,
+        vocabulary: Vocabulary,
+        numbering: Numbering,
+        motion: Motion,
+        dispatcher: Dispatcher,
+        counts: Counter[str],
+    ) -> None:
+        self.name, self._deployment, self._vocabulary = name, deployment, vocabulary
+        self._numbering, self._motion, self._counts = numbering, motion, counts
+        self._dispatcher = dispatcher
+        self._subscriptions = SubscriptionTable(vocabulary)
+        self._groups = MembershipTable(max_groups=deployment.max_groups, counts=counts)
+
+    # -- what its application wants --------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: NearbySubscription) -> None:
+        """Receive the events of a type from now on, wherever this node comes near."""
+        self._subscriptions.add(subscription)
+
+    def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
+        """Receive them no longer; with the last subscription to *subject* its groups are left."""
+        self._subscriptions.remove(subject, name)
+        if subject in self._subscriptions:
+            return []
+        done: list[Output] = []
+        for group, found in list(self._groups.active.items()):
+            if group.subject == subject:
+                if found.is_joined and found.beacon is not None and is_inside(found.beacon.area, self._motion.place):
+                    done.append(Send(self._join(found, found.beacon, is_leaving=True)))
+                done += self._leave(group, found)
+        return done
+
+    def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
+        """Return the next event for the application, which is ready for one, and what expired before it."""
+        waiting, expired = self._dispatcher.take(now=now)
+        notes: list[Output] = [self._expire(each.event) for each in expired]
+        if waiting is None:
+            return None, notes
+        self._counts["delivered"] += 1
+        found = Deliver(
+            event=waiting.event,
+            subscriptions=waiting.subscriptions,
+            attributes=waiting.attributes,
+            left_us=waiting.dies_at - now,
+        )
+        return found, notes
+
+    def memberships(self) -> dict[GroupId, Membership]:
+        """Return the groups that this node is a member of."""
+        return {group: found for group, found in self._groups.active.items() if found.is_joined}
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def move(self) -> list[Output]:
+        """Leave the groups whose area this node is no longer in."""
+        place = self._motion.place
+        done: list[Output] = []
+        for group, found in list(self._groups.active.items()):
+            if found.beacon is not None and not is_inside(found.beacon.area, place):
+                done += self._leave(group, found)
+        return done
+
+    def wants(self, event: Event) -> bool:
+        """Tell whether *event* is of a subscribed subject and new here."""
+        if event.subject not in self._subscriptions:
+            return False
+        found = self._groups.known.get(event.group)
+        return (
+            found is None
+            or event.epoch > found.epoch
+            or (event.epoch == found.epoch and event.number not in found.seen)
+        )
+
+    def hear_again(self, frame: Flooded, *, now: int) -> None:
+        """Take a copy of a frame that is known: its sender is a neighbour that has it."""
+        found = self._groups.active.get(frame.group)
+        if found is not None:
+            found.hear(frame.sender, now=now)
+            if isinstance(frame, Beacon) and found.beacon is not None and frame.seq == found.beacon.seq:
+                found.taken_hops = min(found.taken_hops, max(0, frame.max_hops - frame.hops))
+
+    def knows(self, group: GroupId) -> bool:
+        """Tell whether this node is a member of *group*, or asks for its events."""
+        return group in self._groups.active
+
+    def pass_by(self, frame: Beacon | Event, *, now: int) -> list[Output]:
+        """Take a frame of a known group whose area has moved away from this node, or never held it."""
+        group, found = frame.group, self._groups.active[frame.group]
+        if found.epoch != frame.epoch or found.key != frame.key:
+            return []
+        if isinstance(frame, Beacon):
+            if found.beacon is not None and frame.seq <= found.beacon.seq:
+                return []
+            found.beacon = frame
+            return self._leave(group, found)
+        if frame.number in found.seen:
+            return []
+        skipped = found.know(frame.number, deployment=self._deployment, lasts_us=frame.remaining_us, now=now)
+        found.settle(frame.number)
+        self._groups.rest(group)
+        return [*_missed(group, skipped), Note(kind=NoteKind.PASSED_BY, group=group, number=frame.number)]
+
+    def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
+        """Take a new beacon inside its area: join the group, or go on being a member."""
+        group = beacon.group
+        if not self._subscriptions.admits(beacon.subject, beacon.area.centre):
+            return []
+        if beacon.cell_m != self._deployment.cell_m:
+            return [Note(kind=NoteKind.MISMATCHED, group=group, member=beacon.origin)]
+        if self._vocabulary.contradicts(beacon.subject, beacon.fingerprint):
+            return [Note(kind=NoteKind.CONTRADICTED, group=group, member=beacon.origin)]
+        found, lost = self._groups.find(beacon)
+        if found is None:
+            return []
+        if found.beacon is not None and beacon.seq <= found.beacon.seq:
+            self._counts["stale beacons"] += 1
+            return []
+        found.beacon = beacon
+        found.taken_hops = max(0, beacon.max_hops - beacon.hops)
+        found.hear(beacon.sender, now=now)
+        done = _missed(group, lost)
+        if beacon.lifetime_us == 0:
+            return [*done, *self._lapse(group, found, NoteKind.LEFT)]
+        if not found.is_joined:
+            done += self._enter(group, found, beacon, now=now)
+        found.lapses_at = now + min(beacon.lifetime_us, self._deployment.silence_us)
+        if beacon.members is not None:
+            found.view = frozenset(beacon.members)
+        return [*done, *self._learn(group, found, beacon, now=now)]
+
+    def _enter(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
+        # What would be late before it could be asked for is of a time before this member's.
+        cut_off = found.begin(beacon.latest, is_good=beacon.latest_us > self._deployment.repair_us)
+        self._groups.active[group] = found
+        # Not all that heard the same beacon speak at once.
+        found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
+        return [*_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
+
+    def _learn(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
+        """Take from a beacon which events there are: the latest is asked for while it is good, else it is expired."""
+        done: list[Output] = []
+        if beacon.latest > found.latest + 1:
+            lasts_us = beacon.max_remaining_us
+            skipped = found.know(beacon.latest - 1, deployment=self._deployment, lasts_us=lasts_us, now=now)
+            done += _missed(group, skipped)
+        if beacon.latest > found.latest:
+            lasts_us = beacon.latest_us
+            skipped = found.know(beacon.latest, deployment=self._deployment, lasts_us=lasts_us, now=now)
+            done += _missed(group, skipped)
+            if beacon.latest in found.missing and not lasts_us:
+                found.settle(beacon.latest)
+                found.expired += 1
+                done.append(Note(kind=NoteKind.EXPIRED, group=group, number=beacon.latest))
+        return done
+
+    def receive_event(self, event: Event, *, now: int) -> list[Output]:
+        """Take an event inside its area that this consumer ``wants``."""
+        group, place = event.group, event.area.centre
+        if not self._subscriptions.admits(event.subject, place):
+            return []
+        found, lost = self._groups.find(event)
+        if found is None:
+            return []
+        found.hear(event.sender, now=now)
+        done = _missed(group, lost)
+        if found.is_active:
+            lasts_us = event.deadline_us if found.beacon is None else found.beacon.max_remaining_us
+            skipped = found.know(event.number, deployment=self._deployment, lasts_us=lasts_us, now=now)
+            done += _missed(group, skipped)
+        if not found.settle(event.number):
+            return done
+        self._groups.rest(group)
+        try:
+            attributes = self._vocabulary[event.subject].check(event.attributes)
+        except InvalidValueError:
+            return [*done, Note(kind=NoteKind.UNFIT, group=group, number=event.number)]
+        dies_at = now + event.remaining_us - self._deployment.airtime_us
+        if dies_at <= now:
+            return [*done, self._expire(event)]
+        done.append(Note(kind=NoteKind.PROPAGATED, group=group, number=event.number))
+        seen = FrozenAttributes({**attributes, **self._motion.attributes(place)})
+        names, asked = self._subscriptions.select(event, seen)
+        self._counts["filters asked"] += asked
+        if not names:
+            return [*done, Note(kind=NoteKind.DISCARDED, group=group, number=event.number)]
+        dropped = self._dispatcher.add(event, subscriptions=names, attributes=seen, dies_at=dies_at, now=now)
+        if dropped is not None:
+            done.append(Note(kind=NoteKind.DROPPED, group=dropped.event.group, number=dropped.event.number))
+        return done
+
+    def _expire(self, event: Event) -> Note:
+        found = self._groups.known.get(event.group)
+        if found is not None and found.epoch == event.epoch:
+            found.expired += 1  # the producer is told with the next join
+        return Note(kind=NoteKind.EXPIRED, group=event.group, number=event.number)
+
+    # -- memberships -----------------------------------------------------------------------------------------------
+
+    def _leave(self, group: GroupId, found: Membership) -> list[Output]:
+        """Be out of an active group: as a member, or asking for the last events of a silent producer."""
+        found.leave()
+        del self._groups.active[group]
+        return [Note(kind=NoteKind.LEFT, group=group)]
+
+    def _lapse(self, group: GroupId, found: Membership, kind: NoteKind) -> list[Output]:
+        was_joined = found.is_joined
+        if was_joined:
+            found.lapse()
+        self._groups.rest(group)
+        return [Note(kind=kind, group=group)] if was_joined else []
+
+    @property
+    def next_due(self) -> int | None:
+        """When ``timer`` should be called."""
+        due = min((found.next_due for found in self._groups.active.values()), default=INT64_MAX)
+        return None if due == INT64_MAX else due
+
+    def timer(self, *, now: int) -> list[Output]:
+        """Repeat joins, ask for what is missing, and leave groups whose producer is silent."""
+        done: list[Output] = []
+        place = self._motion.place
+        for group, found in list(self._groups.active.items()):
+            if found.next_due > now:
+                continue
+            if found.is_joined and found.lapses_at <= now:
+                done += self._lapse(group, found, NoteKind.LAPSED)
+            done += self._ask(group, found, place, now=now)
+            if found.is_joined and found.join_at <= now and found.beacon is not None:
+                found.join_at = max(found.join_at + self._deployment.period_us, now + 1)
+                if is_inside(found.beacon.area, place):
+                    done.append(Send(self._join(found, found.beacon)))
+            self._groups.rest(group)
+        return done
+
+    def _ask(self, group: GroupId, found: Membership, place: Place | None, *, now: int) -> list[Output]:
+        asked, vain = found.due_requests(deployment=self._deployment, now=now)
+        done: list[Output] = [Note(kind=NoteKind.MISSED, group=group, number=number) for number in vain]
+        if asked and found.beacon is not None and is_inside(found.beacon.area, place):
+            self._counts["requests"] += len(asked)
+            for neighbour, numbers in sorted(asked.items()):
+                request = Request(
+                    sender=self.name,
+                    to=neighbour,
+                    area=found.beacon.area,
+                    producer=group.producer,
+                    subject=group.subject,
+                    epoch=found.epoch,
+                    numbers=tuple(numbers),
+                )
+                done.append(Send(request))
+        return done
+
+    def _join(self, found: Membership, beacon: Beacon, *, is_leaving: bool = False) -> Join:
+        return Join(
+            origin=self.name,
+            seq=self._numbering.take(),
+            sender=self.name,
+            hops=found.taken_hops,
+            subject=beacon.subject,
+            area=beacon.area,
+            producer=beacon.origin,
+            epoch=found.epoch,
+            accounted=found.accounted,
+            expired=found.expired,
+            missed=found.missed,
+            wants_view=found.digest != beacon.view and beacon.view.size <= self._deployment.max_listed,
+            is_leaving=is_leaving,
+        )
+
+
+def _missed(group: GroupId, count: int) -> list[Output]:
+    """Report *count* events that are not even asked for."""
+    return [Note(kind=NoteKind.MISSED, group=group, count=count)] if count else []

@@ -1,0 +1,51 @@
+"""Numbers: which of a growing series were seen before, in a few bytes; and the series a node gives out itself."""
+
+from __future__ import annotations
+
+from whimbrel.model.bounds import INT64_MAX, whole
+
+__all__ = ["REMEMBERED", "Numbering", "SeenNumbers"]
+
+REMEMBERED = 256
+"""How far below the highest number single ones are remembered; what is older was seen, or came too late."""
+_MASK = (1 << REMEMBERED) - 1
+
+
+class SeenNumbers:
+    """The numbers of one series that were seen."""
+
+    __slots__ = ("_bits", "highest")
+
+    def __init__(self) -> None:
+        self.highest = -1
+        self._bits = 0
+
+    def add(self, number: int) -> bool:
+        """Remember *number*; tell whether it is new."""
+        ahead = number - self.highest
+        if ahead > 0:
+            self._bits = (self._bits << ahead | 1) & _MASK if ahead < REMEMBERED else 1
+            self.highest = number
+            return True
+        if number in self:
+            return False
+        self._bits |= 1 << -ahead
+        return True
+
+    def __contains__(self, number: int) -> bool:
+        behind = self.highest - number
+        return behind >= 0 and (behind >= REMEMBERED or bool(self._bits >> behind & 1))
+
+
+class Numbering:
+    """The seqs of one node; after a restart *first* must be above all that were given before."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = whole("first seq", first, 0, INT64_MAX >> 1)
+
+    def take(self) -> int:
+        """Return the next number."""
+        self._next += 1
+        return self._next - 1

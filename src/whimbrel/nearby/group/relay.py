@@ -1,0 +1,147 @@
+"""The relay: floods frames inside their area, and keeps events for neighbours that missed them (4.3; T23, T24).
+
+Rule: a node repeats a frame at most once, after a delay fixed by its own id and the frame's, while hops are left, the
+event is alive and the node is inside the area at that moment. It never transmits outside.
+Rule: frames that are due together leave in the order of their deadlines.
+Rule: an event is kept until its deadline. A neighbour that asks gets it, at most once in half a repair interval however
+many ask: the answer is for all that hear it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.place import Area, Place
+from whimbrel.nearby.deployment import Deployment
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Request
+from whimbrel.nearby.group.numbers import SeenNumbers
+from whimbrel.nearby.group.outputs import Output, Send
+
+__all__ = ["Relay", "is_inside"]
+
+_DEGREE_M = 111_200.0
+_ROUGHLY = 0.015
+"""How far a distance on the flat map may be off: twice what it is, for areas up to 10 km and below latitude 80."""
+
+
+def is_inside(area: Area, place: Place | None) -> bool:
+    """Tell whether *place* is in *area*, as ``Area.contains`` does; only near the rim is the exact distance needed."""
+    if place is None:
+        return False
+    centre, radius_m = area.centre, area.radius_m
+    north = (place.latitude - centre.latitude) * _DEGREE_M
+    if -80 < centre.latitude < 80 and radius_m <= 10_000 and abs(north) <= 20_000:
+        turned = (place.longitude - centre.longitude + 180) % 360 - 180
+        away_m = math.hypot(north, turned * _DEGREE_M * math.cos(math.radians(centre.latitude)))
+        if away_m * (1 - _ROUGHLY) > radius_m + 1:
+            return False
+        if away_m * (1 + _ROUGHLY) < radius_m - 1:
+            return True
+    return area.contains(place)
+
+
+@dataclass(slots=True)
+class _KeptEvent:
+    event: Event
+    dies_at: int
+    answered_at: int | None = None
+
+
+class Relay:
+    """What one node passes on."""
+
+    def __init__(self, name: str, *, deployment: Deployment, is_repeating: bool, counts: Counter[str]) -> None:
+        self.name, self._deployment, self._counts = name, deployment, counts
+        self.is_repeating = is_repeating
+        self._seen: OrderedDict[str, SeenNumbers] = OrderedDict()
+        self._queue: list[tuple[int, int, Flooded, int]] = []
+        """When it is due, in which order it came, the frame, and when it was received."""
+        self._order = 0
+        self._kept: OrderedDict[tuple[GroupId, int, int], _KeptEvent] = OrderedDict()
+
+    def is_new(self, frame: Flooded) -> bool:
+        """Tell whether *frame* was not heard before."""
+        seen = self._seen.get(frame.origin)
+        return seen is None or frame.seq not in seen
+
+    def receive(self, frame: Flooded, *, now: int) -> None:
+        """Take a frame that is new; the node is inside its area."""
+        seen = self._seen.get(frame.origin)
+        if seen is None:
+            seen = self._seen[frame.origin] = SeenNumbers()
+            if len(self._seen) > self._deployment.max_origins:
+                self._seen.popitem(last=False)
+        self._seen.move_to_end(frame.origin)
+        seen.add(frame.seq)
+        if not (self.is_repeating and frame.hops):
+            return
+        if len(self._queue) >= self._deployment.max_queue:
+            self._counts["queue full"] += 1
+            return
+        self._order += 1
+        heappush(self._queue, (now + self._delay_us(frame), self._order, frame, now))
+
+    def _delay_us(self, frame: Flooded) -> int:
+        """Return how long this node waits before it repeats *frame*: ids break the tie, not randomness."""
+        drawn = hashlib.blake2s(f"{self.name} {frame.origin}:{frame.seq}".encode(), digest_size=4).digest()
+        return int.from_bytes(drawn, "big") % self._deployment.slots * self._deployment.slot_us
+
+    @property
+    def next_due(self) -> int | None:
+        """When ``timer`` should be called."""
+        return self._queue[0][0] if self._queue else None
+
+    def timer(self, *, place: Place | None, now: int) -> list[Output]:
+        """Repeat what is due, the earliest deadline first."""
+        due: list[tuple[int, int, Flooded]] = []
+        while self._queue and self._queue[0][0] <= now:
+            _, order, frame, received_at = heappop(self._queue)
+            aged = self.age(frame, now - received_at)
+            if not is_inside(frame.area, place):
+                self._counts["left before repeating"] += 1
+            elif isinstance(aged, Event) and not aged.remaining_us:
+                self._counts["expired before repeating"] += 1
+            else:
+                due.append((aged.remaining_us if isinstance(aged, Event) else INT64_MAX, order, aged))
+        due.sort(key=lambda each: each[:2])
+        self._counts["repeated"] += len(due)
+        return [Send(replace(frame, sender=self.name, hops=frame.hops - 1)) for _, _, frame in due]
+
+    def age(self, frame: Flooded, held_us: int) -> Flooded:
+        """Return *frame* with the times left after its transmission and *held_us* here; none is below 0."""
+        gone_us = held_us + self._deployment.airtime_us
+        if isinstance(frame, Event):
+            return replace(frame, remaining_us=max(0, frame.remaining_us - gone_us))
+        if isinstance(frame, Beacon):
+            return replace(frame, latest_us=max(0, frame.latest_us - gone_us))
+        return frame
+
+    # -- events for neighbours that missed them ------------------------------------------------------------------------
+
+    def keep(self, event: Event, *, dies_at: int, now: int) -> None:
+        """Have *event* for neighbours that ask."""
+        self._kept[event.group, event.epoch, event.number] = _KeptEvent(event, dies_at)
+        while len(self._kept) > self._deployment.max_kept or next(iter(self._kept.values())).dies_at <= now:
+            self._kept.popitem(last=False)
+            if not self._kept:
+                break
+
+    def answer(self, request: Request, *, place: Place | None, now: int) -> list[Output]:
+        """Return the events that a neighbour asks for, as far as they are here and alive."""
+        sent: list[Output] = []
+        for number in dict.fromkeys(request.numbers[: self._deployment.max_missing]):
+            kept = self._kept.get((request.group, request.epoch, number))
+            if kept is None or kept.dies_at <= now or not is_inside(kept.event.area, place):
+                self._counts["could not answer"] += 1
+                continue
+            if kept.answered_at is not None and now - kept.answered_at < self._deployment.repair_us // 2:
+                continue
+            kept.answered_at = now
+            self._counts["answered"] += 1
+            sent.append(Send(replace(kept.event, sender=self.name, hops=0, remaining_us=kept.dies_at - now)))
+        return sent

@@ -1,0 +1,99 @@
+"""The view: who is in a group, as its producer knows it from joins.
+
+Rule: members stand in the order in which they were last heard, so that the silent ones are at the front.
+Rule: the digest is kept up with each change; asking for it costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from whimbrel.nearby.frames.values import Join, ViewDigest
+
+__all__ = ["Member", "View", "digest_of", "member_hash"]
+
+
+@lru_cache(maxsize=65_536)
+def member_hash(node: str) -> int:
+    """Return the 64 bits by which a beacon lists *node*."""
+    return int.from_bytes(hashlib.blake2s(node.encode(), digest_size=8).digest(), "big")
+
+
+def digest_of(hashes: frozenset[int]) -> ViewDigest:
+    """Return the digest of a view with these members."""
+    mixed = 0
+    for each in hashes:
+        mixed ^= each
+    return ViewDigest(len(hashes), mixed)
+
+
+@dataclass(slots=True)
+class Member:
+    """What the producer knows of one member."""
+
+    heard_at: int
+    seq: int
+    accounted: int = 0
+    expired: int = 0
+    missed: int = 0
+
+
+class View:
+    """The members of one group."""
+
+    __slots__ = ("_members", "_mixed")
+
+    def __init__(self) -> None:
+        self._members: OrderedDict[str, Member] = OrderedDict()
+        self._mixed = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._members
+
+    def get(self, node: str) -> Member | None:
+        """Return what is known of *node*."""
+        return self._members.get(node)
+
+    def add(self, join: Join, *, now: int) -> Member:
+        """Take in a node that was no member."""
+        member = self._members[join.origin] = Member(now, join.seq)
+        self._mixed ^= member_hash(join.origin)
+        return member
+
+    def hear(self, node: str, *, now: int) -> None:
+        """Note that the member *node* is there."""
+        self._members[node].heard_at = now
+        self._members.move_to_end(node)
+
+    def remove(self, node: str) -> Member | None:
+        """Forget *node*."""
+        member = self._members.pop(node, None)
+        if member is not None:
+            self._mixed ^= member_hash(node)
+        return member
+
+    def remove_silent(self, *, since: int) -> list[tuple[str, Member]]:
+        """Forget and return the members that were last heard at or before *since*."""
+        gone = []
+        while self._members:
+            node, member = next(iter(self._members.items()))
+            if member.heard_at > since:
+                break
+            self.remove(node)
+            gone.append((node, member))
+        return gone
+
+    @property
+    def digest(self) -> ViewDigest:
+        """The view in short."""
+        return ViewDigest(len(self._members), self._mixed)

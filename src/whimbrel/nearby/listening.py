@@ -1,0 +1,72 @@
+"""Listening in: the way out of the area. What a node hears goes to its log, or to a broker, with place and deadline.
+
+Rule: an event keeps its identity as the attribute ``event`` (``node:seq``): by it, copies that came both ways are one.
+Rule: the log has the area as place and radius and the deadline as an instant of the listener's own clock. On a broker
+they are members of the JSON body, because MQTT has no place for them; the message expires with the deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from whimbrel.model.attributes import Attributes, FrozenAttributes
+from whimbrel.model.facts import later
+from whimbrel.model.notification import Notification
+from whimbrel.nearby.group.outputs import Deliver
+
+if TYPE_CHECKING:  # neither files nor sockets need be loaded for the other
+    from whimbrel.client import Client
+    from whimbrel.log.writer import LogWriter
+
+__all__ = ["SUBJECT", "append_event", "body_of", "notification_of", "publish_event", "subject_of"]
+
+SUBJECT = "nearby"
+
+
+def subject_of(heard: Deliver) -> str:
+    """Return what an event is published under: ``nearby/<event type>``; wildcards in a type's name become ``_``."""
+    return f"{SUBJECT}/{heard.event.subject}".translate(str.maketrans("+#", "__"))
+
+
+def _attributes(heard: Deliver) -> Attributes:
+    return FrozenAttributes({**heard.event.attributes, "event": str(heard.event.id)})
+
+
+def notification_of(heard: Deliver, *, node: str, seq: int, at: int) -> Notification:
+    """Return an event as the publication number *seq* of the node that listens in, heard at *at*."""
+    event = heard.event
+    return Notification(
+        node=node,
+        seq=seq,
+        published_at=at,
+        subject=subject_of(heard),
+        publisher=event.origin,
+        attributes=_attributes(heard),
+        place=event.area.centre,
+        radius_m=event.area.radius_m,
+        deadline_at=at + heard.left_us,
+    )
+
+
+def append_event(log: LogWriter, heard: Deliver, *, at: int) -> Notification:
+    """Append an event to the log of the node that listens in."""
+    fact = notification_of(heard, node=log.node, seq=log.next_seq, at=later(log.last_at, at))
+    log.append(fact)
+    log.sync()
+    return fact
+
+
+def body_of(heard: Deliver) -> bytes:
+    """Return an event as the JSON body of a message."""
+    said = {name: value.hex() if isinstance(value, bytes) else value for name, value in _attributes(heard).items()}
+    area = {"place": str(heard.event.area.centre), "radius_m": heard.event.area.radius_m}
+    return json.dumps({**said, **area, "remaining_ms": heard.left_us / 1e3}, ensure_ascii=False).encode()
+
+
+async def publish_event(client: Client, heard: Deliver) -> None:
+    """Publish an event on the broker that *client* is connected to."""
+    expiry_s = max(1, math.ceil(heard.left_us / 1e6))
+    body = body_of(heard)
+    await client.publish(subject_of(heard), body, qos=1, content_type="application/json", expiry_s=expiry_s)

@@ -1,0 +1,256 @@
+"""A node: producer, consumer and relay in one core, with the door at which every frame is looked at.
+
+Rule: the area in a frame is held against this node's own place before anything else. A frame from outside, from an area
+larger than the deployment allows, or without a believed signature where one is required, changes nothing but a count.
+Rule: a node without a fix is in no area.
+Rule: time is what has elapsed on this node. A clock that is set back takes nothing back and delays nothing; one that
+jumps ahead lets things expire, which is counted like any other expiry.
+Rule: outputs are performed in order; after each input the shell asks ``next_due`` again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.place import Area, Place
+from whimbrel.nearby.deployment import Deployment
+from whimbrel.nearby.dispatcher import Dispatcher
+from whimbrel.nearby.frames.signatures import Signer, has_valid_signature
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, Frame, GroupId, Join, Request
+from whimbrel.nearby.group.consumer import Consumer
+from whimbrel.nearby.group.membership import Membership
+from whimbrel.nearby.group.numbers import Numbering
+from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
+from whimbrel.nearby.group.producer import NoFixError, Producer
+from whimbrel.nearby.group.relay import Relay, is_inside
+from whimbrel.nearby.group.subscriptions import NearbySubscription
+from whimbrel.nearby.group.view import View
+from whimbrel.nearby.motion import Motion
+from whimbrel.nearby.prediction import LatencyBounds, Prediction
+from whimbrel.nearby.vocabulary import Vocabulary
+
+__all__ = ["Node"]
+
+_TIMED_SENDS = 64
+
+
+class Node:
+    """One node of a deployment; *first_seq* must be above every seq that a former run of it gave out."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        vocabulary: Vocabulary,
+        deployment: Deployment | None = None,
+        first_seq: int = 0,
+        relays: bool = True,
+        signer: Signer | None = None,
+        trusted: frozenset[bytes] | None = None,
+        by_deadline: bool = True,
+        percentile: float = 99.9,
+    ) -> None:
+        self.name = NotificationId(name, 0).node
+        self.deployment = deployment or Deployment()
+        self.counts: Counter[str] = Counter()
+        self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
+        self.bounds = LatencyBounds(self.deployment, percentile=percentile)
+        self._trusted = trusted
+        self._now: int | None = None
+        self._set_back = 0
+        """By how much the clock was set back so far."""
+        self._due: int | None = None
+        self._is_due_known = False
+        """Most frames are duplicates or from outside, and change no timer."""
+        self._timed: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
+        """When a frame was transmitted here, and with how many hops: a neighbour's repeat of it measures one hop."""
+        self._relay = Relay(name, deployment=self.deployment, is_repeating=relays, counts=self.counts)
+        numbering = Numbering(first_seq)
+        self._producer = Producer(
+            name,
+            deployment=self.deployment,
+            vocabulary=vocabulary,
+            numbering=numbering,
+            relay=self._relay,
+            signer=signer,
+            counts=self.counts,
+        )
+        self._consumer = Consumer(
+            name,
+            deployment=self.deployment,
+            vocabulary=vocabulary,
+            numbering=numbering,
+            motion=self.motion,
+            dispatcher=Dispatcher(max_waiting=self.deployment.max_waiting, by_deadline=by_deadline),
+            counts=self.counts,
+        )
+
+    # -- what its application wants --------------------------------------------------------------------------------
+
+    def announce(
+        self,
+        subject: str,
+        *,
+        radius_m: float,
+        deadline_us: int,
+        now: int,
+        hops: int = 0,
+        moves: bool = False,
+        centre: Place | None = None,
+        lifetime_us: int | None = None,
+    ) -> tuple[Prediction, list[Output]]:
+        """Announce *subject* around this node, or around *centre*; return how late its events can be."""
+        now, prediction = self._elapse(now), self.bounds.predict(hops)
+        if self.motion.place is None:
+            raise NoFixError
+        outputs = self._producer.announce(
+            subject,
+            area=Area(centre or self.motion.place, radius_m),
+            moves=moves,
+            prediction=prediction,
+            deadline_us=deadline_us,
+            lifetime_us=lifetime_us,
+            place=self.motion.place,
+            now=now,
+        )
+        return prediction, self._timed_sends(outputs, now)
+
+    def unannounce(self, subject: str, *, now: int) -> list[Output]:
+        """End the announcement of *subject*."""
+        return self._producer.unannounce(subject, place=self.motion.place, now=self._elapse(now))
+
+    def publish(
+        self, subject: str, values: Mapping[str, object], *, now: int, deadline_us: int | None = None
+    ) -> tuple[Event, list[Output]]:
+        """Publish an event of an announced subject."""
+        now = self._elapse(now)
+        place = self.motion.place
+        event, outputs = self._producer.publish(subject, values, deadline_us=deadline_us, place=place, now=now)
+        return event, self._timed_sends(outputs, now)
+
+    def subscribe(self, subscription: NearbySubscription) -> None:
+        """Receive the events of a type wherever this node comes near."""
+        self._consumer.subscribe(subscription)
+
+    def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
+        """Receive them no longer."""
+        self._is_due_known = False
+        return self._consumer.unsubscribe(subject, name)
+
+    def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
+        """Return the next event for an application that is ready for one, by deadline."""
+        return self._consumer.take(now=self._elapse(now, changes_nothing=True))
+
+    def members(self, subject: str) -> View:
+        """Return who is in this producer's group of *subject*."""
+        return self._producer.members(subject)
+
+    def announces(self, subject: str) -> bool:
+        """Tell whether this node announces *subject*."""
+        return self._producer.announces(subject)
+
+    def memberships(self) -> dict[GroupId, Membership]:
+        """Return the groups that this node is a member of."""
+        return self._consumer.memberships()
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def move(self, place: Place | None, *, now: int) -> list[Output]:
+        """Take a fix, or learn that there is none."""
+        self.motion.move(place, now=self._elapse(now))
+        self._producer.move(place)
+        return self._consumer.move()
+
+    def receive(self, frame: Frame, *, now: int) -> list[Output]:
+        """Take what was heard; return what to do."""
+        now = self._elapse(now, changes_nothing=True)
+        if isinstance(frame, Request):
+            is_for_us = frame.to == self.name and is_inside(frame.area, self.motion.place)
+            return self._relay.answer(frame, place=self.motion.place, now=now) if is_for_us else []
+        if frame.area.radius_m > self.deployment.max_radius_m:
+            self.counts["areas too large"] += 1
+            return []
+        if not is_inside(frame.area, self.motion.place):
+            self.counts["outside"] += 1
+            if isinstance(frame, Join) or not self._consumer.knows(frame.group) or not self._is_believed(frame):
+                return []
+            self._is_due_known = False
+            return self._consumer.pass_by(frame, now=now)
+        self._measure_hop(frame, now)
+        if self.name in {frame.origin, frame.sender}:
+            return []
+        is_new = self._relay.is_new(frame)
+        is_wanted = isinstance(frame, Event) and self._consumer.wants(frame)
+        if not (is_new or is_wanted):
+            self.counts["duplicates"] += 1
+            self._consumer.hear_again(frame, now=now)
+            return []
+        if isinstance(frame, Beacon | Event) and not self._is_believed(frame):
+            self.counts["unbelieved"] += 1
+            return [Note(kind=NoteKind.UNBELIEVED, group=frame.group, member=frame.sender)]
+        self._is_due_known = False
+        if is_new:
+            self._relay.receive(frame, now=now)
+        return self._accept(frame, is_wanted=is_wanted, now=now)
+
+    def _accept(self, frame: Flooded, *, is_wanted: bool, now: int) -> list[Output]:
+        match frame:
+            case Join():
+                if frame.producer == self.name:
+                    return self._producer.receive(frame, now=now)
+                self._consumer.hear_again(frame, now=now)
+                return []
+            case Beacon():
+                aged = self._relay.age(frame, 0)
+                assert isinstance(aged, Beacon)
+                return self._consumer.receive_beacon(aged, now=now)
+            case Event():
+                self._relay.keep(frame, dies_at=now + frame.remaining_us - self.deployment.airtime_us, now=now)
+                return self._consumer.receive_event(frame, now=now) if is_wanted else []
+
+    def _is_believed(self, frame: Beacon | Event) -> bool:
+        if self._trusted is None:
+            return frame.key is None or has_valid_signature(frame)
+        return frame.key in self._trusted and has_valid_signature(frame)
+
+    @property
+    def next_due(self) -> int | None:
+        """When ``timer`` should be called, by this node's clock."""
+        if not self._is_due_known:
+            found = [self._producer.next_due, self._consumer.next_due, self._relay.next_due]
+            self._due = min((each for each in found if each is not None), default=None)
+            self._is_due_known = True
+        return None if self._due is None else self._due - self._set_back
+
+    def timer(self, *, now: int) -> list[Output]:
+        """Do what is due: repeats first, then joins and requests, then beacons."""
+        now, place = self._elapse(now), self.motion.place
+        outputs = self._relay.timer(place=place, now=now)
+        outputs += self._consumer.timer(now=now)
+        outputs += self._producer.timer(place=place, now=now)
+        return self._timed_sends(outputs, now)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _elapse(self, now: int, *, changes_nothing: bool = False) -> int:
+        """Return the time that has elapsed here when the clock says *now*."""
+        self._is_due_known &= changes_nothing
+        if self._now is not None and now < self._now:
+            self._set_back += self._now - now
+        self._now = now
+        return now + self._set_back
+
+    def _timed_sends(self, outputs: list[Output], now: int) -> list[Output]:
+        for each in outputs:
+            if isinstance(each, Send) and not isinstance(each.frame, Request) and each.frame.hops:
+                self._timed[each.frame.origin, each.frame.seq] = (now, each.frame.hops)
+                if len(self._timed) > _TIMED_SENDS:
+                    self._timed.popitem(last=False)
+        return outputs
+
+    def _measure_hop(self, frame: Flooded, now: int) -> None:
+        sent = self._timed.get((frame.origin, frame.seq))
+        if sent is not None and frame.hops == sent[1] - 1:
+            self.bounds.hop.add(now - sent[0])

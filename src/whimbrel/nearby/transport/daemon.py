@@ -1,0 +1,233 @@
+"""The daemon: a node on a real network. It performs what the core says and decides nothing.
+
+Rule: any datagram is a frame or counted; nothing that comes from the network ends the daemon.
+Rule: time is the machine's monotonic clock; seqs begin with the date, so that a node that was restarted goes on above
+what it gave out before.
+Rule: range and loss, where they are wanted on one link, are made here: ``Reach`` names the nodes that are heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import real
+from whimbrel.model.place import Area, Place
+from whimbrel.nearby.frames.values import Beacon, Event, Frame
+from whimbrel.nearby.frames.wire import MalformedFrameError, decode, encode
+from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
+from whimbrel.nearby.node import Node
+from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of
+
+__all__ = ["NearbyDaemon", "Reach", "first_seq", "monotonic_us"]
+
+
+_AT_A_TIME = 64
+
+
+def monotonic_us() -> int:
+    """Return the microseconds of a clock that is never set."""
+    return time.monotonic_ns() // 1_000
+
+
+def first_seq() -> int:
+    """Return a seq above all that a former run of this node gave out."""
+    return time.time_ns() // 1_000
+
+
+class Reach:
+    """Which senders a node hears, on a link on which it would hear all: for tests, demonstrations and desks.
+
+    The file is JSON, ``{"car": ["light", "ambulance"]}``: whom each node hears; a node that is not named hears all. The
+    file is read again when it changes, so that a partition can be made and healed.
+    """
+
+    def __init__(self, name: str, *, path: Path | None = None, loss: float = 0.0, random: Random | None = None) -> None:
+        self._name, self._path = name, path
+        self._loss = real("loss", loss, 0, 1)
+        self._random = random or Random(0)  # noqa: S311 # it decides which frames of a demonstration are lost
+        self._heard: frozenset[str] | None = None
+        self._changed = -1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        if self._path is None:
+            return
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed == self._changed:
+                return
+            tree = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidValueError("reach", str(self._path), f"JSON of whom each node hears ({error})") from None
+        heard = tree.get(self._name) if isinstance(tree, dict) else 0
+        if heard is not None and not (isinstance(heard, list) and all(isinstance(each, str) for each in heard)):
+            raise InvalidValueError(f"reach of {self._name}", heard, "a list of nodes")
+        self._heard = None if heard is None else frozenset(heard)
+        self._changed = changed
+
+    def hears(self, frame: Frame) -> bool:
+        """Tell whether *frame* arrives."""
+        if self._heard is not None and frame.sender not in self._heard:
+            return False
+        return not self._loss or self._random.random() >= self._loss
+
+
+class NearbyDaemon:
+    """One node on one interface."""
+
+    def __init__(
+        self,
+        node: Node,
+        link: MulticastSocket,
+        *,
+        subjects: tuple[str, ...] = (),
+        is_relay: bool = True,
+        reach: Reach | None = None,
+        deliver: Callable[[Deliver], None] = lambda _: None,
+        note: Callable[[Note], None] = lambda _: None,
+        hear: Callable[[Frame], None] = lambda _: None,
+    ) -> None:
+        self.node, self._link = node, link
+        self._subjects, self._is_relay = subjects, is_relay
+        self._reach = reach or Reach(node.name)
+        self._deliver, self._note, self._hear = deliver, note, hear
+        self._announced: dict[str, Area] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._dispatch: asyncio.Handle | None = None
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Begin to listen."""
+        asyncio.get_running_loop().add_reader(self._link.socket, self._read)
+        self._is_open = True
+        self._listen()
+
+    def close(self) -> None:
+        """Stop."""
+        for handle in (self._timer, self._dispatch):
+            if handle is not None:
+                handle.cancel()
+        if self._is_open:
+            asyncio.get_running_loop().remove_reader(self._link.socket)
+        self._is_open = False
+
+    def _read(self) -> None:
+        """Take what has arrived, a few datagrams at a time: others have their turn between."""
+        for _ in range(_AT_A_TIME):
+            try:
+                received = self._link.receive()
+            except OSError:  # an interface that is down comes back
+                self.node.counts["network errors"] += 1
+                return
+            if received is None:
+                return
+            self.receive(*received)
+
+    def receive(self, data: bytes, waited_us: int = 0) -> None:
+        """Take one datagram that has waited so long."""
+        try:
+            frame = decode(data, max_bytes=self.node.deployment.max_frame_bytes)
+        except MalformedFrameError:
+            self.node.counts["malformed"] += 1
+            return
+        if frame.sender == self.node.name:
+            return  # our own, looped back for other nodes on this machine
+        if not self._reach.hears(frame):
+            self.node.counts["out of reach"] += 1
+            return
+        self._hear(frame)
+        began = monotonic_us()
+        if isinstance(frame, Event):
+            frame = replace(frame, remaining_us=max(0, frame.remaining_us - waited_us))
+        outputs = self.node.receive(frame, now=began)
+        self.node.bounds.matching.add(monotonic_us() - began)
+        self.perform(outputs)
+
+    # -- what the core says --------------------------------------------------------------------------------------------
+
+    def perform(self, outputs: list[Output]) -> None:
+        """Do what the core says, in order, and set the timer; the application has its turn after what is due now."""
+        for each in outputs:
+            if isinstance(each, Send):
+                self._send(each.frame)
+            else:
+                self._note(each)
+        self._set_timer()
+        if self._dispatch is None and self._is_open:
+            self._dispatch = asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Give the application one event, by deadline; frames that arrived meanwhile come before the next."""
+        self._dispatch = None
+        found, notes = self.node.take(now=monotonic_us())
+        for note in notes:
+            assert isinstance(note, Note)
+            self._note(note)
+        if found is not None:
+            began = monotonic_us()
+            self._deliver(found)
+            self.node.bounds.dispatch.add(monotonic_us() - began)
+            self._dispatch = asyncio.get_running_loop().call_soon(self._serve)
+
+    def _send(self, frame: Frame) -> None:
+        if isinstance(frame, Beacon) and frame.origin == self.node.name:
+            self._announce(frame)
+        failed = self._link.send(encode(frame), addresses_of(frame, deployment=self.node.deployment))
+        self.node.counts["transmissions"] += 1
+        self.node.counts["not sent"] += failed
+
+    def _announce(self, beacon: Beacon) -> None:
+        """Listen where joins of our own groups come from."""
+        before = dict(self._announced)
+        if beacon.lifetime_us:
+            self._announced[beacon.subject] = beacon.area
+        else:
+            self._announced.pop(beacon.subject, None)
+        if self._announced != before:
+            self._listen()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.node.next_due
+        if due is not None:
+            delay_s = max(0.0, (due - monotonic_us()) / 1e6)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._fire)
+
+    def _fire(self) -> None:
+        with suppress(InvalidValueError):  # half written: the next time will do
+            self._reach.refresh()
+        self.perform(self.node.timer(now=monotonic_us()))
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def move(self, place: Place | None) -> None:
+        """Take a fix."""
+        self.perform(self.node.move(place, now=monotonic_us()))
+        self._listen()
+
+    async def follow(self, places: AsyncIterator[Place | None]) -> None:
+        """Take fixes as they come."""
+        async for place in places:
+            self.move(place)
+
+    def _listen(self) -> None:
+        self._link.listen(
+            addresses_for(
+                self.node.motion.place,
+                subjects=self._subjects,
+                announced=self._announced.items(),
+                is_relay=self._is_relay,
+                deployment=self.node.deployment,
+            )
+        )

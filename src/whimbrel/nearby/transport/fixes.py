@@ -1,0 +1,126 @@
+"""Fixes: where a node is, from a fixed place, a file of fixes, or gpsd.
+
+Rule: a file of fixes is JSON lines, ``{"at_s": 0, "place": "53.34,-6.25"}``; between two the node moves straight, after
+the last it stands. Times count from the start of the node.
+Rule: gpsd is asked over TCP (port 2947) as its protocol says; a report without a position (no satellites) is no fix.
+A gpsd that ends, or says anything but JSON, is our error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, MalformedLineError
+from whimbrel.model.bounds import real
+from whimbrel.model.json_body import read_json
+from whimbrel.model.place import Place
+
+__all__ = ["Fix", "GpsdError", "fixes_along", "fixes_from_gpsd", "place_at", "read_fixes"]
+
+Fix = tuple[float, Place]
+"""Seconds since the start, and the place."""
+
+_MAX_FIXES = 1_000_000
+_MAX_LINE = 65_536
+_MODE_2D = 2
+
+
+class GpsdError(InvalidInputError):
+    """The position daemon cannot be used. Reaction: start it, or give another source of places."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+    def __str__(self) -> str:
+        return f"gpsd at {self.where}: {self.reason}"
+
+
+def read_fixes(path: Path) -> list[Fix]:
+    """Return the fixes in the JSON lines at *path*."""
+    found: list[Fix] = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = read_json(line.rstrip(b"\r\n"))
+                at_s, place = row.get("at_s"), row.get("place")
+                if not isinstance(place, str):
+                    raise InvalidValueError("place", place, "a text such as 53.34,-6.25")
+                fix = real("at_s", at_s, 0, 1e9), Place.parse(place)
+                if found and fix[0] <= found[-1][0]:
+                    raise InvalidValueError("at_s", at_s, f"more than {found[-1][0]:g}")
+            except MalformedBodyError as error:
+                raise MalformedLineError(str(path), number, error.column or 1, error.reason) from None
+            except InvalidInputError as error:
+                raise MalformedLineError(str(path), number, 1, str(error)) from None
+            found.append(fix)
+            if len(found) > _MAX_FIXES:
+                raise MalformedLineError(str(path), number, 1, f"more than the {_MAX_FIXES} fixes allowed")
+    if not found:
+        raise InvalidValueError(f"fixes in {path}", "none", "at least one")
+    return found
+
+
+def place_at(fixes: list[Fix], at_s: float) -> Place:
+    """Return where a node is that moves straight from fix to fix."""
+    if at_s <= fixes[0][0]:
+        return fixes[0][1]
+    for (begin_s, here), (end_s, there) in pairwise(fixes):
+        if at_s < end_s:
+            done = (at_s - begin_s) / (end_s - begin_s)
+            return Place(
+                here.latitude + done * (there.latitude - here.latitude),
+                here.longitude + done * (there.longitude - here.longitude),
+            )
+    return fixes[-1][1]
+
+
+async def fixes_along(fixes: list[Fix], *, every_s: float = 0.5) -> AsyncIterator[Place | None]:
+    """Yield places from now on, until the last fix is reached."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        at_s = loop.time() - began
+        yield place_at(fixes, at_s)
+        if at_s >= fixes[-1][0]:
+            return
+        await asyncio.sleep(every_s)
+
+
+async def fixes_from_gpsd(host: str, port: int) -> AsyncIterator[Place | None]:
+    """Yield what gpsd reports; ``None`` while it has no fix."""
+    where = f"{host}:{port}"
+    try:
+        reader, writer = await asyncio.open_connection(host, port, limit=_MAX_LINE)
+    except OSError as error:
+        raise GpsdError(where, error.strerror or str(error)) from None
+    try:
+        writer.write(b'?WATCH={"enable":true,"json":true};\n')
+        while line := await reader.readline():
+            for place in _places(line, where):
+                yield place
+        raise GpsdError(where, "the connection ended")
+    except (ValueError, OSError) as error:
+        raise GpsdError(where, str(error)) from None
+    finally:
+        writer.close()
+
+
+def _places(line: bytes, where: str) -> list[Place | None]:
+    """Return the place in a report, ``None`` if it has no fix; a report of something else has no place."""
+    try:
+        report = json.loads(line)
+    except ValueError:
+        raise GpsdError(where, f"found {line[:40]!r}, allowed is JSON") from None
+    if not isinstance(report, dict) or report.get("class") != "TPV":
+        return []
+    mode, latitude, longitude = report.get("mode"), report.get("lat"), report.get("lon")
+    if not isinstance(mode, int) or mode < _MODE_2D or latitude is None or longitude is None:
+        return [None]
+    return [Place(latitude, longitude)]

@@ -1,0 +1,195 @@
+"""The vocabulary: event types and the types of their parameters, which producers and consumers agree on (STEAM, 4.3).
+
+Rule: an event or a filter that does not fit its type is refused where it is made.
+Rule: types are compared by a fingerprint that every beacon carries; two vocabularies that say different things of one
+name contradict each other, and neither node believes the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.language.ast import Pattern, Predicate, walk
+from whimbrel.language.budget import longest_searched, program
+from whimbrel.language.filters import Filter
+from whimbrel.language.needs import needs
+from whimbrel.model.attributes import (
+    Attributes,
+    AttributeType,
+    FrozenAttributes,
+    Int64,
+    Limits,
+    Scalar,
+    checked,
+    type_of,
+)
+from whimbrel.model.bounds import name, whole
+
+__all__ = [
+    "FINGERPRINT_BYTES",
+    "MAX_TYPE_BYTES",
+    "OWN_ATTRIBUTES",
+    "EventType",
+    "FilterTooCostlyError",
+    "UnknownTypeError",
+    "Vocabulary",
+    "filter_steps",
+]
+
+MAX_TYPE_BYTES = 128
+FINGERPRINT_BYTES = 8
+_MAX_TYPES, _MAX_PARAMETERS = 1_024, 64
+_LIMITS = Limits(max_names=_MAX_PARAMETERS, max_bytes=4_096, max_name_bytes=128)
+_LONGEST_TEXT = 1_024
+"""Bytes of a text in an event: more does not fit a frame."""
+
+OWN_ATTRIBUTES: Mapping[str, AttributeType] = {
+    "distance_m": AttributeType.REAL64,
+    "approaching": AttributeType.INT32,
+    "heading_difference": AttributeType.REAL64,
+    "speed": AttributeType.REAL64,
+}
+"""What a consumer adds of its own; they win over parameters of the same name."""
+
+_INTEGERS = frozenset({AttributeType.INT32, AttributeType.INT64})
+_NUMBERS = _INTEGERS | {AttributeType.REAL64}
+
+
+class UnknownTypeError(InvalidInputError):
+    """An event type is not in the vocabulary of this node."""
+
+    def __init__(self, subject: str, known: tuple[str, ...]) -> None:
+        super().__init__(subject, known)
+        self.subject, self.known = subject, known
+
+    def __str__(self) -> str:
+        return f"event type {self.subject!r} is not in the vocabulary; it has {', '.join(self.known) or 'none'}"
+
+
+class FilterTooCostlyError(InvalidInputError):
+    """A content filter takes more steps than its event type allows (4.3: an upper bound for each subject)."""
+
+    def __init__(self, subject: str, steps: int, allowed: int) -> None:
+        super().__init__(subject, steps, allowed)
+        self.subject, self.steps, self.allowed = subject, steps, allowed
+
+    def __str__(self) -> str:
+        return f"a filter of {self.steps} steps; events of type {self.subject!r} allow {self.allowed}"
+
+
+def filter_steps(tree: Predicate) -> int:
+    """Return how many steps *tree* takes at most on one event: its nodes, and patterns byte by byte.
+
+    The count is made before any event comes. It bounds the work because the language has no loops.
+    """
+    longest = min(longest_searched(tree), _LONGEST_TEXT)
+    scans = sum(len(each.patterns) for each in walk(tree) if isinstance(each, Pattern)) * _LONGEST_TEXT
+    return sum(1 for _ in walk(tree)) + scans + program(tree) * longest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventType:
+    """One type of event: its name, the types of its parameters, and what a content filter on it may cost."""
+
+    name: str
+    parameters: Mapping[str, AttributeType]
+    max_filter_steps: int = 20_000
+    fingerprint: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        name("event type", self.name, max_bytes=MAX_TYPE_BYTES)
+        whole("max_filter_steps", self.max_filter_steps, 1, 1_000_000)
+        if len(self.parameters) > _MAX_PARAMETERS:
+            raise InvalidValueError(f"parameters of {self.name}", len(self.parameters), f"at most {_MAX_PARAMETERS}")
+        for parameter in self.parameters:
+            name(f"parameter of {self.name}", parameter, max_bytes=_LIMITS.max_name_bytes)
+        rows = [self.name, *(f"{each}\0{kind.word}" for each, kind in sorted(self.parameters.items()))]
+        digest = hashlib.blake2s("\0\0".join(rows).encode(), digest_size=FINGERPRINT_BYTES).digest()
+        object.__setattr__(self, "fingerprint", digest)
+
+    def check(self, values: Mapping[str, object]) -> Attributes:
+        """Return *values* as the attributes of an event of this type, or raise ``InvalidValueError``."""
+        found = checked(values, limits=_LIMITS)
+        for parameter in self.parameters:
+            if parameter not in found:
+                raise InvalidValueError(f"event of type {self.name}", f"no {parameter}", ", ".join(self.parameters))
+        return FrozenAttributes({each: self._typed(each, value) for each, value in found.items()})
+
+    def _typed(self, parameter: str, value: Scalar) -> Scalar:
+        wanted = self.parameters.get(parameter)
+        if wanted is None:
+            allowed = ", ".join(self.parameters) or "none"
+            raise InvalidValueError(f"parameter of an event of type {self.name}", parameter, allowed)
+        kind = type_of(value)
+        if kind is wanted:
+            return value
+        if wanted is AttributeType.INT64 and kind is AttributeType.INT32:
+            return Int64(value)
+        if wanted is AttributeType.REAL64 and kind in _INTEGERS:
+            return float(value)
+        raise InvalidValueError(f"{parameter} of an event of type {self.name}", kind.word, wanted.word)
+
+    def check_filter(self, text: str) -> Filter:
+        """Return the content filter that *text* is, or raise: it must speak of this type and stay within its bound."""
+        found = Filter(text)
+        for need in needs(found.tree):
+            declared = OWN_ATTRIBUTES.get(need.name, self.parameters.get(need.name))
+            if declared is None:
+                allowed = ", ".join(dict.fromkeys((*self.parameters, *OWN_ATTRIBUTES)))
+                raise InvalidValueError(f"attribute in a filter of type {self.name}", need.name, allowed)
+            if declared not in need.types and not (declared in _NUMBERS and need.types & _NUMBERS):
+                wanted = ", ".join(sorted(kind.word for kind in need.types)) or "nothing that could be true"
+                raise InvalidValueError(f"{need.name} in a filter of type {self.name}", wanted, declared.word)
+        steps = filter_steps(found.tree)
+        if steps > self.max_filter_steps:
+            raise FilterTooCostlyError(self.name, steps, self.max_filter_steps)
+        return found
+
+
+class Vocabulary:
+    """The event types that a node knows, by name."""
+
+    def __init__(self, types: Iterable[EventType] = ()) -> None:
+        self._types: dict[str, EventType] = {}
+        for each in types:
+            if len(self._types) >= _MAX_TYPES:
+                raise InvalidValueError("event types", f"more than {_MAX_TYPES}", f"at most {_MAX_TYPES}")
+            if self._types.setdefault(each.name, each) != each:
+                raise InvalidValueError("vocabulary", f"{each.name} twice", "one meaning for each name")
+
+    @classmethod
+    def of(cls, tree: Mapping[str, object]) -> Self:
+        """Return the vocabulary that *tree* spells: for each event type its parameters and the words of their types."""
+        words = {kind.word: kind for kind in AttributeType}
+        types = []
+        for subject, parameters in tree.items():
+            if not isinstance(parameters, Mapping):
+                raise InvalidValueError(f"event type {subject}", parameters, "parameters and the words of their types")
+            for parameter, word in parameters.items():
+                if not isinstance(word, str) or word not in words:
+                    raise InvalidValueError(f"{parameter} of {subject}", word, ", ".join(words))
+            types.append(EventType(name=subject, parameters={each: words[word] for each, word in parameters.items()}))
+        return cls(types)
+
+    def __getitem__(self, subject: str) -> EventType:
+        found = self._types.get(subject)
+        if found is None:
+            raise UnknownTypeError(subject, tuple(self._types))
+        return found
+
+    def __contains__(self, subject: object) -> bool:
+        return subject in self._types
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The event types, by name."""
+        return tuple(self._types)
+
+    def contradicts(self, subject: str, fingerprint: bytes) -> bool:
+        """Tell whether this vocabulary says something else of *subject* than the one *fingerprint* is of."""
+        found = self._types.get(subject)
+        return found is not None and found.fingerprint != fingerprint

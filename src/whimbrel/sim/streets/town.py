@@ -1,0 +1,217 @@
+"""A town: nodes of nearby groups on a plane, their radio, their clocks and their applications, event by event.
+
+Rule: everything follows from the seed. Simultaneous events happen in the order in which they were made.
+Rule: the nodes are the cores of ``nearby``; the town only moves them, carries their frames and watches. Frames go as
+values, or through their bytes where ``through_bytes`` is set.
+Rule: true time is the town's. A node knows only its own clock, which may differ and jump.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Protocol
+
+import numpy as np
+
+from whimbrel.model.clock import US_PER_S
+from whimbrel.model.place import Place, Plane, Point
+from whimbrel.nearby.deployment import Deployment
+from whimbrel.nearby.frames.values import Frame
+from whimbrel.nearby.frames.wire import decode, encode
+from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
+from whimbrel.nearby.node import Node
+from whimbrel.nearby.vocabulary import Vocabulary
+from whimbrel.sim.mobility.walks import Walks
+from whimbrel.sim.streets.radio import BroadcastRadio
+
+__all__ = ["DUBLIN", "Resident", "Town", "Watcher"]
+
+DUBLIN = Place(53.3438, -6.2546)
+"""Trinity College, where STEAM comes from."""
+
+
+class Watcher(Protocol):
+    """Sees what happens; nothing depends on it."""
+
+    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+        """See a transmission."""
+
+    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+        """See what a node reports."""
+
+    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+        """See an event given to an application."""
+
+
+class Resident:
+    """One node of the town: its core, its clock and its application."""
+
+    __slots__ = ("clock_us", "due", "free_at", "index", "node", "service_us")
+
+    def __init__(self, index: int, node: Node, *, clock_us: int, service_us: int) -> None:
+        self.index, self.node = index, node
+        self.clock_us = clock_us
+        """How far its clock is ahead of true time."""
+        self.service_us = service_us
+        """How long its application takes for an event."""
+        self.free_at = 0
+        self.due: int | None = None
+        """The true time for which its timer is set."""
+
+
+class Town:
+    """Residents, a radio, and time."""
+
+    def __init__(
+        self,
+        *,
+        radio: BroadcastRadio,
+        vocabulary: Vocabulary,
+        deployment: Deployment | None = None,
+        watcher: Watcher | None = None,
+        origin: Place = DUBLIN,
+        through_bytes: bool = False,
+        jitter: Random | None = None,
+    ) -> None:
+        self.radio, self.vocabulary = radio, vocabulary
+        self.deployment = deployment or Deployment()
+        self.plane = Plane(origin)
+        self.residents: list[Resident] = []
+        self.now = 0
+        self.counts: Counter[str] = Counter()
+        self._watcher = watcher
+        self._through_bytes = through_bytes
+        self._jitter = jitter
+        """With it each receiver hears a transmission at a time of its own, so that frames overtake each other."""
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+
+    def add(self, name: str, point: Point, *, clock_us: int = 0, service_us: int = 0, **settings: object) -> Resident:
+        """Put a node into the town."""
+        settings.setdefault("deployment", self.deployment)
+        node = Node(name, vocabulary=self.vocabulary, **settings)  # type: ignore[arg-type] # it checks
+        resident = Resident(len(self.residents), node, clock_us=clock_us, service_us=service_us)
+        self.residents.append(resident)
+        self.move(resident, point)
+        return resident
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Do *action* later."""
+        self._order += 1
+        heappush(self._queue, (self.now + delay_us, self._order, action))
+
+    def run(self, seconds: float) -> None:
+        """Let *seconds* pass."""
+        end, queue = self.now + round(seconds * US_PER_S), self._queue
+        while queue and queue[0][0] <= end:
+            self.now, _, action = heappop(queue)
+            action()
+        self.now = end
+
+    # -- movement and clocks -----------------------------------------------------------------------------------------
+
+    def move(self, resident: Resident, point: Point) -> None:
+        """Let *resident* be at *point*, and know it."""
+        self.radio.place(resident.index, point)
+        place = self.plane.place(point)
+        self.perform(resident, resident.node.move(place, now=self.now + resident.clock_us))
+
+    def follow(
+        self, walks: Walks, residents: list[Resident], *, every_s: float = 1.0, until_s: float | None = None
+    ) -> None:
+        """Let *residents* walk, one fix *every_s* seconds; they stop at *until_s*."""
+        times = np.arange(0, walks.seconds, every_s)
+        if until_s is not None:
+            times = times[: int(until_s / every_s) + 1]
+        places = walks.positions(times)
+
+        def step(tick: int) -> None:
+            for number, resident in enumerate(residents):
+                x, y = places[number, tick].tolist()
+                self.move(resident, Point(x, y))
+            if tick + 1 < len(times):
+                self.after(round(every_s * US_PER_S), lambda: step(tick + 1))
+
+        step(0)
+
+    def jump(self, resident: Resident, by_us: int) -> None:
+        """Set a node's clock ahead, or back."""
+        resident.clock_us += by_us
+        self._set_timer(resident)
+
+    # -- shells of the cores -----------------------------------------------------------------------------------------
+
+    def perform(self, resident: Resident, outputs: list[Output]) -> None:
+        """Do what a core says, in order."""
+        for each in outputs:
+            if isinstance(each, Send):
+                self._transmit(resident, each.frame)
+            else:
+                self.counts[each.kind.value] += 1
+                if self._watcher is not None:
+                    self._watcher.noted(resident, each, now=self.now)
+        self._serve(resident)
+        self._set_timer(resident)
+
+    def _transmit(self, resident: Resident, frame: Frame) -> None:
+        heard_by = self.radio.transmit(resident.index)
+        self.counts["transmissions"] += 1
+        self.counts["receptions"] += len(heard_by)
+        if self._watcher is not None:
+            self._watcher.transmitted(resident, frame, heard_by=len(heard_by), now=self.now)
+        if self._through_bytes:
+            data = encode(frame)
+            self.counts["bytes"] += len(data)
+            frame = decode(data)
+        if not heard_by:
+            return
+        if self._jitter is not None:
+            for index in heard_by:
+                self.after(self.radio.travel_us(), lambda index=index: self._receive([index], frame))  # type: ignore[misc] # bound now
+            return
+        self.after(self.radio.travel_us(), lambda: self._receive(heard_by, frame))
+
+    def _receive(self, indices: list[int], frame: Frame) -> None:
+        for index in indices:
+            resident = self.residents[index]
+            outputs = resident.node.receive(frame, now=self.now + resident.clock_us)
+            if outputs:
+                self.perform(resident, outputs)
+            else:
+                self._set_timer(resident)
+
+    def _set_timer(self, resident: Resident) -> None:
+        due = resident.node.next_due
+        if due is None:
+            return
+        due = max(due - resident.clock_us, self.now)
+        if resident.due is None or due < resident.due:
+            resident.due = due
+            self.after(due - self.now, lambda: self._fire(resident, due))
+
+    def _fire(self, resident: Resident, due: int) -> None:
+        if resident.due != due:
+            return  # it was set to an earlier time since
+        resident.due = None
+        self.perform(resident, resident.node.timer(now=self.now + resident.clock_us))
+
+    def _serve(self, resident: Resident) -> None:
+        """Give the application what waits for it, as far as it is free."""
+        while resident.free_at <= self.now:
+            found, notes = resident.node.take(now=self.now + resident.clock_us)
+            for note in notes:
+                assert isinstance(note, Note)
+                self.counts[note.kind.value] += 1
+                if self._watcher is not None:
+                    self._watcher.noted(resident, note, now=self.now)
+            if found is None:
+                return
+            self.counts["delivered"] += 1
+            if self._watcher is not None:
+                self._watcher.delivered(resident, found, now=self.now)
+            if resident.service_us:
+                resident.free_at = self.now + resident.service_us
+                self.after(resident.service_us, lambda: self._serve(resident))

@@ -1,0 +1,49 @@
+"""Certificates for tests: an authority that exists for a moment, and what it signs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+__all__ = ["Authority"]
+
+
+class Authority:
+    """Whoever signs certificates in these tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self.root = self._signed("root", self._name, self._key, is_authority=True)[0]
+
+    def sign(self, file: str, common_name: str) -> tuple[Path, Path]:
+        """Return a certificate and its key."""
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        return self._signed(file, name, ec.generate_private_key(ec.SECP256R1()), is_authority=False)
+
+    def _signed(
+        self, file: str, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
+    ) -> tuple[Path, Path]:
+        today = datetime.now(UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(today - timedelta(days=1))
+            .not_valid_after(today + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        certificate, private = self._folder / f"{file}.pem", self._folder / f"{file}.key"
+        certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        form = serialization.PrivateFormat.PKCS8
+        private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+        return certificate, private

@@ -1,0 +1,74 @@
+"""Daemons of nearby groups on real sockets: the paper's figures, a partition that heals, deadlines under load.
+
+Each node has a network namespace of its own, on one bridge, where this machine lets us make them; the test says so, and
+otherwise runs over loopback with injected reach. One scenario runs over loopback in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STREET = Path(__file__).with_name("nearby_street.py")
+
+
+@cache
+def _has_namespaces() -> bool:
+    """Tell whether an ordinary user may make network namespaces and joined interfaces here."""
+    tried = "ip link add one type veth peer name other && ip link add br0 type bridge"
+    try:
+        return subprocess.run(["unshare", "-Urnm", "sh", "-c", tried], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _play(scenario: str, capsys: pytest.CaptureFixture[str], *, over_loopback: bool = False) -> Any:
+    in_namespaces = _has_namespaces() and not over_loopback
+    with capsys.disabled():
+        where = "in network namespaces" if in_namespaces else "over loopback with injected reach"
+        print(f" [{scenario} {where}]", end="")  # noqa: T201 # the test says so
+    begin = ["unshare", "-Urnm"] if in_namespaces else []
+    command = [*begin, sys.executable, str(STREET), scenario, *([] if in_namespaces else ["loopback"])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return json.loads(done.stdout)
+
+
+def test_figures_2_and_3_over_sockets(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same table as through the cores."""
+    found = _play("figures", capsys)
+    assert found == {
+        "figure 2": {"s1": [False, False], "s2": [True, True], "s3": [True, False], "s4": [False, False]},
+        "members": {"A": ["c1", "c2"], "B": ["c2", "c3"]},
+        "figure 3": {"c1": [1], "c2": [2, 3], "c3": [3]},
+    }
+
+
+def test_a_partition_heals_under_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three vehicles, a light and an ambulance, one frame in five lost; nothing twice, and misses on both sides."""
+    found = _play("partition", capsys)
+    everything = sorted(["('ambulance', 1)", *(f"('light', '{number}')" for number in range(5))])
+    assert found["before"] == dict.fromkeys(("car1", "car2", "car3"), everything)
+    assert found["cut off"] == 6
+    assert found["healed"] == "7"
+    assert found["twice"] == []
+    assert found["missed"] == 2
+    assert {"member joined", "member returned", "member silent"} <= set(found["light saw"])
+
+
+@pytest.mark.parametrize("over_loopback", [False, True])
+def test_nothing_is_delivered_late_under_load(capsys: pytest.CaptureFixture[str], *, over_loopback: bool) -> None:
+    """An application that is too slow: what is late is expired, here and in the producer's account."""
+    found = _play("load", capsys, over_loopback=over_loopback)
+    assert found["delivered"] >= 1
+    assert found["delivered"] + found["expired"] == 60
+    assert found["reported"] == found["expired"]
+    assert found["late"] == 0
+    assert found["malformed"] == 200

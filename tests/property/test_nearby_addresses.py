@@ -1,0 +1,60 @@
+"""Multicast addresses: a member listens where its producer sends, and a producer where its members send."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import replace
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from whimbrel.model.place import Area, Place, Plane, Point
+from whimbrel.nearby.cells import Cell
+from whimbrel.nearby.deployment import Deployment
+from whimbrel.nearby.frames.values import Event, Request
+from whimbrel.nearby.transport.multicast import addresses_for, addresses_of, group_address
+
+TOWN = Deployment()
+EVENT = Event(
+    origin="light",
+    seq=1,
+    sender="light",
+    hops=0,
+    subject="light",
+    area=Area(Place(0, 0), 1),
+    epoch=0,
+    number=1,
+    deadline_us=1,
+    remaining_us=1,
+    attributes={},
+)
+centres = st.builds(Place, st.floats(-85, 85), st.floats(-180, 180))
+offsets = st.floats(-5_000, 5_000)
+
+
+@given(centres, st.floats(0, 5_000), offsets, offsets)
+def test_who_is_inside_listens_where_the_frame_goes(centre: Place, radius_m: float, east: float, north: float) -> None:
+    """Whatever the size of the area: the consumer does not know it before it hears the beacon."""
+    area = Area(centre, radius_m)
+    place = Plane(centre).place(Point(east, north))
+    assume(area.contains(place))
+    frame = replace(EVENT, area=area)
+    sent = set(addresses_of(frame, deployment=TOWN))
+    consumer = addresses_for(place, subjects=["light"], announced=[], is_relay=False, deployment=TOWN)
+    relay = addresses_for(place, subjects=[], announced=[], is_relay=True, deployment=TOWN)
+    producer = addresses_for(None, subjects=[], announced=[("light", area)], is_relay=False, deployment=TOWN)
+    assert len(sent & consumer) == 1
+    assert not sent & relay
+    assert len(set(addresses_of(replace(frame, hops=1), deployment=TOWN)) & relay) == 1
+    assert producer == sent
+    request = Request(sender="car", to="x", area=area, producer="light", subject="light", epoch=0, numbers=(1,))
+    assert set(addresses_of(request, deployment=TOWN)) == sent
+    assert len(consumer) <= 3
+
+
+def test_an_address_is_transient_link_local_multicast() -> None:
+    """It must not leave the link, and belongs to no one else (RFC 4291)."""
+    address = ipaddress.IPv6Address(group_address("traffic light", Cell(0, 1, 2)))
+    assert address.is_multicast
+    assert address.packed[1] == 0x12
+    assert str(address) != group_address("traffic light", Cell(0, 1, 3))

@@ -1,0 +1,83 @@
+"""Streets: vehicles stay on them, the radio has a range, and a city is the same again from its seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.place import Point
+from whimbrel.nearby.group.subscriptions import NearbySubscription
+from whimbrel.sim.mobility.streets import StreetGrid
+from whimbrel.sim.streets.city import WORDS, City, run_city
+from whimbrel.sim.streets.radio import BroadcastRadio
+from whimbrel.sim.streets.town import Town
+
+VILLAGE = City(grid=StreetGrid(blocks=2), vehicles=12, seconds=6.0, loss=0.1)
+
+
+def test_vehicles_stay_on_the_streets() -> None:
+    """At any time one coordinate is that of a street, and both are inside the city."""
+    grid = StreetGrid(blocks=3, block_m=100)
+    places = grid.drives(20, 120, seed=5).positions(np.arange(0, 120, 0.5))
+    assert places.min() >= -1e-6
+    assert places.max() <= 300 + 1e-6
+    off_street = np.abs((places + 50) % 100 - 50)
+    assert (off_street.min(axis=2) < 1e-6).all()
+
+
+def test_drives_follow_from_the_seed_and_the_number() -> None:
+    """More vehicles do not change the drives of the first ones."""
+    few, many = (StreetGrid().drives(count, 60, seed=3) for count in (3, 9))
+    assert few.corners(2) == many.corners(2)
+    assert few.corners(2) != StreetGrid().drives(3, 60, seed=4).corners(2)
+    with pytest.raises(InvalidValueError):
+        StreetGrid(slowest_m_s=20, fastest_m_s=10)
+
+
+def test_the_radio_has_a_range_and_loses_what_it_is_told() -> None:
+    """Neighbours are symmetrical, walls divide, and loss is a share."""
+    radio = BroadcastRadio(range_m=100, random=Random(1))
+    for number, x_m in enumerate((0, 90, 180, 1_000)):
+        radio.place(number, Point(x_m, -5))
+    assert [radio.neighbours(number) for number in range(4)] == [[1], [0, 2], [1], []]
+    radio.divide(frozenset({0}))
+    assert radio.neighbours(1) == [2]
+    radio.divide(None)
+    radio.place(3, Point(90, 50))
+    radio.loss = 0.3
+    heard = sum(len(radio.transmit(1)) for _ in range(2_000))
+    assert heard == pytest.approx(0.7 * 3 * 2_000, rel=0.05)
+
+
+def test_a_city_is_the_same_again() -> None:
+    """Everything follows from the seed; every delivery is within the bound, or was asked for."""
+    one, other = run_city(VILLAGE), run_city(VILLAGE)
+    assert one.counts == other.counts
+    assert one.frames == other.frames
+    assert one.counts["delivered"] > 0
+    assert one.late == 0
+
+
+@pytest.mark.parametrize(("by_deadline", "expired"), [(True, 0), (False, 5)])
+def test_the_dispatcher_keeps_deadlines_that_first_come_first_served_misses(*, by_deadline: bool, expired: int) -> None:
+    """An application that takes 20 ms for an event, bursts of ten patient events, and an urgent one behind each."""
+    radio = BroadcastRadio(range_m=100, random=Random(1), shortest_us=1_000, longest_us=1_000)
+    town = Town(radio=radio, vocabulary=WORDS)
+    light = town.add("light", Point(0, 0))
+    car = town.add("car", Point(10, 0), service_us=20_000, by_deadline=by_deadline)
+    for subject in ("traffic light", "ambulance"):
+        car.node.subscribe(NearbySubscription(subject=subject))
+        _, outputs = light.node.announce(subject, radius_m=50, deadline_us=900_000, now=town.now)
+        town.perform(light, outputs)
+    town.run(1.5)
+    for _ in range(5):
+        for _ in range(10):
+            town.perform(light, light.node.publish("traffic light", {"status": "red"}, now=town.now)[1])
+        urgent = light.node.publish("ambulance", {"siren": 1}, deadline_us=100_000, now=town.now)
+        town.perform(light, urgent[1])
+        town.run(1)
+    assert town.counts["expired"] == expired
+    assert town.counts["delivered"] == 55 - expired
