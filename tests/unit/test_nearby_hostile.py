@@ -56,6 +56,17 @@ def test_nobody_need_believe_an_ambulance() -> None:
     assert street.values("car") == [1, 2]
 
 
+def test_a_forged_join_does_not_silence_a_signed_producer() -> None:
+    """Joins are not signed; a seq that one of them claims must not count for what is."""
+    street = _street(signer=TRUE, trusted=frozenset({TRUE.public}))
+    forged = replace(_last(street, Join), origin="ambulance", sender="x", seq=2**60)
+    street.nodes["car"].receive(forged, now=street.now)
+    street.publish("ambulance", "ambulance", siren=1)
+    street.run(4)
+    assert street.values("car") == [1]
+    assert NoteKind.LAPSED not in street.kinds("car")
+
+
 def test_keys_of_match_apply_to_a_subscription() -> None:
     """One subscription believes a key's holder only, another everybody."""
     keys = KeyHashes.of_private(Scheme.PRODUCER, TRUE.public)
