@@ -119,6 +119,21 @@ def test_replayed_frames_change_nothing() -> None:
     assert after == before
 
 
+def test_an_event_from_before_a_members_time_is_not_let_out_again() -> None:
+    """A stranger kept it and sends it as if it were fresh: the remaining time is not signed, since it shrinks."""
+    street = _street(signer=TRUE)
+    for siren in (1, 2):
+        street.publish("ambulance", "ambulance", siren=siren)
+    old = [frame for _, frame in street.sent if isinstance(frame, Event)]
+    street.run(1)
+    street.add("late", at(30)).subscribe(AMBULANCE)
+    street.run(1.5)
+    for frame in old:
+        street.do("late", street.nodes["late"].receive(replace(frame, sender="x"), now=street.now))
+    street.run(0.1)
+    assert street.values("late") == []
+
+
 def test_an_area_as_large_as_the_earth_is_not_believed() -> None:
     """Whatever its frames say, nobody joins, delivers or repeats."""
     street = _street()
