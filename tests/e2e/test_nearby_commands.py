@@ -14,9 +14,11 @@ import pytest
 from tests.e2e.test_nearby_street import _has_namespaces
 
 from whimbrel.cli.main import main
-from whimbrel.errors import MalformedLineError
+from whimbrel.errors import InvalidValueError, MalformedLineError
 from whimbrel.model.place import Place
 from whimbrel.nearby.transport.fixes import GpsdError, fixes_from_gpsd, place_at, read_fixes
+from whimbrel.sim.mobility.positions import position_lines
+from whimbrel.sim.mobility.waypoint import RandomWaypoint
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "a-street-on-your-desk.md"
 FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -121,6 +123,18 @@ def test_fixes_are_read_and_moved_along(folder: Path) -> None:
         wrong.write_text(line, encoding="utf-8")
         with pytest.raises(MalformedLineError, match=r"wrong\.jsonl: line"):
             read_fixes(wrong)
+
+
+def test_the_walks_of_the_simulator_are_fixes(tmp_path: Path) -> None:
+    """A node has the place of the device of its name."""
+    walks = RandomWaypoint(nodes=3, area_m=300).walks(20, seed=1)
+    lines = tmp_path / "walks.jsonl"
+    lines.write_text("".join(position_lines(walks, every_s=5)), encoding="utf-8")
+    fixes = read_fixes(lines, device="node-2")
+    assert [at_s for at_s, _ in fixes] == [0, 5, 10, 15, 20]
+    assert fixes != read_fixes(lines, device="node-1")
+    with pytest.raises(InvalidValueError, match="reports of 'car'"):
+        read_fixes(lines, device="car")
 
 
 def test_gpsd_is_asked_as_its_protocol_says() -> None:

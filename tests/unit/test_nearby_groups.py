@@ -145,6 +145,21 @@ def test_a_subscription_may_state_a_near_of_its_own() -> None:
     assert list(street.nodes["light"].members("traffic light")) == ["wide"]
 
 
+def test_a_producer_that_leaves_the_near_of_a_subscription_owes_nothing_there() -> None:
+    """The consumer is still in the producer's area, but does not want events from that far: no miss, and no member."""
+    street = Street()
+    street.add("ambulance", at(0))
+    street.announce("ambulance", "ambulance", moves=True)
+    near = NearbySubscription(subject="ambulance", near=Area(at(0), 30))
+    street.add("car", at(10)).subscribe(near)
+    street.run(1.5)
+    street.move("ambulance", at(100))
+    street.publish("ambulance", "ambulance", siren=1)
+    street.run(2.5)
+    assert street.kinds("car") == [NoteKind.JOINED, NoteKind.PASSED_BY, NoteKind.LEFT]
+    assert street.nodes["car"].counts["requests"] == 0
+
+
 def test_nobody_in_the_view_means_nothing_on_the_air() -> None:
     """Events are propagated only where both filters match (4.3); a newcomer gets the latest while it is good."""
     street = _crossing()

@@ -56,6 +56,17 @@ def test_nobody_need_believe_an_ambulance() -> None:
     assert street.values("car") == [1, 2]
 
 
+def test_a_forged_join_does_not_silence_a_signed_producer() -> None:
+    """Joins are not signed; a seq that one of them claims must not count for what is."""
+    street = _street(signer=TRUE, trusted=frozenset({TRUE.public}))
+    forged = replace(_last(street, Join), origin="ambulance", sender="x", seq=2**60)
+    street.nodes["car"].receive(forged, now=street.now)
+    street.publish("ambulance", "ambulance", siren=1)
+    street.run(4)
+    assert street.values("car") == [1]
+    assert NoteKind.LAPSED not in street.kinds("car")
+
+
 def test_keys_of_match_apply_to_a_subscription() -> None:
     """One subscription believes a key's holder only, another everybody."""
     keys = KeyHashes.of_private(Scheme.PRODUCER, TRUE.public)
@@ -106,6 +117,21 @@ def test_replayed_frames_change_nothing() -> None:
         list(street.nodes["ambulance"].members("ambulance")),
     )
     assert after == before
+
+
+def test_an_event_from_before_a_members_time_is_not_let_out_again() -> None:
+    """A stranger kept it and sends it as if it were fresh: the remaining time is not signed, since it shrinks."""
+    street = _street(signer=TRUE)
+    for siren in (1, 2):
+        street.publish("ambulance", "ambulance", siren=siren)
+    old = [frame for _, frame in street.sent if isinstance(frame, Event)]
+    street.run(1)
+    street.add("late", at(30)).subscribe(AMBULANCE)
+    street.run(1.5)
+    for frame in old:
+        street.do("late", street.nodes["late"].receive(replace(frame, sender="x"), now=street.now))
+    street.run(0.1)
+    assert street.values("late") == []
 
 
 def test_an_area_as_large_as_the_earth_is_not_believed() -> None:

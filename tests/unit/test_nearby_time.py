@@ -140,6 +140,17 @@ def test_seen_numbers_are_a_set_with_a_floor(numbers: list[int]) -> None:
             model.add(number)
 
 
+@given(st.lists(st.integers(0, 400), max_size=20), st.integers(-1, 400), st.integers(0, 400))
+def test_numbers_up_to_one_can_be_taken_for_seen(numbers: list[int], last: int, asked: int) -> None:
+    """Those above it are as they were."""
+    seen, filled = SeenNumbers(), SeenNumbers()
+    for number in numbers:
+        seen.add(number)
+        filled.add(number)
+    filled.fill(last)
+    assert (asked in filled) == (asked <= last or asked in seen)
+
+
 def test_the_prediction_is_a_sum_of_bounds() -> None:
     """Hop bound times the bound of a hop, and matching, and dispatching; with its percentile (T29)."""
     bounds = LatencyBounds(Deployment(), enough=100)

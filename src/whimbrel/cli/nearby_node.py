@@ -165,7 +165,7 @@ def _places(setup: NodeSetup) -> AsyncIterator[Place | None]:
     if setup.place is not None:
         return fixes_along([(0.0, Place.parse(setup.place))])
     if setup.fixes is not None:
-        return fixes_along(read_fixes(setup.fixes))
+        return fixes_along(read_fixes(setup.fixes, device=setup.name))
     host, _, port = (setup.gpsd or "").partition(":")
     if port and not (port.isdecimal() and int(port) <= _MAX_PORT):
         raise InvalidValueError("port of gpsd", port, f"a number up to {_MAX_PORT}")

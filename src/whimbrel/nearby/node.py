@@ -232,6 +232,11 @@ class Node:
         outputs += self._producer.timer(place=place, now=now)
         return self._timed_sends(outputs, now)
 
+    @property
+    def clock(self) -> int:
+        """The time that this node was last told, by its own clock."""
+        return self._now or 0
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _elapse(self, now: int, *, changes_nothing: bool = False) -> int:

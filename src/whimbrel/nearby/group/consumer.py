@@ -125,7 +125,7 @@ class Consumer:
         return group in self._groups.active
 
     def pass_by(self, frame: Beacon | Event, *, now: int) -> list[Output]:
-        """Take a frame of a known group whose area has moved away from this node, or never held it."""
+        """Take a frame of a known group that is not for this node: its area, or its producer, has moved away."""
         group, found = frame.group, self._groups.active[frame.group]
         if found.epoch != frame.epoch or found.key != frame.key:
             return []
@@ -145,7 +145,7 @@ class Consumer:
         """Take a new beacon inside its area: join the group, or go on being a member."""
         group = beacon.group
         if not self._subscriptions.admits(beacon.subject, beacon.area.centre):
-            return []
+            return self.pass_by(beacon, now=now) if self.knows(group) else []
         if beacon.cell_m != self._deployment.cell_m:
             return [Note(kind=NoteKind.MISMATCHED, group=group, member=beacon.origin)]
         if self._vocabulary.contradicts(beacon.subject, beacon.fingerprint):
@@ -198,7 +198,7 @@ class Consumer:
         """Take an event inside its area that this consumer ``wants``."""
         group, place = event.group, event.area.centre
         if not self._subscriptions.admits(event.subject, place):
-            return []
+            return self.pass_by(event, now=now) if self.knows(group) else []
         found, lost = self._groups.find(event)
         if found is None:
             return []

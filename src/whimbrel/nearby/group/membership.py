@@ -100,6 +100,8 @@ class Membership:
         owed_from = latest if is_good and latest else latest + 1
         cut_off = self._pass_over(owed_from - 1) if self.has_lapsed else 0
         self.latest = max(self.latest, owed_from - 1) if self.has_lapsed else owed_from - 1
+        if not self.has_lapsed:  # what was before this member's time; of a lapsed one, events may still be asked for
+            self.seen.fill(self.latest)
         self.is_joined, self.has_lapsed = True, False
         return cut_off
 

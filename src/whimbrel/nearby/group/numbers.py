@@ -32,6 +32,14 @@ class SeenNumbers:
         self._bits |= 1 << -ahead
         return True
 
+    def fill(self, last: int) -> None:
+        """Take all numbers up to *last* for seen."""
+        behind = self.highest - last
+        if behind < 0:
+            self.highest, self._bits = last, _MASK
+        else:
+            self._bits |= _MASK << behind & _MASK
+
     def __contains__(self, number: int) -> bool:
         behind = self.highest - number
         return behind >= 0 and (behind >= REMEMBERED or bool(self._bits >> behind & 1))

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Request
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
 from whimbrel.nearby.group.numbers import SeenNumbers
 from whimbrel.nearby.group.outputs import Output, Send
 
@@ -58,7 +58,8 @@ class Relay:
     def __init__(self, name: str, *, deployment: Deployment, is_repeating: bool, counts: Counter[str]) -> None:
         self.name, self._deployment, self._counts = name, deployment, counts
         self.is_repeating = is_repeating
-        self._seen: OrderedDict[str, SeenNumbers] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, bool], SeenNumbers] = OrderedDict()
+        """By origin, joins apart: they are never signed, and must not use up the seqs of frames that are."""
         self._queue: list[tuple[int, int, Flooded, int]] = []
         """When it is due, in which order it came, the frame, and when it was received."""
         self._order = 0
@@ -66,17 +67,18 @@ class Relay:
 
     def is_new(self, frame: Flooded) -> bool:
         """Tell whether *frame* was not heard before."""
-        seen = self._seen.get(frame.origin)
+        seen = self._seen.get((frame.origin, isinstance(frame, Join)))
         return seen is None or frame.seq not in seen
 
     def receive(self, frame: Flooded, *, now: int) -> None:
         """Take a frame that is new; the node is inside its area."""
-        seen = self._seen.get(frame.origin)
+        series = (frame.origin, isinstance(frame, Join))
+        seen = self._seen.get(series)
         if seen is None:
-            seen = self._seen[frame.origin] = SeenNumbers()
+            seen = self._seen[series] = SeenNumbers()
             if len(self._seen) > self._deployment.max_origins:
                 self._seen.popitem(last=False)
-        self._seen.move_to_end(frame.origin)
+        self._seen.move_to_end(series)
         seen.add(frame.seq)
         if not (self.is_repeating and frame.hops):
             return

@@ -181,7 +181,11 @@ class NearbyDaemon:
     def _send(self, frame: Frame) -> None:
         if isinstance(frame, Beacon) and frame.origin == self.node.name:
             self._announce(frame)
-        failed = self._link.send(encode(frame), addresses_of(frame, deployment=self.node.deployment))
+        addresses = addresses_of(frame, deployment=self.node.deployment)
+        if isinstance(frame, Event):  # a busy machine may have paused since the core decided
+            paused_us = monotonic_us() - self.node.clock
+            frame = replace(frame, remaining_us=max(0, frame.remaining_us - paused_us))
+        failed = self._link.send(encode(frame), addresses)
         self.node.counts["transmissions"] += 1
         self.node.counts["not sent"] += failed
 

@@ -1,7 +1,8 @@
 """Fixes: where a node is, from a fixed place, a file of fixes, or gpsd.
 
 Rule: a file of fixes is JSON lines, ``{"at_s": 0, "place": "53.34,-6.25"}``; between two the node moves straight, after
-the last it stands. Times count from the start of the node.
+the last it stands. Times count from the start of the node. Rows of ``reports``, as ``whimbrel sim`` writes them, will
+do as well: those of the device with the node's name, from the first report of all on.
 Rule: gpsd is asked over TCP (port 2947) as its protocol says; a report without a position (no satellites) is no fix.
 A gpsd that ends, or says anything but JSON, is our error.
 """
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, MalformedLineError
 from whimbrel.model.bounds import real
+from whimbrel.model.clock import parse_time, seconds
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place
 
@@ -40,21 +42,26 @@ class GpsdError(InvalidInputError):
         return f"gpsd at {self.where}: {self.reason}"
 
 
-def read_fixes(path: Path) -> list[Fix]:
-    """Return the fixes in the JSON lines at *path*."""
+def read_fixes(path: Path, *, device: str = "") -> list[Fix]:
+    """Return the fixes in the JSON lines at *path*; of reports, those of *device*."""
     found: list[Fix] = []
+    begun_us: int | None = None
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 row = read_json(line.rstrip(b"\r\n"))
-                at_s, place = row.get("at_s"), row.get("place")
-                if not isinstance(place, str):
-                    raise InvalidValueError("place", place, "a text such as 53.34,-6.25")
-                fix = real("at_s", at_s, 0, 1e9), Place.parse(place)
+                if "table" in row:
+                    reported_at = _reported_at(row)
+                    begun_us = reported_at if begun_us is None else begun_us
+                    if row.get("device") != device or row.get("place") is None:
+                        continue
+                    fix = seconds(reported_at - begun_us), _place(row.get("place"))
+                else:
+                    fix = real("at_s", row.get("at_s"), 0, 1e9), _place(row.get("place"))
                 if found and fix[0] <= found[-1][0]:
-                    raise InvalidValueError("at_s", at_s, f"more than {found[-1][0]:g}")
+                    raise InvalidValueError("time of a fix", fix[0], f"more than {found[-1][0]:g} s")
             except MalformedBodyError as error:
                 raise MalformedLineError(str(path), number, error.column or 1, error.reason) from None
             except InvalidInputError as error:
@@ -63,8 +70,23 @@ def read_fixes(path: Path) -> list[Fix]:
             if len(found) > _MAX_FIXES:
                 raise MalformedLineError(str(path), number, 1, f"more than the {_MAX_FIXES} fixes allowed")
     if not found:
-        raise InvalidValueError(f"fixes in {path}", "none", "at least one")
+        raise InvalidValueError(f"fixes in {path}", "none", f"at least one, or reports of {device!r}")
     return found
+
+
+def _reported_at(row: Mapping[str, object]) -> int:
+    text = row.get("reported_at")
+    if not isinstance(text, str):
+        raise InvalidValueError("reported_at", text, "a time as text")
+    return parse_time(text)
+
+
+def _place(value: object) -> Place:
+    if isinstance(value, str):
+        return Place.parse(value)
+    if not isinstance(value, Mapping):
+        raise InvalidValueError("place", value, "a text such as 53.34,-6.25, or latitude and longitude")
+    return Place(value.get("latitude"), value.get("longitude"))  # type: ignore[arg-type] # it checks
 
 
 def place_at(fixes: list[Fix], at_s: float) -> Place:
