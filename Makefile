@@ -26,7 +26,8 @@ run: $(SPARK_STAMP) java ## Set up, then show Whimbrel at work: a broker, forty 
 	@source tools/java_home.sh && $(BIN)/whimbrel demo $(ARGS)
 
 test: $(DEV_STAMP) java ## Set up, then run all tests
-	@source tools/java_home.sh && $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
+	@source tools/java_home.sh && TIMEFORMAT='core seconds: %U by programs, %S by the system; %R s went by' && \
+	  time $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 check: $(DEV_STAMP) ## Format, lint, strict types, fast tests
 	$(BIN)/ruff format --check .
