@@ -198,7 +198,11 @@ def test_requests_that_are_nearly_right_are_answered(
             peer.send(asking(verb, sent_qos=qos, packet_id=number if qos else 0, version=version, **members))
         rig.settle()
         packets = [each for each in peer.take() if not (isinstance(each, Publish) and each.topic != ANSWERS)]
-        assert sum(isinstance(each, Publish) for each in packets) == len(asked)
+        answers = sum(isinstance(each, Publish) for each in packets)
+        if peer.is_closed:  # it released its own session, and what it asked behind that it asked too late
+            assert ("release", "pda") in [(verb, members.get("client")) for verb, members in asked[:answers]]
+        else:
+            assert answers == len(asked)
         names_of = [
             {k: v for k, v in members.items() if k not in {"password", "passwords", "keys", "add", "remove"}}
             for _, members in asked
