@@ -1,9 +1,9 @@
 """The garbage collector of a broker's process: it looks at what is new, and leaves what stays alone.
 
 Python's own looks at everything every so often: half a second for a million objects, in which no client is answered.
-Here an object that was there at two looks is *frozen*: counted references still free it, as they free nearly
-everything we make, and the collector never comes to it again.
-Rule: a look is at some ten thousand objects, or at five times as many: two milliseconds, or ten.
+Here what is there at a look is *frozen*: counted references still free it, as they free nearly everything we make, and
+the collector does not come to it again.
+Rule: a look is at some twenty thousand objects that came since the last: a few milliseconds.
 Rule: circles that were frozen with the rest are found when everything is looked at; that happens when there is twice as
 much as at the last time, so seldom: if the process makes no such circles, only while the broker holds ever more.
 """
@@ -14,9 +14,7 @@ import gc
 
 __all__ = ["Collector"]
 
-_YOUNG = 10_000
-_LOOKS = 5
-"""How many looks at new objects come before one at all since the last such."""
+_YOUNG = 20_000
 _NEVER = 1_000_000_000
 _MUCH = 1_000_000
 """With fewer objects everything is looked at in half a second at most, and need not be."""
@@ -34,7 +32,7 @@ class Collector:
         gc.collect()
         gc.freeze()
         self._most = 2 * gc.get_freeze_count() + _MUCH
-        gc.set_threshold(_YOUNG, _LOOKS, _NEVER)
+        gc.set_threshold(_YOUNG, _NEVER, _NEVER)
         gc.callbacks.append(_freeze)
 
     def turn(self) -> None:
@@ -53,6 +51,7 @@ class Collector:
 
 
 def _freeze(phase: str, info: dict[str, int]) -> None:
-    """Freeze what was looked at twice."""
-    if phase == "stop" and info["generation"] >= 1:
+    """Freeze what was looked at."""
+    del info
+    if phase == "stop":
         gc.freeze()
