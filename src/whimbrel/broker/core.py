@@ -298,7 +298,7 @@ class Broker:
         if link.closing is None and not link.is_busy:
             if machine.failure is not None:
                 self._broken(link, machine.failure)
-            elif machine.has_more:
+            elif link.held and machine.has_more:
                 self._long_work.begin(link, _next_turn())
         self._end_step(now)
 

@@ -115,10 +115,6 @@ class Lane:
             head = self._heads[version, length] = packet[: len(packet) - length]
         return head
 
-    def pass_on(self, message: Message, sender: Sender, ready: list[Client], now: int) -> Found:
-        """Hand a message over to everybody for whom the hold need not hold it; return for whom it must."""
-        return self._pass_on(self._seats, message, sender, ready, now)
-
     def passing_on(
         self, message: Message, sender: Sender, ready: list[Client], now: int
     ) -> Generator[None, None, Found]:
@@ -127,14 +123,16 @@ class Lane:
         for start in range(0, len(self._seats), PIECE):
             if start:
                 yield
-            held += self._pass_on(self._seats[start : start + PIECE], message, sender, ready, now)
+            held += self.pass_on(message, sender, ready, now, self._seats[start : start + PIECE])
         return held
 
-    @staticmethod
-    def _pass_on(seats: list[_Seat], message: Message, sender: Sender, ready: list[Client], now: int) -> Found:
+    def pass_on(
+        self, message: Message, sender: Sender, ready: list[Client], now: int, seats: list[_Seat] | None = None
+    ) -> Found:
+        """Hand a message over to everybody for whom the hold need not hold it; return for whom it must."""
         held: Found = []
         qos = message.qos
-        for client, granted, terms in seats:
+        for client, granted, terms in self._seats if seats is None else seats:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
             if not effective:
