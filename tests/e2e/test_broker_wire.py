@@ -79,6 +79,18 @@ def test_a_megabyte_behind_a_connect_arrives(clients: Clients) -> None:
     assert numbers == list(range(count))
 
 
+@pytest.mark.parametrize("count", [1_000, 30_000])
+def test_a_burst_of_a_client_that_goes_at_once_arrives(clients: Clients, count: int) -> None:
+    """Its packets are handled over several turns; the last of them after the connection was closed."""
+    topic = clients.topic("burst")
+    listener = clients.connect("listener")
+    listener.subscribe((topic, 0))
+    publisher = clients.connect("publisher")
+    publisher.send(b"".join(publish_packet(topic, b"%06d" % number) for number in range(count)))
+    publisher.drop()
+    assert [int(listener.message().payload) for _ in range(count)] == list(range(count))
+
+
 # -- a large backlog ---------------------------------------------------------------------------------------------------
 
 KEEP_ALIVE_TIMEOUT = 0x8D

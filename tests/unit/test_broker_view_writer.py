@@ -134,3 +134,27 @@ def test_no_view_knows_half_a_publication(tmp_path: Path, loop: asyncio.Abstract
     assert sum(1 for _ in restored.hold.pending()) == PIECE + 50
     pending = {key for key in view.rows if key[0] == "pending"}
     assert len(pending) == PIECE + 50
+
+
+def test_the_view_is_written_however_many_publications_take_pieces(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Between two of them; to look now and then would never find that moment."""
+    rig, view, pool = Rig(tmp_path), _View(), _Later()
+    writer = _writer(rig, view, pool)
+    _with_many_absent(rig, PIECE + 50)
+    rig.state.discard_changes()
+    publisher = rig.client("publisher")
+    for number in range(1, 6):
+        publisher.send(publishing("a/b", b"for all", 1, number))
+    rig.broker.synced(rig.log.sync())
+    assert _is_applying(rig)
+    writer.turn(loop)
+    rig.work()
+    for _ in range(20):
+        _turn(loop, 0.003)
+        if pool.tasks:
+            break
+    pool.work()
+    assert view.applied == rig.broker.applied
+    assert len([key for key in view.rows if key[0] == "pending"]) == 5 * (PIECE + 50)

@@ -67,6 +67,8 @@ _MOST_PACKETS = 2_000
 """How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
 _OF_SUBSCRIBE = 9
 """As how many more SUBSCRIBE and UNSUBSCRIBE count."""
+_MOST_WAITING = 10_000
+"""How many facts may wait to be applied before clients are read from again."""
 _LONG_PACKET = 1 << 16
 """A packet of which more than this has come may be refused before all of it is there."""
 _INCOMING_SHARE = 8
@@ -196,6 +198,15 @@ class Broker:
         return self._journal.applied
 
     @property
+    def has_backlog(self) -> bool:
+        """Whether so much waits to be applied that no more should be read until it is less.
+
+        A fact that is applied in pieces lets clients be read from meanwhile: without this bound, memory would fill with
+        publications that are numbered and wait behind it.
+        """
+        return len(self._journal.waiting) > _MOST_WAITING
+
+    @property
     def is_applying(self) -> bool:
         """Whether a fact is applied in part, so that the state is that of no number."""
         return self._journal.is_applying
@@ -203,6 +214,10 @@ class Broker:
     def complete(self) -> None:
         """Apply the rest of a fact that is applied in part: there will be no more turns."""
         self._journal.complete()
+
+    def when_applied(self, action: Callable[[], None]) -> None:
+        """Act when everything that was accepted so far is applied, between two facts."""
+        self._journal.then(action)
 
     @property
     def is_refusing(self) -> bool:

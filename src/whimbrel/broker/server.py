@@ -108,7 +108,7 @@ class _Stream(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
         self.is_lost = False
-        """The connection is gone; what it sent may still be held, and is handled as its rate allows."""
+        """The connection is gone; packets that it sent may still wait for their turn, or for what its rate allows."""
         self.written_bytes = 0
 
     @property
@@ -199,8 +199,13 @@ class _Stream(asyncio.Protocol):
         self.is_lost = True
         self.server.lagging.pop(self, None)
         link = self.link
-        if link is None or link.closing is not None or link.meter is None or not link.meter.is_waiting:
-            self.finish()
+        if link is not None and link.closing is None:
+            if link.is_busy:
+                self.server.finish_later(self)
+                return
+            if link.meter is not None and link.meter.is_waiting:
+                return
+        self.finish()
 
     def finish(self) -> None:
         """Let the core know that the connection is gone and that nothing more comes of it."""
@@ -541,6 +546,7 @@ class Server:
             self._hold_back(cast("_Stream", link.shell))
         if (
             link.is_busy
+            or broker.has_backlog
             or link.room < -self._most_answers
             or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
@@ -564,14 +570,25 @@ class Server:
             self._ahead.add(stream)
             self.flush_soon()
 
+    def finish_later(self, stream: _Stream) -> None:
+        """Let the core know that a connection is gone once it has handled the packets that came over it."""
+        self._ahead.add(stream)
+        self.flush_soon()
+
     def _read_again(self) -> None:
-        """Read on from clients that there is no reason to wait for any more."""
+        """Read on from clients that there is no reason to wait for any more; finish connections that are gone."""
+        has_backlog = self.broker.has_backlog
         for stream in list(self._ahead):
             link = stream.link
-            is_waited_for = link is not None and (link.parked is not None or link.is_choked or link.is_busy)
+            is_waited_for = link is not None and (
+                link.is_busy or (not stream.is_lost and (has_backlog or link.parked is not None or link.is_choked))
+            )
             if link is None or link.closing is not None or not is_waited_for:
                 self._ahead.discard(stream)
-                stream.resume_reading()
+                if stream.is_lost:
+                    stream.finish()
+                else:
+                    stream.resume_reading()
 
     def _hold_back(self, stream: _Stream) -> None:
         """Read no more from a client until the disk has what there is: nobody fills the memory faster than that."""

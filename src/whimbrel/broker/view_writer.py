@@ -63,7 +63,7 @@ class ViewWriter:
         if self._is_finished:
             return
         if self._broker.is_applying:  # half a fact is in the state
-            loop.call_later(_PAUSE_S, self._gather, loop)
+            self._broker.when_applied(lambda: self._gather(loop))
             return
         state = self._broker.state
         if state.has_many_changes and len(self._put) <= _MOST_ROWS:
