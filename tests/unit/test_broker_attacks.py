@@ -66,9 +66,9 @@ class Counted:
         self.puts = self.cost = self.parsed_bytes = self.patterns = self.steps = self.compiled = 0
         self._patch(patch, Routes, "put", self._put)
         self._patch(patch, Parser, "parse", self._parse)
-        for module in ("language.backends.python", "match.searching", "language.patterns"):
+        for module in ("language.backends.python", "match.events.searching", "language.patterns"):
             patch.setattr(f"whimbrel.{module}.byte_searcher", self._searcher)
-        patch.setattr("whimbrel.match.delta.compile_filter", self._compile)
+        patch.setattr("whimbrel.match.index.delta.compile_filter", self._compile)
 
     @staticmethod
     def _patch(patch: pytest.MonkeyPatch, owner: type, name: str, count: Callable[..., None]) -> None:

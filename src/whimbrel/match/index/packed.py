@@ -15,9 +15,11 @@ import numpy as np
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.language.budget import UNBOUNDED
-from whimbrel.match.events import Encoder
-from whimbrel.match.integrity import fault
-from whimbrel.match.kernels import (
+from whimbrel.match.events.encoder import Encoder
+from whimbrel.match.index.integrity import fault
+from whimbrel.match.index.packing import pack
+from whimbrel.match.index.plans import Dictionary, Harvest, harvest
+from whimbrel.match.kernels.matching import (
     Events,
     Matches,
     PackedArrays,
@@ -27,8 +29,6 @@ from whimbrel.match.kernels import (
     new_table,
     write_addresses,
 )
-from whimbrel.match.packing import pack
-from whimbrel.match.plans import Dictionary, Harvest, harvest
 from whimbrel.model.attributes import Attributes, Int64
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.bounds import whole as whole_number

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import mix
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.matching import mix
 
 __all__ = ["build_tries"]
 

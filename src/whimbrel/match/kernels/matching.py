@@ -26,9 +26,9 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
-from whimbrel.match.leaves import Op
+from whimbrel.match.index.leaves import Op
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT
 
 __all__ = [
     "DTYPES",

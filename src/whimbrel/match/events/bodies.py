@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import hash_bytes
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.matching import hash_bytes
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes
 from whimbrel.model.codecs import attributes_of
 
