@@ -30,7 +30,7 @@ from whimbrel.language.filters import parse
 from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.index.packed import PackedIndex, Workspace
 from whimbrel.match.index.packer import PackingProcess
-from whimbrel.match.kernels.matching import Events
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value

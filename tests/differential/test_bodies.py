@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.match.events.encoder import Encoder
 from whimbrel.match.index.content import ContentIndex
-from whimbrel.match.kernels.matching import Events
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 

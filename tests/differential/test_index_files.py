@@ -22,7 +22,7 @@ from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.match.index import packing
 from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.index.packed import CorruptIndexError
-from whimbrel.match.kernels.matching import PackedArrays
+from whimbrel.match.kernels.arrays import PackedArrays
 from whimbrel.match.matcher import Interest, Matcher
 
 FILTERS = (

@@ -16,7 +16,7 @@ from whimbrel.match import first_use
 from whimbrel.match.kernels.compiled import DONE, safe_folder
 
 SCRIPT = """
-from whimbrel.match.kernels import compiled, matching as kernels
+from whimbrel.match.kernels import compiled, hash_table as kernels
 kernels.mix(1, 2)
 print(kernels.__file__)
 print(compiled.kernels_folder())

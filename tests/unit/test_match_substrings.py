@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from whimbrel.match.index.content import ContentIndex
-from whimbrel.match.kernels.matching import walk_through
-from whimbrel.match.kernels.tries import build_tries
+from whimbrel.match.kernels.tries import build_tries, walk_through
 
 SEED = 7
 

@@ -16,7 +16,7 @@ from whimbrel.language.operators import text as text_value
 from whimbrel.language.patterns import COMPILED
 from whimbrel.match.events.bodies import Bodies, Names, read_objects
 from whimbrel.match.events.searching import ColumnPattern, ColumnPatterns
-from whimbrel.match.kernels.matching import Events
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from whimbrel.language.ast import PatternFunction
 from whimbrel.language.literals import Requirement, required_literals
 from whimbrel.language.patterns import byte_searcher, regex_of
 from whimbrel.match.kernels.compiled import njit
-from whimbrel.match.kernels.matching import walk_through
-from whimbrel.match.kernels.tries import build_tries
+from whimbrel.match.kernels.tries import build_tries, walk_through
 
 __all__ = ["FEW", "ColumnPattern", "ColumnPatterns"]
 

@@ -24,7 +24,7 @@ from whimbrel.match.events.bodies import Bodies
 from whimbrel.match.events.encoder import Encoder, joined
 from whimbrel.match.index.delta import Delta
 from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
-from whimbrel.match.kernels.matching import Events
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
 
 __all__ = ["Beside", "ContentIndex", "Pack", "Run"]
