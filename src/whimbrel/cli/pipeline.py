@@ -75,8 +75,8 @@ def generate(
     Example: whimbrel pipeline generate --world campus --events 1000000 --out campus-log
     """
     with session(master) as spark:
-        from whimbrel.pipeline.generate import Recipe
-        from whimbrel.pipeline.generate import generate as make
+        from whimbrel.sim.logs.generate import Recipe
+        from whimbrel.sim.logs.generate import generate as make
 
         recipe = Recipe(
             world=world,

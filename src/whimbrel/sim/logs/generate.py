@@ -31,10 +31,10 @@ from whimbrel.log.layout import create, date_of, nodes, part_path, segments_fold
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.tables import DISPLAY_TYPE, KEYS_TYPE, PLACE_TYPE
-from whimbrel.pipeline.draws import Draws, Flags, Integers, Reals
-from whimbrel.pipeline.histories import Calendar, Crowd, History, crowd, history, table_of
-from whimbrel.pipeline.made_attributes import attributes_column, bodies_column
-from whimbrel.pipeline.worlds import WORLDS, Rows, World
+from whimbrel.sim.logs.draws import Draws, Flags, Integers, Reals
+from whimbrel.sim.logs.histories import Calendar, Crowd, History, crowd, history, table_of
+from whimbrel.sim.logs.made_attributes import attributes_column, bodies_column
+from whimbrel.sim.logs.worlds import WORLDS, Rows, World
 
 __all__ = ["CHUNK_ROWS", "MONDAY", "Recipe", "generate"]
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from whimbrel.model.place import Place, Plane
-from whimbrel.pipeline.draws import Draws, Flags, Integers, Reals
-from whimbrel.pipeline.made_attributes import Column
+from whimbrel.sim.logs.draws import Draws, Flags, Integers, Reals
+from whimbrel.sim.logs.made_attributes import Column
 
 __all__ = ["WORLDS", "Campus", "City", "Happenings", "Rows", "Ward", "Wish", "World"]
 

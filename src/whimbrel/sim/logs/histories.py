@@ -21,8 +21,8 @@ import pyarrow as pa
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import AREA_TYPE, TABLES, TIME_TYPE
-from whimbrel.pipeline.draws import Draws, Flags, Integers, Reals
-from whimbrel.pipeline.worlds import Wish, World
+from whimbrel.sim.logs.draws import Draws, Flags, Integers, Reals
+from whimbrel.sim.logs.worlds import Wish, World
 
 __all__ = ["KINDS", "Calendar", "Crowd", "History", "crowd", "history", "table_of"]
 

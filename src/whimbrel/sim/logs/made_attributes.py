@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from whimbrel.model.attributes import AttributeType
 from whimbrel.model.tables import ATTRIBUTES_TYPE
-from whimbrel.pipeline.draws import Flags, Integers
+from whimbrel.sim.logs.draws import Flags, Integers
 
 __all__ = ["Column", "attributes_column", "bodies_column"]
 
