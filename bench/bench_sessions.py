@@ -36,7 +36,6 @@ from measure import Check, Figure, Grid, Report, in_fresh_process
 from whimbrel.broker.clients import Link
 from whimbrel.broker.config import Config, LimitSettings, LogSettings, MqttSettings, NodeSettings
 from whimbrel.broker.core import Broker
-from whimbrel.broker.load import Generator, Latency, Load, LoadError, resident_bytes, serve
 from whimbrel.broker.routes import Routes
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.storage import Storage
@@ -62,6 +61,7 @@ from whimbrel.mqtt.packets import (
     SubscriptionRequest,
 )
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.sim.load.generator import Generator, Latency, Load, LoadError, resident_bytes, serve
 
 __all__ = ["run"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Check, Grid, Report
-from whimbrel.broker.load import Generator, Load, Served, serve
+from whimbrel.sim.load.generator import Generator, Load, Served, serve
 
 __all__ = ["run"]
 

@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stream's process is that of the tests
 
 from measure import Check, Figure, Grid
-from whimbrel.broker.load import Load, LoadError, Tally, _connected, _subscribe, resident_bytes, serve
+from whimbrel.sim.load.generator import Load, LoadError, Tally, _connected, _subscribe, resident_bytes, serve
 
 __all__ = ["Live", "LiveSizes", "live"]
 

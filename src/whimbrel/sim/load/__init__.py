@@ -1,0 +1,1 @@
+"""Load: what a broker is measured with."""
