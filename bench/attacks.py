@@ -22,7 +22,7 @@ from whimbrel.broker.websocket import client_request, masked
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Connack, Disconnect, Pingreq, Puback, Publish, Suback
 from whimbrel.mqtt.properties import Properties, Property
-from whimbrel.sim.load.generator import raise_file_limit
+from whimbrel.sim.load.processes import raise_file_limit
 
 __all__ = ["ATTACKS", "NEWCOMERS", "Attack", "Target", "attack"]
 

@@ -32,7 +32,7 @@ from attacks import ATTACKS, NEWCOMERS, Attack, Target, attack
 from measure import Check, Grid, Report
 from well_behaved import USER, Experience, experience
 from whimbrel.broker.users import Users
-from whimbrel.sim.load.generator import Served, cpu_s, raise_file_limit, resident_bytes, serve
+from whimbrel.sim.load.processes import Served, cpu_s, raise_file_limit, resident_bytes, serve
 
 __all__ = ["run"]
 

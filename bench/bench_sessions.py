@@ -61,7 +61,9 @@ from whimbrel.mqtt.packets import (
     SubscriptionRequest,
 )
 from whimbrel.mqtt.properties import Properties, Property
-from whimbrel.sim.load.generator import Generator, Latency, Load, LoadError, resident_bytes, serve
+from whimbrel.sim.load.generator import Generator
+from whimbrel.sim.load.load import Latency, Load, LoadError
+from whimbrel.sim.load.processes import resident_bytes, serve
 
 __all__ = ["run"]
 
