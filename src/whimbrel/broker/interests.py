@@ -289,13 +289,13 @@ class Interests:
         asked_seq: int,
     ) -> Iterator[None]:
         """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
-        key = (subscription.session, wanted, subscription.name)
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
+        allowance = self._state.routes.allowance()
         for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._journal.last_at
             if done % PIECE == 0:
@@ -303,8 +303,8 @@ class Interests:
                 waiting.clear()
                 self._delivering.pump(client, now)
                 yield
-                is_latest = client.link is link and link.retained.get(key) == asked_seq
-                if not is_latest or identity not in self._state.subscribed.get(subscription.session, ()):
+                allowance.renew()
+                if not self._is_asked_for(link, client, subscription, asked_seq):
                     return
             if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
                 continue  # what came, or replaced it, after the subscription comes as it was published
@@ -312,8 +312,13 @@ class Interests:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
                 continue
-            if asked is not None and not asked.matches(message.attributes()):
-                continue
+            if asked is not None:
+                ask = partial(asked.matches, message.attributes())
+                is_wanted = yield from allowance.attempting(ask)
+                if not self._is_asked_for(link, client, subscription, asked_seq):
+                    return
+                if not is_wanted:
+                    continue
             if not _keys_allow(message, subscription):
                 continue
             qos = min(message.qos, subscription.qos or 0)
@@ -322,9 +327,16 @@ class Interests:
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
         client.queue.extend(waiting)
+        key = (subscription.session, wanted, subscription.name)
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
         self._delivering.pump(client, self._journal.last_at)
+
+    def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
+        """Tell whether a connection still waits for what was retained when it made *subscription*."""
+        session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
+        is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
+        return is_latest and (wanted, name) in self._state.subscribed.get(session, ())
 
     def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
         """Tell what the sessions subscribe to that this connection joined, as if it were retained."""

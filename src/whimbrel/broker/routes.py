@@ -9,6 +9,7 @@ patterns (``language.budget``), or not at all if it cannot be read; ``refused_to
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import asked_for
+from whimbrel.language.allowance import Allowance
 from whimbrel.language.filters import parse
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.topics import TopicIndex
@@ -35,6 +37,8 @@ Found = list[tuple[str, tuple[Identity, ...]]]
 
 _REMEMBERED = 100_000
 _BY_SESSION = itemgetter(0)
+_PIECE_S = 0.004
+"""How long the patterns may be asked at a stretch."""
 _FEW = 10
 """Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
@@ -51,9 +55,15 @@ OPEN = Secured(NO_KEYS, deliver_insecure=True)
 
 
 class Routes:
-    """The subscriptions of a broker; *make_matcher* gives the index for content filters."""
+    """The subscriptions of a broker; *make_matcher* gives the index for content filters.
 
-    def __init__(self, make_matcher: Callable[[], Matcher] = Matcher) -> None:
+    By *stopwatch* a match with dear patterns is broken off, to be taken up again.
+    """
+
+    def __init__(
+        self, make_matcher: Callable[[], Matcher] = Matcher, *, stopwatch: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._stopwatch = stopwatch
         self._plain = TopicIndex()
         self._matcher = make_matcher()
         self._numbers: dict[tuple[str, Identity], int] = {}
@@ -182,6 +192,10 @@ class Routes:
             deliver_insecure=None if secured is None else np.array([each.deliver_insecure for each in secured]),
         )
         return _by_row(rows, found, len(subjects))
+
+    def allowance(self) -> Allowance:
+        """Return an allowance for asking the patterns about one publication, or several that came together."""
+        return Allowance(self._stopwatch, _PIECE_S)
 
     def everybody(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
         """Return everybody who wants a notification: for its subject, and those of *handles* for its content."""
