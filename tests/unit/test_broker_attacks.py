@@ -181,6 +181,16 @@ def _large_filters(attacked: Attacked) -> int:
     return attacked.most(clients[3], _wire(_many(5, LONG)), lambda: attacked.counted.cost)
 
 
+def _large_filters_of_sessions(attacked: Attacked) -> int:
+    """Let four clients whose sessions last subscribe with large filters that all become durable at once."""
+    clients = [attacked.rig.client(f"client-{number}", expiry_s=100) for number in range(4)]
+    for number, client in enumerate(clients):
+        client.send(*(_many(1, f"a > {number}.{each} || {LONG}", packet_id=each + 1) for each in range(5)))
+    most = attacked.most(clients[0], _wire(Pingreq()), lambda: attacked.counted.parsed_bytes)
+    assert attacked.counted.puts == 20
+    return most
+
+
 def _refused_patterns(attacked: Attacked) -> int:
     client = attacked.rig.client("client")
     eighteen = " || ".join(HEAVY % (1_000 - number) for number in range(18))
@@ -383,6 +393,12 @@ TABLE = (
     Row("packet: PINGREQs in one write", "answers a turn", PACKETS, _pings),
     Row("packet: small publications in one write", "a turn", PACKETS, _small_publications),
     Row("filter: large ones of four clients", "units of work a turn", PIECE + _ONE_LONG, _large_filters),
+    Row(
+        "filter: large ones of four clients, durable at once",
+        "bytes of filters read a turn",
+        2 * len(LONG),
+        _large_filters_of_sessions,
+    ),
     Row("pattern: refused, then 512 KB", "steps", 0, _refused_patterns),
     Row("pattern: the dearest that is admitted", "steps a turn", MAX_STEPS, _one_admitted_pattern),
     Row("pattern: twenty of the dearest", "steps a turn", MAX_STEPS, _many_admitted_patterns),

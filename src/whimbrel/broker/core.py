@@ -65,7 +65,7 @@ _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
 _MOST_PACKETS = 2_000
 """How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
-_OF_SUBSCRIBE = 9
+_OF_SUBSCRIBE = 39
 """As how many more SUBSCRIBE and UNSUBSCRIBE count."""
 _MOST_WAITING = 10_000
 """How many facts may wait to be applied before clients are read from again."""

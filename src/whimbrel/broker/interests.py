@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.clients import Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
-from whimbrel.broker.journal import Journal
+from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.long_work import PIECE, LongWork
 from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.messages import Message
@@ -34,6 +34,7 @@ from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
+from whimbrel.match.matcher import ReadInterest
 from whimbrel.match.topics import matches
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
@@ -141,6 +142,9 @@ class Interests:
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
                 done += self._spend(budget, options, subscription, now)
+                read = yield from self.reading(subscription)
+                if client.link is not link:
+                    return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
             except ProtocolError as error:
                 codes.append(error.code)
@@ -148,7 +152,7 @@ class Interests:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
-                self.put(link, client, subscription, request.retain_handling, now)
+                self.put(link, client, subscription, request.retain_handling, self._journal.last_at, read)
         self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
@@ -177,6 +181,14 @@ class Interests:
         """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
         cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
         self._budget.packet(client.session).spend(cost, now)
+
+    def begin(self, link: Link, work: Pieces) -> None:
+        """Begin what a client asks for and may take several turns."""
+        self._long_work.begin(link, work)
+
+    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
+        """Read the content filter of a subscription, yielding after each step if it is long."""
+        return self._state.routes.reading(subscription)
 
     def asked_for(
         self,
@@ -242,8 +254,17 @@ class Interests:
         if is_ending or Right.CHANGE_SUBSCRIPTIONS not in rights:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
 
-    def put(self, link: Link, client: Client, subscription: Subscription, retain_handling: int, now: int) -> None:
-        """Put a subscription that was checked in its place."""
+    def put(
+        self,
+        link: Link,
+        client: Client,
+        subscription: Subscription,
+        retain_handling: int,
+        now: int,
+        read: ReadInterest | None = None,
+    ) -> None:
+        """Put a subscription that was checked in its place; its filter may have been *read*."""
+        self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.setdefault(session, {})

@@ -41,6 +41,8 @@ _RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _EXACTLY_ONCE = 2
+_PASSING = 8
+"""Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
 _KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
@@ -206,10 +208,25 @@ class Publishing:
     def _held_refusal(self, *, makes_room: bool = False) -> tuple[ReasonCode, str] | None:
         """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
         most = self._config.limits.held_bytes
-        if self._state.held_bytes > most:
+        if self._state.held_bytes > most + most // _PASSING:
             return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, no more are allowed"
         memory = self._state.memory
         return None if makes_room or memory.has_room() else memory.refusal()
+
+    def _lasting_refusal(self, found: Found) -> tuple[ReasonCode, str] | None:
+        """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
+
+        One client can fill what may be held with what nobody fetches; that must not stop those who are served at once.
+        """
+        most, state = self._config.limits.held_bytes, self._state
+        if state.held_bytes > most:
+            full: tuple[ReasonCode, str] | None = (
+                ReasonCode.QUOTA_EXCEEDED,
+                f"{most} bytes are held, no more are allowed",
+            )
+        else:
+            full = state.memory.refusal(is_lasting=True)
+        return None if full is None or state.keep_up(found) else full
 
     def _matched(
         self, packets: Sequence[Publish], secured: Sequence[Secured], allowance: Allowance
@@ -261,8 +278,8 @@ class Publishing:
             taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
-        if refusal is None and not qos and any(not is_private(session) for session, _ in found):
-            refusal = self._state.memory.refusal()  # a named session holds QoS 0 too
+        if refusal is None and (qos or any(not is_private(session) for session, _ in found)):
+            refusal = self._lasting_refusal(found)  # a named session holds QoS 0 too
         if refusal is not None:
             self.refuse(link, client, packet, *refusal)
             return
@@ -323,7 +340,7 @@ class Publishing:
             grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
                 return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
-            if grows > 0 and (full := state.memory.refusal(grows)) is not None:
+            if grows > 0 and (full := state.memory.refusal(grows, is_lasting=True)) is not None:
                 return full
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from whimbrel.match.bodies import Bodies
-from whimbrel.match.delta import Delta
+from whimbrel.match.delta import Delta, ReadFilter
 from whimbrel.match.events import Encoder, joined
 from whimbrel.match.kernels import Events
 from whimbrel.match.segments import Part, Segment, pack_filters, pack_parts
@@ -107,11 +107,14 @@ class ContentIndex:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, handle: int, text: str) -> None:
-        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none."""
+    def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
+        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none.
+
+        It may have been *read* before, which takes nearly all the time.
+        """
         with self._lock:
             delta = self._state.deltas[-1]
-            delta.add(handle, text)
+            delta.add(handle, text, read)
             self._added += 1
             is_due = len(delta) >= _DELTA or delta.patterns >= _DELTA_PATTERNS
             is_due = is_due and self._run is not None and not self._is_packing
