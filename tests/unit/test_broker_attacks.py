@@ -68,7 +68,7 @@ class Counted:
         self._patch(patch, Parser, "parse", self._parse)
         patch.setattr(patterns, "_compiled", partial(_CountedRegex, self, patterns._compiled))
         patch.setattr("whimbrel.broker.routes._PIECE_S", 0)  # an attempt makes one dear search, whatever its time
-        patch.setattr("whimbrel.match.delta.compile_filter", self._compile)
+        patch.setattr("whimbrel.match.index.delta.compile_filter", self._compile)
 
     @staticmethod
     def _patch(patch: pytest.MonkeyPatch, owner: type, name: str, count: Callable[..., None]) -> None:

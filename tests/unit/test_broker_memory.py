@@ -369,7 +369,7 @@ def test_a_crowd_that_is_away_does_not_keep_others_from_being_served(tmp_path: P
         rig.subscriber(f"absent-{number}", "crowd", qos=1, expiry_s=1_000).drop()
     attacker, publisher = rig.client("attacker"), rig.client("publisher")
     reader = rig.subscriber("reader", "well", qos=1)
-    codes = []
+    codes: list[int] = []
     while not codes or codes[-1] == ReasonCode.SUCCESS:
         attacker.send(publishing("crowd", bytes(64), 1, 1))
         rig.settle()
@@ -388,7 +388,8 @@ def test_a_client_that_does_not_keep_up_is_not_served_from_the_last_eighth(tmp_p
     slow = rig.client("slow", expiry_s=1_000, options={Property.RECEIVE_MAXIMUM: 1})
     slow.send(subscribing("t", qos=1))
     rig.settle()
-    publisher, codes = rig.client("publisher"), []
+    publisher = rig.client("publisher")
+    codes: list[int] = []
     while not codes or codes[-1] == ReasonCode.SUCCESS:
         publisher.send(publishing("t", bytes(64), 1, 1))
         rig.settle()

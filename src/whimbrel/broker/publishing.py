@@ -24,7 +24,7 @@ from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
-from whimbrel.match.bodies import Bodies
+from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification

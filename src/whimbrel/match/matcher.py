@@ -24,13 +24,13 @@ from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
-from whimbrel.match.content import Beside, ContentIndex, Pack, Run
-from whimbrel.match.delta import ReadFilter, finished, reading
+from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run
+from whimbrel.match.index.delta import ReadFilter, finished, reading
+from whimbrel.match.index.packed import DAMAGE, CorruptIndexError
+from whimbrel.match.index.segments import pack_parts
+from whimbrel.match.index.texts import Texts
 from whimbrel.match.keys import KeyTable, may_deliver
-from whimbrel.match.packed import DAMAGE, CorruptIndexError
-from whimbrel.match.segments import pack_parts
 from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
-from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.bounds import whole

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit, read_only
-from whimbrel.match.kernels import DTYPES, PackedArrays
-from whimbrel.match.layout import REJECT
-from whimbrel.match.leaves import Op
+from whimbrel.match.kernels.arrays import DTYPES, PackedArrays
+from whimbrel.match.kernels.compiled import njit, read_only
+from whimbrel.match.kernels.layout import REJECT, Op
 from whimbrel.model.bounds import INT32_MAX
 
 __all__ = ["fault"]

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from whimbrel.language.ast import PatternFunction
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import PackedArrays, hash_bytes, mix
-from whimbrel.match.layout import ACCEPT, REJECT
-from whimbrel.match.leaves import Op
-from whimbrel.match.plans import Dictionary, Harvest, Option
-from whimbrel.match.tries import build_tries
+from whimbrel.match.index.plans import Dictionary, Harvest, Option
+from whimbrel.match.kernels.arrays import PackedArrays
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.hash_table import hash_bytes, mix
+from whimbrel.match.kernels.layout import ACCEPT, REJECT, Op
+from whimbrel.match.kernels.tries import build_tries
 
 __all__ = ["pack"]
 

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Tries of the patterns of all columns, in one hash table of transitions: prefixes, suffixes, and substrings.
+"""Tries of the patterns of all columns, in one hash table of transitions, and how a string walks them.
 
+There are tries of prefixes, of suffixes and of substrings.
 Substrings get the failure links of Aho and Corasick (1975), so that one pass over a text finds all of them.
 """
 
@@ -12,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import mix
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.hash_table import mix
 
-__all__ = ["build_tries"]
+__all__ = ["build_tries", "mark_pattern", "walk_end", "walk_through"]
 
 _EMPTY = -1
 
@@ -102,3 +103,92 @@ def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: i
     order = np.argsort(depth, kind="stable").astype(np.int32)
     fail, link = _link(keys, after, parent, byte, order, root_of, pattern, seed)
     return {"key": keys, "next": after, "fail": fail, "link": link, "pattern": pattern}
+
+
+@njit(cache=True)
+def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
+    mask = keys.size - 1
+    key = (np.int64(state) << 8) | np.int64(byte)
+    at = mix(key, seed) & mask
+    while keys[at] != _EMPTY:
+        if keys[at] == key:
+            return after[at]
+        at = (at + 1) & mask
+    return -1
+
+
+@njit(cache=True)
+def mark_pattern(number: int, epoch: int, pattern_epoch: Any, pattern_anchor: Any, active: Any, n: int) -> int:
+    """Note that a pattern was found; return how many lists are active now."""
+    if number >= 0 and pattern_epoch[number] != epoch:
+        pattern_epoch[number] = epoch
+        if pattern_anchor[number] >= 0:
+            active[n] = pattern_anchor[number]
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def walk_end(
+    keys: Any,
+    after: Any,
+    pattern: Any,
+    seed: int,
+    state: int,
+    data: Any,
+    begin: int,
+    stop: int,
+    step: int,
+    epoch: int,
+    pattern_epoch: Any,
+    pattern_anchor: Any,
+    active: Any,
+    n: int,
+) -> int:
+    """Mark the prefixes of a string that the trie below *state* holds; or, read backwards, the suffixes."""
+    n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    for i in range(begin, stop, step):
+        state = _step(keys, after, state, data[i], seed)
+        if state < 0:
+            break
+        n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    return n
+
+
+@njit(cache=True)
+def walk_through(
+    keys: Any,
+    after: Any,
+    pattern: Any,
+    fail: Any,
+    link: Any,
+    seed: int,
+    root: int,
+    data: Any,
+    begin: int,
+    stop: int,
+    epoch: int,
+    pattern_epoch: Any,
+    pattern_anchor: Any,
+    active: Any,
+    n: int,
+) -> int:
+    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975).
+
+    A marked pattern has had its shorter suffixes marked with it, so the chain of suffixes ends at the first that is
+    marked: every step along it but the last of each byte marks a pattern, and all of them together are linear in the
+    string and in what is found.
+    """
+    state = root
+    n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    for i in range(begin, stop):
+        found = _step(keys, after, state, data[i], seed)
+        while found < 0 and state != root:
+            state = fail[state]
+            found = _step(keys, after, state, data[i], seed)
+        state = found if found >= 0 else root
+        ending = state if pattern[state] >= 0 else link[state]
+        while ending >= 0 and pattern_epoch[pattern[ending]] != epoch:
+            n = mark_pattern(pattern[ending], epoch, pattern_epoch, pattern_anchor, active, n)
+            ending = link[ending]
+    return n

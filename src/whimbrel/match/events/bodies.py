@@ -6,7 +6,7 @@
 all bodies are: a short, flat object of JSON in ASCII.
 Rule: what there is any doubt about (escapes, nesting, CBOR, names twice, numbers that a double or an int32 does not
 hold exactly) is *hard*, and left to ``attributes_of``.
-Rule: numba's cache looks only at this file: after changing ``hash_bytes`` of ``kernels``, touch it.
+Rule: numba's cache looks only at this file: after changing ``hash_bytes`` of ``hash_table``, touch it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import hash_bytes
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.hash_table import hash_bytes
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes
 from whimbrel.model.codecs import attributes_of
 

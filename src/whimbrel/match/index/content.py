@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from whimbrel.match.bodies import Bodies
-from whimbrel.match.delta import Delta, ReadFilter
-from whimbrel.match.events import Encoder, joined
-from whimbrel.match.kernels import Events
-from whimbrel.match.segments import Part, Segment, pack_filters, pack_parts
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.match.events.encoder import Encoder, joined
+from whimbrel.match.index.delta import Delta, ReadFilter
+from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
 
 __all__ = ["Beside", "ContentIndex", "Pack", "Run"]
@@ -263,7 +263,7 @@ class ContentIndex:
 
         A column or a row that is no attributes raises ``InvalidValueError``, and nothing is matched.
         """
-        from whimbrel.match.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+        from whimbrel.match.events.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
 
         rows = AttributeColumn(column)
         return self._match_many(lambda encoder: encoder.arrow(rows), rows, beside)

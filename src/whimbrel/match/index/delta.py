@@ -18,7 +18,8 @@ from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import literal
 from whimbrel.language.tokens import name as name_of
-from whimbrel.match.leaves import Clause, Op, clauses
+from whimbrel.match.index.leaves import Clause, clauses
+from whimbrel.match.kernels.layout import Op
 from whimbrel.model.attributes import Attributes, Scalar
 
 __all__ = ["Delta", "ReadFilter", "finished", "reading"]
