@@ -1,4 +1,5 @@
-# mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return, no-untyped-call, unreachable"
+# mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
+# mypy: disable-error-code="no-untyped-call, return-value, unreachable"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
 """The hot loop over flat arrays: numba compiles it, nothing here knows a filter or a Python object.
 
@@ -22,7 +23,7 @@ import numpy as np
 from whimbrel.match.kernels.addresses import AT, float64s, int32s, int64s, uint8s
 from whimbrel.match.kernels.bitmaps import LENGTH_BITS, bitmap_place, bucket_of, gather, intersect
 from whimbrel.match.kernels.compiled import njit
-from whimbrel.match.kernels.hash_table import find_string, find_symbol, mix
+from whimbrel.match.kernels.hash_table import EMPTY, find_row, find_text, hash_bytes, mix
 from whimbrel.match.kernels.intrinsics import prefetch
 from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 from whimbrel.match.kernels.tries import mark_pattern, walk_end, walk_through
@@ -33,7 +34,6 @@ _INT_EQ, _REAL_EQ, _STRING_EQ = int(Op.INT_EQ), int(Op.REAL_EQ), int(Op.STRING_E
 _STRING_NE, _PATTERN, _NOT_PATTERN, _PRESENT = int(Op.STRING_NE), int(Op.PATTERN), int(Op.NOT_PATTERN), int(Op.PRESENT)
 _TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), int(Op.NAN), int(Op.NOT_NAN)
 _INT64, _REAL, _STRING, _OPAQUE = 2, 3, 4, 5
-_EMPTY = -1
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
 # The answers of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
 # Looked up, not decided: which comparison a leaf makes is as good as random, and a wrong guess costs more than a leaf.
@@ -63,28 +63,27 @@ def _other_holds(op: int, kind: int, real: float, string: int, constant: int, ma
 
 
 @njit(cache=True)
+def _pair_key(a: int, b: int) -> int:
+    """Return the key of the pair of two equalities, whichever comes first."""
+    if a > b:
+        a, b = b, a
+    return (np.int64(a) << 31) | np.int64(b)
+
+
+@njit(cache=True)
 def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
     """Activate the lists of all pairs of equalities that hold together."""
     mask = (table.size >> 1) - 1
     for i in range(equal):  # ask for all of them before looking at any
         for j in range(i + 1, equal):
-            low, high = symbols[i], symbols[j]
-            if low > high:
-                low, high = high, low
-            prefetch(table, (mix((np.int64(low) << 31) | np.int64(high), seed) & mask) << 1)
+            prefetch(table, (mix(_pair_key(symbols[i], symbols[j]), seed) & mask) << 1)
     for i in range(equal):
         for j in range(i + 1, equal):
-            low, high = symbols[i], symbols[j]
-            if low > high:
-                low, high = high, low
-            key = (np.int64(low) << 31) | np.int64(high)
-            at = mix(key, seed) & mask
-            while table[at << 1] != _EMPTY:
-                if table[at << 1] == key:
-                    active[n] = table[(at << 1) + 1]
-                    n += 1
-                    break
-                at = (at + 1) & mask
+            key = _pair_key(symbols[i], symbols[j])
+            row = find_row(table, 1, mix(key, seed), key, EMPTY)
+            if row >= 0:
+                active[n] = table[row + 1]
+                n += 1
     return n
 
 
@@ -223,7 +222,8 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
             bits = np.int64(-1)
             if kind == _STRING:
                 start, end = text_start[item], text_end[item]
-                string = find_string(string_table, string_start, string_bytes, text, start, end, seed)
+                hashed = hash_bytes(text, start, end, seed)
+                string = find_text(string_table, string_start, string_bytes, text, start, end, hashed)
                 slots[slot + 2] = string
                 if column_prefixes[column] >= 0:
                     n = walk_end(
@@ -264,7 +264,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                     buckets[column] = bucket_of(bounds, column_bounds[column], column_bounds[column + 1], number)
             else:
                 continue
-            symbol = find_symbol(symbol_table, tagged, bits, seed)
+            symbol = find_row(symbol_table, 2, mix(tagged ^ seed, bits), tagged, bits)
             if symbol >= 0:
                 if symbol_table[symbol + 2] >= 0:
                     active[n] = symbol_table[symbol + 2]

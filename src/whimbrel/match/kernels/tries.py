@@ -14,20 +14,16 @@ from typing import Any
 import numpy as np
 
 from whimbrel.match.kernels.compiled import njit
-from whimbrel.match.kernels.hash_table import mix
+from whimbrel.match.kernels.hash_table import EMPTY, find_row, free_row, mix, rows_for
 
 __all__ = ["build_tries", "mark_pattern", "walk_end", "walk_through"]
-
-_EMPTY = -1
 
 
 @njit(cache=True, nogil=True)
 def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots: int) -> Any:
     """Insert every pattern below its root; return the table, and parent, byte, depth and end state."""
-    room = 1
-    while room < 2 * (data.size + 2):
-        room *= 2
-    keys = np.full(room, _EMPTY, np.int64)
+    room = rows_for(data.size + 2)
+    keys = np.full(room, EMPTY, np.int64)
     after = np.zeros(room, np.int32)
     states = data.size + n_roots + 1
     parent = np.full(states, -1, np.int32)
@@ -36,17 +32,15 @@ def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots
     root_of = np.arange(states).astype(np.int32)
     ends = np.zeros(roots.size, np.int32)
     count = n_roots
-    mask = room - 1
     for p in range(roots.size):
         state = roots[p]
         length = starts[p + 1] - starts[p]
         for i in range(length):
             b = data[starts[p] + (length - 1 - i if reverse[p] else i)]
             key = (np.int64(state) << 8) | np.int64(b)
-            at = mix(key, seed) & mask
-            while keys[at] != _EMPTY and keys[at] != key:
-                at = (at + 1) & mask
-            if keys[at] == _EMPTY:
+            at = find_row(keys, 0, mix(key, seed), key, EMPTY)
+            if at == EMPTY:
+                at = free_row(keys, 0, mix(key, seed))
                 keys[at] = key
                 after[at] = count
                 parent[count] = state
@@ -62,7 +56,6 @@ def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots
 @njit(cache=True, nogil=True)
 def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: Any, pattern: Any, seed: int) -> Any:
     """Compute failure links and the links to shorter patterns that end at the same place, shallow states first."""
-    mask = keys.size - 1
     fail = np.zeros(parent.size, np.int32)
     link = np.full(parent.size, -1, np.int32)
     for i in range(order.size):
@@ -75,12 +68,9 @@ def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: An
         found = root
         while back != root:
             back = fail[back]
-            key = (np.int64(back) << 8) | np.int64(byte[state])
-            at = mix(key, seed) & mask
-            while keys[at] != _EMPTY and keys[at] != key:
-                at = (at + 1) & mask
-            if keys[at] == key:
-                found = after[at]
+            step = _step(keys, after, back, byte[state], seed)
+            if step >= 0:
+                found = step
                 break
         fail[state] = found
         link[state] = found if pattern[found] >= 0 else link[found]
@@ -107,14 +97,10 @@ def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: i
 
 @njit(cache=True)
 def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
-    mask = keys.size - 1
+    """Return the state after *byte*, or -1 if the trie does not go on with it."""
     key = (np.int64(state) << 8) | np.int64(byte)
-    at = mix(key, seed) & mask
-    while keys[at] != _EMPTY:
-        if keys[at] == key:
-            return after[at]
-        at = (at + 1) & mask
-    return -1
+    at = find_row(keys, 0, mix(key, seed), key, EMPTY)
+    return after[at] if at >= 0 else -1
 
 
 @njit(cache=True)
