@@ -22,7 +22,7 @@ import numpy as np
 
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.match.events.encoder import Encoder, joined
-from whimbrel.match.index.delta import Delta
+from whimbrel.match.index.delta import Delta, ReadFilter
 from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
 from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
@@ -107,11 +107,14 @@ class ContentIndex:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, handle: int, text: str) -> None:
-        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none."""
+    def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
+        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none.
+
+        It may have been *read* before, which takes nearly all the time.
+        """
         with self._lock:
             delta = self._state.deltas[-1]
-            delta.add(handle, text)
+            delta.add(handle, text, read)
             self._added += 1
             is_due = len(delta) >= _DELTA or delta.patterns >= _DELTA_PATTERNS
             is_due = is_due and self._run is not None and not self._is_packing
