@@ -20,7 +20,7 @@ from whimbrel.cli.pipeline import app as pipeline_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.rendezvous import app as rendezvous_app
 from whimbrel.cli.serve import serve
-from whimbrel.cli.session import app as session_app
+from whimbrel.cli.session.command import app as session_app
 from whimbrel.cli.sim import app as sim_app
 from whimbrel.cli.subscribe import subscribe
 from whimbrel.cli.tickertape import tickertape

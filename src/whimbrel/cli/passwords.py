@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.lines import name_of
-from whimbrel.cli.user import _password_from as password_from
 from whimbrel.errors import InvalidValueError
 
 if TYPE_CHECKING:  # sessions and what they stand on need not be loaded for other commands
@@ -31,6 +30,7 @@ __all__ = [
     "Keys",
     "SessionPasswordFile",
     "keys_from",
+    "password_from",
     "read_access_options",
     "session_password",
 ]
@@ -60,6 +60,22 @@ Insecure = Annotated[
     bool | None,
     typer.Option("--insecure/--secure", help="Whether keys need not match; without keys they need not."),
 ]
+
+
+def password_from(path: Path) -> str:
+    """Return the one line that *path* holds, without its end; an error quotes nothing of it."""
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(_MAX_FILE_BYTES)
+    else:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_FILE_BYTES)
+    try:
+        line = data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InvalidValueError(name_of(path), "something else", "a password in UTF-8") from None
+    if "\n" in line or "\r" in line:
+        raise InvalidValueError(name_of(path), "several lines", "one line, the password")
+    return line
 
 
 def session_password(session: str, file: Path | None) -> str | None:

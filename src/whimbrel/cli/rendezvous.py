@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.publish import Host, PasswordFile, Port, User, client_for, run
+from whimbrel.cli.connection import Connection, PasswordFile, Port, User, run
 from whimbrel.cli.rendezvous_keys import admit, key, verify
 
 if TYPE_CHECKING:  # the simulation need not be loaded for other commands
@@ -98,7 +98,8 @@ def simulate(
     if log is not None:
         _keep(log, node, report)
     if host is not None:
-        _publish(host, port, user, password_file, [note for note, _ in report.notes])
+        connection = Connection(host=host, port=port, user=user, password_file=password_file)
+        _publish(connection, [note for note, _ in report.notes])
     _print_report(report, as_json=as_json)
     if report.connected < report.pairs:
         raise typer.Exit(1)
@@ -233,10 +234,10 @@ def _keep(directory: Path, node: str, report: HallReport) -> None:
         kept.sync()
 
 
-def _publish(host: Host, port: int, user: str | None, password_file: Path | None, notes: Sequence[Note]) -> None:
+def _publish(connection: Connection, notes: Sequence[Note]) -> None:
     from whimbrel.rendezvous.journal import publish_notes
 
-    client = client_for(host, port, client_id="", user=user, password_file=password_file, mqtt="5")
+    client = connection.client("")
 
     async def send() -> None:
         async with client:

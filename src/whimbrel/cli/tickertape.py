@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.passwords import ENVIRONMENT
-from whimbrel.cli.publish import Host, Mqtt, PasswordFile, Port, User, run
+from whimbrel.cli.connection import Connection, run
+from whimbrel.cli.option_groups import with_option_groups
+from whimbrel.cli.passwords import ENVIRONMENT, password_from
 from whimbrel.cli.ticker.message import FIRST_GROUP, MOST_MINUTES, check_group
 from whimbrel.cli.ticker.text import clean
-from whimbrel.cli.user import _password_from as password_from
 from whimbrel.language.filters import parse
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
@@ -37,6 +37,7 @@ _COLUMNS = 80
 _NOT_IN_NAMES = re.compile(r"[/+#]|^\$")
 
 
+@with_option_groups()
 def tickertape(
     groups: Annotated[
         list[str] | None,
@@ -86,14 +87,10 @@ def tickertape(
     count: Annotated[
         int | None, typer.Option("--count", metavar="N", min=1, help="In a pipe: stop after N messages.")
     ] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
+    connection: Connection,
     client_id: Annotated[
         str, typer.Option("--client-id", metavar="ID", help="This device; made of user and host if not given.")
     ] = "",
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
     as_json: Annotated[bool, typer.Option("--json", help="In a pipe: print JSON objects, one a line.")] = False,
 ) -> None:
     """Follow groups on one scrolling line, and write to them.
@@ -117,22 +114,14 @@ def tickertape(
         raise typer.BadParameter("--send excludes GROUPs, --leave and --once")
     if send is not None and not clean(send[1]):
         raise typer.BadParameter("--send: found no text")
-    if mqtt not in {"5", "3.1.1"}:
-        raise typer.BadParameter(f"--mqtt: found {mqtt!r}, allowed is 5 or 3.1.1")
-    if password_file is not None and user is None:
-        raise typer.BadParameter("--password-file needs --user")
+    connection.check()
     from whimbrel.cli.ticker.channel import Channel, Wanted  # see above
-    from whimbrel.client import Backoff, Client
 
-    who = clean(speaker or user or _login()) or _NOBODY
-    password = None if password_file is None else password_from(password_file)
+    who = clean(speaker or connection.user or _login()) or _NOBODY
 
     def channel(device: str, *, told: Callable[[str], None] = _tell, is_lasting: bool = False) -> Channel:
-        client = Client(
-            host, port, client_id=device, version=5 if mqtt == "5" else 4, username=user, password=password,
-            reconnect=Backoff(most_s=10.0) if is_lasting else None, told=told,
-        )  # fmt: skip
-        return Channel(client, who, minutes=minutes, is_v5=mqtt == "5")
+        client = connection.client(device, is_lasting=is_lasting, told=told)
+        return Channel(client, who, minutes=minutes, is_v5=connection.is_v5)
 
     if send is not None:
         run(_send(channel(client_id), send[0], clean(send[1])))

@@ -1,19 +1,17 @@
 """The options with which every command of ``whimbrel sim`` says where its contacts come from, and what they make.
 
-Rule: an option that several commands have stands here once; ``takes_world`` gives it to a command.
+Rule: an option that several commands have stands here once; ``option_groups`` gives it to a command.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -26,7 +24,7 @@ if TYPE_CHECKING:  # numpy and numba need not be loaded for other commands
     from whimbrel.sim.mobility.walks import Walks
     from whimbrel.sim.worlds import WalkedWorld
 
-__all__ = ["WorldOptions", "make_contacts_of", "show_progress", "takes_world"]
+__all__ = ["WorldOptions", "make_contacts_of", "show_progress"]
 
 _MOST_POSITIONS = 20_000_000
 
@@ -68,25 +66,6 @@ class WorldOptions:
     def is_walked(self) -> bool:
         """Whether the nodes walk at random, so that their number is known."""
         return self.trace is None and self.walks is None
-
-
-def takes_world(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* the options of a world before its own; it gets them as its first argument."""
-    hints = get_type_hints(WorldOptions, include_extras=True)
-    shared = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
-        for each in fields(WorldOptions)
-    ]
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-
-    @wraps(command)
-    def run(**options: Any) -> None:  # noqa: ANN401 # what the command line says, checked by typer
-        world = WorldOptions(**{each.name: options.pop(each.name) for each in shared})
-        command(world, **options)
-
-    run.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]  # what inspect looks at first
-    run.__annotations__ = {each.name: each.annotation for each in (*shared, *own)}
-    return run
 
 
 def make_contacts_of(options: WorldOptions) -> tuple[Contacts, Callable[[float], float]]:

@@ -8,17 +8,14 @@ they speak of; other commands have a name of their own, and do not throw out a `
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
-import os
-import socket
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.connection import run
+from whimbrel.cli.option_groups import with_option_groups
 from whimbrel.cli.options import read_seconds
 from whimbrel.cli.passwords import (
     Access,
@@ -30,16 +27,15 @@ from whimbrel.cli.passwords import (
     read_access_options,
     session_password,
 )
-from whimbrel.cli.publish import Host, Mqtt, PasswordFile, Port, User, client_for, run
+from whimbrel.cli.session.connection import AskingConnection, DeviceConnection, ask
+from whimbrel.cli.session.printing import counted, print_changes, print_done, tree_of, words_of
 from whimbrel.cli.subscribe import print_all
 from whimbrel.language.filters import parse
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
-    from whimbrel.client import Client, SessionChange, SessionChanges, Sessions, SessionSubscription
+    from whimbrel.client import Sessions, SessionSubscription
 
 __all__ = ["app"]
-
-_T = TypeVar("_T")
 
 app = typer.Typer(
     help=(
@@ -66,12 +62,6 @@ def _checked_filter(topic_filter: str) -> str:
 
 
 Name = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", callback=_checked_name)]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="ID", help="Which device we are; if not given, USER@HOST/cli.")
-]
-As = Annotated[
-    str | None, typer.Option("--device", metavar="ID", help="Who asks; if not given, USER@HOST/cli and a number.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 TopicFilter = Annotated[
     str,
@@ -101,6 +91,7 @@ Open = Annotated[bool, typer.Option("--open", help="Open the session to everybod
 
 
 @app.command()
+@with_option_groups()
 def create(
     name: Name,
     *,
@@ -108,12 +99,7 @@ def create(
     passwords_file: PasswordsFile = None,
     acl: Acl = None,
     is_open: Open = False,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Create a session, without joining it.
@@ -131,11 +117,12 @@ def create(
         if access.is_open:
             await sessions.set_access(name, is_open=True)
 
-    _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
-    _done(name, "created", as_json=as_json)
+    ask(connection.client_of_its_own(), work)
+    print_done(name, "created", as_json=as_json)
 
 
 @app.command()
+@with_option_groups()
 def join(
     name: Name,
     *,
@@ -149,12 +136,7 @@ def join(
         typer.Option("--timeout", metavar="S", parser=read_seconds, help="Stop after S seconds, with exit code 1."),
     ] = None,
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: Device = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: DeviceConnection,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
 ) -> None:
     """Join a session, and print what it has kept for this device and what comes, one message a line, until stopped.
@@ -169,14 +151,11 @@ def join(
     from whimbrel.client import Join  # see above
 
     joined = Join(name, session_password(name, session_password_file), "keep" if is_keep else "take")
-    client = client_for(
-        host, port, client_id=device or _this_device(), user=user, password_file=password_file, mqtt=mqtt,
-        is_lasting=True, join=[joined],
-    )  # fmt: skip
+    client = connection.client_of_device(is_lasting=True, join=[joined])
 
     async def listen() -> None:
         async with client, client.sessions.changes() as changes:
-            telling = asyncio.create_task(_tell(changes, name, as_json=as_json))
+            telling = asyncio.create_task(print_changes(changes, name, as_json=as_json))
             printing = asyncio.create_task(print_all(client, count, as_json=as_json))
             try:
                 done, _ = await asyncio.wait({telling, printing}, return_when=asyncio.FIRST_COMPLETED)
@@ -193,16 +172,12 @@ def join(
 
 
 @app.command()
+@with_option_groups()
 def leave(
     name: Name,
     *,
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: Device = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: DeviceConnection,
     as_json: Json = False,
 ) -> None:
     """Leave a session, so that it keeps nothing for this device any longer.
@@ -214,23 +189,16 @@ def leave(
     from whimbrel.client import Join  # see above
 
     joined = Join(name, session_password(name, session_password_file), "keep")
-    client = client_for(
-        host, port, client_id=device or _this_device(), user=user, password_file=password_file, mqtt=mqtt,
-        join=[joined],
-    )  # fmt: skip
-    _asked(client, lambda sessions: sessions.leave(name))
-    _done(name, "left", as_json=as_json)
+    client = connection.client_of_device(join=[joined])
+    ask(client, lambda sessions: sessions.leave(name))
+    print_done(name, "left", as_json=as_json)
 
 
 @app.command("list")
+@with_option_groups()
 def list_(
     *,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: Device = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: DeviceConnection,
     as_json: Json = False,
 ) -> None:
     """Print the sessions that this device is a member of, and those that --user owns, one a line.
@@ -239,10 +207,7 @@ def list_(
 
     Example: whimbrel session list
     """
-    client = client_for(
-        host, port, client_id=device or _this_device(), user=user, password_file=password_file, mqtt=mqtt
-    )
-    found = _asked(client, lambda sessions: sessions.list())
+    found = ask(connection.client_of_device(), lambda sessions: sessions.list())
     if as_json:
         lines = [
             {"session": each.session, "devices": each.devices, "subscriptions": each.subscriptions, "held": each.held}
@@ -251,22 +216,18 @@ def list_(
         typer.echo(json.dumps(lines, ensure_ascii=False))
         return
     for each in found:
-        typer.echo(f"{each.session}  {_counts(each.devices, each.subscriptions, each.held)}")
+        typer.echo(f"{each.session}  {counted(each.devices, each.subscriptions, each.held)}")
     if not found:
         typer.echo("no sessions")
 
 
 @app.command()
+@with_option_groups()
 def show(
     name: Name,
     *,
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Print the devices and subscriptions of a session, and how much it keeps.
@@ -276,24 +237,24 @@ def show(
     Example: whimbrel session show ward
     """
     password = session_password(name, session_password_file)
-    client = _client(host, port, device, user, password_file, mqtt=mqtt)
-    found = _asked(client, lambda sessions: sessions.show(name, password=password))
+    found = ask(connection.client_of_its_own(), lambda sessions: sessions.show(name, password=password))
     if as_json:
         devices = [
             {"device": each.device, "present": each.is_present, "receipt": each.receipt} for each in found.devices
         ]
-        subscriptions = [_tree(each) for each in found.subscriptions]
+        subscriptions = [tree_of(each) for each in found.subscriptions]
         tree = {"session": name, "devices": devices, "subscriptions": subscriptions, "held": found.held}
         typer.echo(json.dumps(tree, ensure_ascii=False))
         return
-    typer.echo(f"{name}  {_counts(len(found.devices), len(found.subscriptions), found.held)}")
+    typer.echo(f"{name}  {counted(len(found.devices), len(found.subscriptions), found.held)}")
     for member in found.devices:
         typer.echo(f"  device {member.device}  {'present' if member.is_present else 'away'}, {member.receipt}")
     for subscription in found.subscriptions:
-        typer.echo(f"  subscription {_words(subscription)}")
+        typer.echo(f"  subscription {words_of(subscription)}")
 
 
 @app.command()
+@with_option_groups()
 def passwd(
     name: Name,
     *,
@@ -302,12 +263,7 @@ def passwd(
     acl: Acl = None,
     is_open: Open = False,
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Give a session other passwords, or a list of users and groups, or open it to everybody.
@@ -329,21 +285,17 @@ def passwd(
             is_open=access.is_open,
         )  # fmt: skip
 
-    _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
-    _done(name, "access changed", as_json=as_json)
+    ask(connection.client_of_its_own(), work)
+    print_done(name, "access changed", as_json=as_json)
 
 
 @app.command()
+@with_option_groups()
 def delete(
     name: Name,
     *,
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Delete a session, its subscriptions and all that it keeps.
@@ -353,21 +305,16 @@ def delete(
     Example: whimbrel session delete ward
     """
     password = session_password(name, session_password_file)
-    client = _client(host, port, device, user, password_file, mqtt=mqtt)
-    _asked(client, lambda sessions: sessions.delete(name, password=password))
-    _done(name, "deleted", as_json=as_json)
+    ask(connection.client_of_its_own(), lambda sessions: sessions.delete(name, password=password))
+    print_done(name, "deleted", as_json=as_json)
 
 
 @app.command()
+@with_option_groups()
 def release(
     client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The client identifier.")],
     *,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Take the session of CLIENT_ID from the user who owns it, for operators.
@@ -379,8 +326,7 @@ def release(
 
     Example: whimbrel session release ward-3-panel --user operator
     """
-    client = _client(host, port, device, user, password_file, mqtt=mqtt)
-    owner = _asked(client, lambda sessions: sessions.release(client_id))
+    owner = ask(connection.client_of_its_own(), lambda sessions: sessions.release(client_id))
     if as_json:
         typer.echo(json.dumps({"client": client_id, "owner": owner}, ensure_ascii=False))
     else:
@@ -391,6 +337,7 @@ def release(
 
 
 @app.command()
+@with_option_groups()
 def subscribe(
     name: Name,
     topic_filter: TopicFilter,
@@ -410,12 +357,7 @@ def subscribe(
     key_file: KeyFile = None,
     insecure: Insecure = None,
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Add a subscription to a session, for all its devices; or change the one that it has of this filter and name.
@@ -435,26 +377,22 @@ def subscribe(
             keys=given, insecure=insecure, password=password,
         )  # fmt: skip
 
-    found = _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
+    found = ask(connection.client_of_its_own(), work)
     if as_json:
-        typer.echo(json.dumps({"session": name, "subscription": _tree(found)}, ensure_ascii=False))
+        typer.echo(json.dumps({"session": name, "subscription": tree_of(found)}, ensure_ascii=False))
     else:
-        typer.echo(f"{name}: subscribed to {_words(found)}")
+        typer.echo(f"{name}: subscribed to {words_of(found)}")
 
 
 @app.command()
+@with_option_groups()
 def unsubscribe(
     name: Name,
     topic_filter: TopicFilter,
     *,
     subscription_name: SubscriptionName = "",
     session_password_file: SessionPasswordFile = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    device: As = None,
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
+    connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
     """Remove a subscription from a session, for all its devices.
@@ -468,90 +406,5 @@ def unsubscribe(
     async def work(sessions: Sessions) -> None:
         await sessions.unsubscribe(name, topic_filter, subscription=subscription_name, password=password)
 
-    _asked(_client(host, port, device, user, password_file, mqtt=mqtt), work)
-    _done(name, f"unsubscribed from {topic_filter}", as_json=as_json)
-
-
-# -- what they are made of -------------------------------------------------------------------------------------------
-
-
-def _this_device() -> str:
-    """Return what this user of this machine is called as a device, whenever the command runs."""
-    try:
-        who = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number that has no name
-        who = str(os.getuid())
-    return f"{who}@{socket.gethostname()}/cli"
-
-
-def _client(
-    host: str, port: int, device: str | None, user: str | None, password_file: Path | None, *, mqtt: str
-) -> Client:
-    """Return a client that only asks."""
-    client_id = device or f"{_this_device()}/{os.getpid()}"
-    return client_for(host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt)
-
-
-def _asked(client: Client, work: Callable[[Sessions], Awaitable[_T]]) -> _T:
-    """Ask, and return the answer."""
-    answers: list[_T] = []
-
-    async def ask() -> None:
-        async with client:
-            answers.append(await work(client.sessions))
-
-    run(ask())
-    return answers[0]
-
-
-def _done(name: str, what: str, *, as_json: bool) -> None:
-    typer.echo(json.dumps({"session": name, "done": what}, ensure_ascii=False) if as_json else f"{name}: {what}")
-
-
-async def _tell(changes: SessionChanges, name: str, *, as_json: bool) -> None:
-    """Tell what others do to a session, until we are put out of it."""
-    async for change in changes:
-        if change.session == name:
-            typer.echo(_change(change, as_json=as_json), err=True)
-            if change.subscription is None:
-                return
-
-
-def _change(change: SessionChange, *, as_json: bool) -> str:
-    subscription, who = change.subscription, change.device or "somebody"
-    if as_json:
-        tree = None if subscription is None else _tree(subscription)
-        told = {"session": change.session, "change": change.change, "subscription": tree, "device": change.device}
-        return json.dumps(told, ensure_ascii=False)
-    if subscription is not None:
-        return f"{change.session}: {who} {change.change} {_words(subscription)}"
-    if change.change == "deleted":
-        return f"{change.session}: deleted by {who}"
-    return f"{change.session}: put out by {who}"
-
-
-def _counts(devices: int, subscriptions: int, held: int) -> str:
-    plural = ("" if devices == 1 else "s", "" if subscriptions == 1 else "s")
-    return f"{devices} device{plural[0]}, {subscriptions} subscription{plural[1]}, {held} held"
-
-
-def _words(subscription: SessionSubscription) -> str:
-    """Return a subscription on one line."""
-    said = {
-        "name": subscription.name or None,
-        "filter": subscription.filter,
-        "qos": subscription.qos,
-        "ttl": subscription.ttl_s,
-        "max": subscription.max,
-        "keys": len(subscription.keys) or None,
-        "insecure": ("yes" if subscription.insecure else "no") if subscription.keys else None,
-    }
-    options = [f"{name}={value}" for name, value in said.items() if value is not None]
-    return "  ".join([subscription.topic_filter, *options])
-
-
-def _tree(subscription: SessionSubscription) -> dict[str, object]:
-    """Return a subscription as the wire says it."""
-    tree = asdict(subscription)
-    tree["topic"], tree["ttl"] = tree.pop("topic_filter"), tree.pop("ttl_s")
-    return tree
+    ask(connection.client_of_its_own(), work)
+    print_done(name, f"unsubscribed from {topic_filter}", as_json=as_json)
