@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.cli.connection import Connection
 from whimbrel.cli.main import main
+from whimbrel.cli.options.connection import Connection
 from whimbrel.cli.subscribe import _line
 from whimbrel.client import Backoff, Message
 from whimbrel.client.interest import Interest

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.cli.main import main
-from whimbrel.cli.passwords import ENVIRONMENT, keys_from, read_access_options, session_password
+from whimbrel.cli.options.passwords import ENVIRONMENT, keys_from, read_access_options, session_password
 from whimbrel.cli.session.connection import this_device
 from whimbrel.cli.session.printing import change_line, tree_of, words_of
 from whimbrel.client import AccessControlList, Grant, Right, SessionChange, SessionSubscription

@@ -89,7 +89,7 @@ def listen(
 
             kept = stack.enter_context(LogWriter(log, name))
         if host is not None:
-            from whimbrel.cli.connection import Connection
+            from whimbrel.cli.options.connection import Connection
 
             client = await stack.enter_async_context(
                 Connection(host=host, port=port, user=user, password_file=password_file).client(name)

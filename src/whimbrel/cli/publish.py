@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.connection import ClientId, Connection, run
-from whimbrel.cli.lines import MAX_LINE_BYTES
-from whimbrel.cli.option_groups import with_option_groups
-from whimbrel.cli.passwords import Insecure, KeyFile, Keys, keys_from
+from whimbrel.cli.options.connection import ClientId, Connection, run
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.lines import MAX_LINE_BYTES
+from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, keys_from
 from whimbrel.errors import MalformedLineError
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from whimbrel.cli.option_groups import with_option_groups
-from whimbrel.cli.worlds import WorldOptions, make_contacts_of, show_progress
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.worlds import WorldOptions, make_contacts_of, show_progress
 from whimbrel.errors import InvalidValueError
 
 __all__ = ["app"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.connection import ClientId, Connection, run
-from whimbrel.cli.option_groups import with_option_groups
-from whimbrel.cli.options import read_seconds
-from whimbrel.cli.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
+from whimbrel.cli.options.connection import ClientId, Connection, run
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.language.filters import parse
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.passwords import password_from
+from whimbrel.cli.options.passwords import password_from
 
 if TYPE_CHECKING:  # hashes and what they stand on need not be loaded for other commands
     from whimbrel.broker.users import Users

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.connection import run
-from whimbrel.cli.option_groups import with_option_groups
-from whimbrel.cli.options import read_seconds
-from whimbrel.cli.passwords import (
+from whimbrel.cli.options.connection import run
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.passwords import (
     Access,
     Insecure,
     KeyFile,
@@ -27,6 +26,7 @@ from whimbrel.cli.passwords import (
     read_access_options,
     session_password,
 )
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.cli.session.connection import AskingConnection, DeviceConnection, ask
 from whimbrel.cli.session.printing import counted, print_changes, print_done, tree_of, words_of
 from whimbrel.cli.subscribe import print_all

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from whimbrel.cli.connection import Connection, run
+from whimbrel.cli.options.connection import Connection, run
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
     from whimbrel.client import Client, Join, Sessions

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.lines import name_of
+from whimbrel.cli.options.lines import name_of
 from whimbrel.errors import InvalidValueError
 
 if TYPE_CHECKING:  # sessions and what they stand on need not be loaded for other commands

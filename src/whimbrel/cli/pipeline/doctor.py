@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from whimbrel.cli.options import read_log
+from whimbrel.cli.options.values import read_log
 
 if TYPE_CHECKING:  # Arrow and SQLite need not be loaded for other commands
     from whimbrel.pipeline.doctor.check import Check

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from whimbrel.cli.niceness import give_way
-from whimbrel.cli.spark import session
+from whimbrel.cli.process.niceness import give_way
+from whimbrel.cli.process.spark import session
 from whimbrel.errors import InvalidValueError
 
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start

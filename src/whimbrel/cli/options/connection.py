@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.passwords import password_from
+from whimbrel.cli.options.passwords import password_from
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
     from whimbrel.client import Client, Join

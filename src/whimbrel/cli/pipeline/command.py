@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from whimbrel.cli.niceness import give_way
-from whimbrel.cli.options import read_log
-from whimbrel.cli.pipeline_doctor import doctor
-from whimbrel.cli.spark import session, watched
+from whimbrel.cli.options.values import read_log
+from whimbrel.cli.pipeline.doctor import doctor
+from whimbrel.cli.process.niceness import give_way
+from whimbrel.cli.process.spark import session, watched
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.clock import parse_time
 from whimbrel.pipeline import TABLES_MADE
@@ -229,7 +229,7 @@ def run(
         from whimbrel.pipeline.sessions import NotThroughConnectError
 
         raise NotThroughConnectError("a stream")
-    from whimbrel.cli.pipeline_stream import Shell, run_stream
+    from whimbrel.cli.pipeline.stream import Shell, run_stream
 
     shell = Shell(
         every_us=every_us,

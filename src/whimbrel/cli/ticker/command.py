@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.connection import Connection, run
-from whimbrel.cli.option_groups import with_option_groups
-from whimbrel.cli.passwords import ENVIRONMENT, password_from
+from whimbrel.cli.options.connection import Connection, run
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.passwords import ENVIRONMENT, password_from
 from whimbrel.cli.ticker.message import FIRST_GROUP, MOST_MINUTES, check_group
 from whimbrel.cli.ticker.text import clean
 from whimbrel.language.filters import parse

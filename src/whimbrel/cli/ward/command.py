@@ -30,7 +30,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from whimbrel.cli.options import read_seconds
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 
 if TYPE_CHECKING:  # the wire, Arrow and Spark need not be loaded for other commands

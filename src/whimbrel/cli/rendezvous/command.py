@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.connection import Connection, PasswordFile, Port, User, run
-from whimbrel.cli.rendezvous_keys import admit, key, verify
+from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User, run
+from whimbrel.cli.rendezvous.keys import admit, key, verify
 
 if TYPE_CHECKING:  # the simulation need not be loaded for other commands
     from whimbrel.rendezvous.controller import Note
