@@ -32,7 +32,7 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
 from whimbrel.broker.handshakes import TlsContext, Unwanted
 from whimbrel.broker.heartbeat import BEAT_US, Beat, beat_of
-from whimbrel.broker.http import BadRequestError, RequestReader, response
+from whimbrel.broker.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.learned import Announcements, Lessons
 from whimbrel.broker.log_clock import LogClock
 from whimbrel.broker.metrics import connected, prometheus, system_values
@@ -221,8 +221,8 @@ class _WebStream(_Stream):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        self._request = RequestReader()
-        self._framing: Framing | None = None
+        self._exchange: HttpExchange | None = HttpExchange()
+        self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
 
     def begin(self) -> None:
         """Wait for the upgrade; until then there is nothing for the core."""
@@ -235,36 +235,35 @@ class _WebStream(_Stream):
 
     def data_received(self, data: bytes) -> None:
         assert self.transport is not None
-        if self._framing is None:
+        if self._exchange is not None:
             try:
-                request = self._request.receive(data)
+                request = self._exchange.receive(data)
                 if request is None:
                     return
-                self.transport.write(accept(request, origins=self.server.config.listen.ws_origins))
+                answer = accept(request, origins=self.server.config.listen.ws_origins)
             except BadRequestError as error:
-                self.transport.write(error.response())
+                self.transport.write(self._exchange.send(error.answer))
                 self.transport.close()
                 return
-            self._framing = Framing(is_server=True, max_frame_bytes=self.server.config.limits.packet_bytes + 1_024)
+            self.transport.write(self._exchange.send(answer))
+            self._exchange = None
             super().begin()
             data = request.rest
         assert self.link is not None
-        for chunk in self._framing.receive(data):
-            self.server.received(self.link, chunk)
-        answer = self._framing.to_send()
-        if answer:
-            super().write(answer)
-        if self._framing.closed:
+        framing = self._framing
+        carried = framing.receive(data)
+        if carried:
+            self.server.received(self.link, carried)
+        if answers := framing.to_send():
+            super().write(answers)
+        if framing.closed:
             self.transport.close()
 
     def write(self, data: bytes) -> None:
-        assert self.transport is not None
-        assert self._framing is not None
         super().write(self._framing.wrap(data))
 
     def close(self) -> None:
-        assert self.transport is not None
-        if self._framing is not None:
+        if self._exchange is None:
             super().write(self._framing.close())
         super().close()
 
@@ -274,7 +273,7 @@ class _Observed(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._request = RequestReader()
+        self._exchange = HttpExchange()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -284,14 +283,16 @@ class _Observed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            return
         try:
-            request = self._request.receive(data)
+            request = self._exchange.receive(data)
             if request is None:
                 return
             answer = self._server.observed(request.method, request.path)
         except BadRequestError as error:
-            answer = error.response()
-        self._transport.write(answer)
+            answer = error.answer
+        self._transport.write(self._exchange.send(answer))
         self._transport.close()
 
 
@@ -860,17 +861,17 @@ class Server:
             self.broker.answered(question, done.result(), self.clock.now())
             self.flush_soon()
 
-    def observed(self, method: str, path: str) -> bytes:
+    def observed(self, method: str, path: str) -> Answer:
         """Answer a request for metrics or health."""
         if method != "GET":
-            return response(405, b"only GET\n")
+            return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
         if path == "/healthz":
             is_well = self.failure is None and not self.broker.is_refusing
-            return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
+            return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
             text = prometheus(self.broker, monotonic_us() - self.started_us, self.clock.now())
-            return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
-        return response(404, b"there are /metrics and /healthz\n")
+            return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Answer(status=404, body=b"there are /metrics and /healthz\n")
 
 
 def _tell_time(event: str, by_s: float) -> None:
