@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -75,6 +75,10 @@ _REFUSED_TODAY = (
 _LINGER_S = 2.0
 _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
+_FRAME_BYTES = 128
+"""As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
+_WEB_READ_BYTES = 16 << 10
+"""How much is read of a WebSocket at a time: at most 2,730 frames, some 2 ms."""
 _MOST_WRITES = 1_000
 """To how many connections one turn of the event loop writes: some 5 µs each."""
 _FEW_MORE = 64
@@ -99,7 +103,7 @@ def _until_closed(turn: Callable[[Server], None]) -> Callable[[Server], None]:
     return checked
 
 
-class _Stream(asyncio.Protocol):
+class _Stream(asyncio.BaseProtocol):
     """A connection of MQTT over TCP or TLS."""
 
     def __init__(self, server: Server) -> None:
@@ -216,8 +220,12 @@ class _Stream(asyncio.Protocol):
         self.server.forget(self)
 
 
-class _WebStream(_Stream):
-    """A connection of MQTT over WebSocket."""
+class _WebStream(_Stream, asyncio.BufferedProtocol):
+    """A connection of MQTT over WebSocket.
+
+    It is read into a small buffer, since a client chooses how many frames a byte takes: an event loop that reads 256 KB
+    at a time, and 32 times in a row from one connection, would unmask a million frames before any other client's turn.
+    """
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -232,6 +240,15 @@ class _WebStream(_Stream):
     def _give_up(self) -> None:
         if self.link is None and self.transport is not None:
             self.transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read to: the same for all connections, as it is used at once."""
+        del sizehint
+        return self.server.web_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle what was read."""
+        self.data_received(bytes(self.server.web_buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         assert self.transport is not None
@@ -250,10 +267,11 @@ class _WebStream(_Stream):
             super().begin()
             data = request.rest
         assert self.link is not None
-        framing = self._framing
+        framing, before = self._framing, self._framing.frames
         carried = framing.receive(data)
         if carried:
             self.server.received(self.link, carried)
+        self.server.count_frames(self, framing.frames - before)
         if answers := framing.to_send():
             super().write(answers)
         if framing.closed:
@@ -360,6 +378,11 @@ class Server:
         self.lagging: dict[_Stream, tuple[int, int]] = {}
         """Clients for whom nothing more can be written: how many bytes each had taken, and since when no more."""
 
+    @cached_property
+    def web_buffer(self) -> memoryview:
+        """Where WebSockets are read to."""
+        return memoryview(bytearray(_WEB_READ_BYTES))
+
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
 
@@ -399,7 +422,7 @@ class Server:
         self.broker.counters.refused_connections += is_crowded
         return is_crowded
 
-    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.Protocol:
+    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.BaseProtocol:
         """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
         assert self._loop is not None
         stream = self.new_stream(kind)
@@ -429,7 +452,7 @@ class Server:
         self,
         kind: str,
         port: int,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], asyncio.BaseProtocol],
         *,
         secured: ssl.SSLContext | None = None,
         host: str | None = None,
@@ -552,6 +575,13 @@ class Server:
             or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
+
+    def count_frames(self, stream: _Stream, frames: int) -> None:
+        """Count frames of WebSocket as work of this turn; a client that has sent many of them has had its turn."""
+        self._turn_bytes += frames * _FRAME_BYTES
+        if self._turn_bytes > self._most_turn_bytes:
+            self._flush()
+            self._read_later(stream)
 
     def is_waited_for(self, stream: _Stream) -> bool:
         """Tell whether there is a reason not to read from a client now."""

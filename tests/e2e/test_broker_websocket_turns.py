@@ -1,0 +1,106 @@
+"""How many frames of WebSocket one turn of the event loop reads, counted in a server of this process.
+
+A client chooses how many frames a packet takes. An event loop reads 256 KB at a time, and uvloop up to 32 times in a
+row from one connection: in frames of one byte that was a million frames, and 1.8 s, before any other client's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvloop
+from websockets.frames import Frame, Opcode
+
+from whimbrel.broker.config import Config, ListenSettings, NodeSettings
+from whimbrel.broker.server import Server
+from whimbrel.broker.websocket import Framing
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+READ = 16_384 // 6
+"""How many frames one read has at most: each has a head of six bytes."""
+TURN = 262_144 // 128
+"""How many frames end a client's turn."""
+UPGRADE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def _frame(data: bytes) -> bytes:
+    return Frame(Opcode.BINARY, data).serialize(mask=True)
+
+
+def _attack(port: int, wire: bytes) -> bytes:
+    """Send *wire* behind a CONNECT, and a ping in the end; return all answers but the handshake's."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as link:
+        link.sendall(UPGRADE + _frame(encode(Connect("attacker", version=V311), V311)) + wire)
+        link.sendall(_frame(encode(Pingreq(), V311)))
+        answers = b""
+        while not answers.endswith(b"\xd0\x00"):
+            more = link.recv(4_096)
+            assert more, answers
+            answers += more
+    return answers.partition(b"\r\n\r\n")[2]
+
+
+def _frames_a_turn(folder: Path, wire: bytes, patch: pytest.MonkeyPatch) -> Counter[int]:
+    """Return how many frames each turn read until *wire* was."""
+    turn, counted, receive = 0, Counter[int](), Framing.receive
+
+    def counting(framing: Framing, data: bytes) -> bytes:
+        before = framing.frames
+        carried = receive(framing, data)
+        counted[turn] += framing.frames - before
+        return carried
+
+    async def serve() -> None:
+        server = Server(
+            replace(
+                Config(),
+                node=NodeSettings(data=str(folder)),
+                listen=ListenSettings(host="127.0.0.1", port=-1, ws_port=0),
+            )
+        )
+        loop = asyncio.get_running_loop()
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if not server.is_closed:
+                loop.call_soon(next_turn)
+
+        await server.start()
+        try:
+            next_turn()
+            answers = await asyncio.to_thread(_attack, server.ports["ws"], wire)
+            assert b"\x20\x02\x00\x00" in answers, "CONNACK"
+        finally:
+            server.stop()
+            await server.serve()  # until it has drained
+
+    patch.setattr(Framing, "receive", counting)
+    with asyncio.Runner(loop_factory=LOOPS[folder.name.startswith("uv")]) as runner:
+        runner.run(serve())
+    return counted
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("size", [0, 1, 20])
+def test_a_turn_reads_so_many_frames_of_a_client_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str, size: int
+) -> None:
+    """Others have their turn in between, and the rest waits in the kernel, where the client has to wait for it."""
+    stream = encode(Publish("w/s", bytes(64)), V311) * 400
+    wire = (
+        b"".join(_frame(stream[at : at + size]) for at in range(0, len(stream), size)) if size else _frame(b"") * 9_000
+    )
+    counted = _frames_a_turn(tmp_path / loop, wire, monkeypatch)
+    assert sum(counted.values()) == (len(stream) // size if size else 9_000) + 2
+    assert max(counted.values()) <= TURN + READ
