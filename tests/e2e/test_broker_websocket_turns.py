@@ -23,8 +23,8 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-READ = 16_384 // 6
-"""How many frames one read has at most: each has a head of six bytes."""
+SMALL_READ, LARGE_READ = 8_192 // 6, 65_536 // 6
+"""How many frames a read has at most where frames are small, and where they were large so far: a head has six bytes."""
 TURN = 262_144 // 128
 """How many frames end a client's turn."""
 UPGRADE = (
@@ -103,4 +103,15 @@ def test_a_turn_reads_so_many_frames_of_a_client_and_no_more(
     )
     counted = _frames_a_turn(tmp_path / loop, wire, monkeypatch)
     assert sum(counted.values()) == (len(stream) // size if size else 9_000) + 2
-    assert max(counted.values()) <= TURN + READ
+    assert max(counted.values()) <= TURN + SMALL_READ
+
+
+def test_small_frames_behind_large_ones_are_read_as_one_large_read_and_then_in_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large frames are worth large reads; a client that goes on with small ones gets no second one."""
+    wire = (_frame(encode(Publish("w/s", bytes(150_000)), V311)) + _frame(b"") * 20_000) * 3
+    counted = _frames_a_turn(tmp_path / "uvloop", wire, monkeypatch)
+    assert sum(counted.values()) == 3 * 20_001 + 2
+    assert max(counted.values()) <= TURN + LARGE_READ
+    assert sum(frames > TURN + SMALL_READ for frames in counted.values()) <= 3

@@ -77,8 +77,9 @@ _MOST_UNWRITTEN = 16 << 20
 _MOST_TURN = 256 << 10
 _FRAME_BYTES = 128
 """As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
-_WEB_READ_BYTES = 16 << 10
-"""How much is read of a WebSocket at a time: at most 2,730 frames, some 2 ms."""
+_LEAST_WEB_READ, _MOST_WEB_READ = 8 << 10, 64 << 10
+"""How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
+_SMALL_FRAME_BYTES = 64
 _MOST_WRITES = 1_000
 """To how many connections one turn of the event loop writes: some 5 µs each."""
 _FEW_MORE = 64
@@ -163,7 +164,8 @@ class _Stream(asyncio.BaseProtocol):
         """
         assert self.transport is not None
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # the client is gone; asyncio raises it here, uvloop reports it later
+                self.transport.write_eof()
             asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
         else:
             self.transport.close()
@@ -223,14 +225,16 @@ class _Stream(asyncio.BaseProtocol):
 class _WebStream(_Stream, asyncio.BufferedProtocol):
     """A connection of MQTT over WebSocket.
 
-    It is read into a small buffer, since a client chooses how many frames a byte takes: an event loop that reads 256 KB
-    at a time, and 32 times in a row from one connection, would unmask a million frames before any other client's turn.
+    It is read into a buffer of ours, since a client chooses how many frames a byte takes: an event loop that reads
+    256 KB at a time, and 32 times in a row from one connection, would unmask a million before any other client's turn.
+    Rule: a read is small at first and after one with small frames, and doubles with every full one without.
     """
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
         self._exchange: HttpExchange | None = HttpExchange()
         self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
+        self._read_bytes = _LEAST_WEB_READ
 
     def begin(self) -> None:
         """Wait for the upgrade; until then there is nothing for the core."""
@@ -244,11 +248,16 @@ class _WebStream(_Stream, asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read to: the same for all connections, as it is used at once."""
         del sizehint
-        return self.server.web_buffer
+        return self.server.web_buffer[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle what was read."""
+        before = self._framing.frames
         self.data_received(bytes(self.server.web_buffer[:nbytes]))
+        if nbytes < _SMALL_FRAME_BYTES * (self._framing.frames - before):
+            self._read_bytes = _LEAST_WEB_READ
+        elif nbytes == self._read_bytes:
+            self._read_bytes = min(2 * nbytes, _MOST_WEB_READ)
 
     def data_received(self, data: bytes) -> None:
         assert self.transport is not None
@@ -381,7 +390,7 @@ class Server:
     @cached_property
     def web_buffer(self) -> memoryview:
         """Where WebSockets are read to."""
-        return memoryview(bytearray(_WEB_READ_BYTES))
+        return memoryview(bytearray(_MOST_WEB_READ))
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
