@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import uvloop
+from tests.e2e.server_here import serve_here
 from websockets.frames import Frame, Opcode
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings
 from whimbrel.broker.server import Server
 from whimbrel.broker.websocket import Framing
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish
 
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 SMALL_READ, LARGE_READ = 8_192 // 6, 65_536 // 6
 """How many frames a read has at most where frames are small, and where they were large so far: a head has six bytes."""
 TURN = 262_144 // 128
@@ -60,14 +57,7 @@ def _frames_a_turn(folder: Path, wire: bytes, patch: pytest.MonkeyPatch) -> Coun
         counted[turn] += framing.frames - before
         return carried
 
-    async def serve() -> None:
-        server = Server(
-            replace(
-                Config(),
-                node=NodeSettings(data=str(folder)),
-                listen=ListenSettings(host="127.0.0.1", port=-1, ws_port=0),
-            )
-        )
+    async def attack(server: Server) -> None:
         loop = asyncio.get_running_loop()
 
         def next_turn() -> None:
@@ -76,18 +66,12 @@ def _frames_a_turn(folder: Path, wire: bytes, patch: pytest.MonkeyPatch) -> Coun
             if not server.is_closed:
                 loop.call_soon(next_turn)
 
-        await server.start()
-        try:
-            next_turn()
-            answers = await asyncio.to_thread(_attack, server.ports["ws"], wire)
-            assert b"\x20\x02\x00\x00" in answers, "CONNACK"
-        finally:
-            server.stop()
-            await server.serve()  # until it has drained
+        next_turn()
+        answers = await asyncio.to_thread(_attack, server.ports["ws"], wire)
+        assert b"\x20\x02\x00\x00" in answers, "CONNACK"
 
     patch.setattr(Framing, "receive", counting)
-    with asyncio.Runner(loop_factory=LOOPS[folder.name.startswith("uv")]) as runner:
-        runner.run(serve())
+    serve_here(folder, attack, is_uvloop=folder.name == "uvloop")
     return counted
 
 

@@ -73,7 +73,8 @@ _REFUSED_TODAY = (
     "budget of patterns: subscribe again with a simpler filter"
 )
 _LINGER_S = 2.0
-_MOST_UNWRITTEN = 16 << 20
+_MOST_UNWRITTEN = 4 << 20
+"""How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
 _MOST_TURN = 256 << 10
 _FRAME_BYTES = 128
 """As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
