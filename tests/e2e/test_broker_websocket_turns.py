@@ -22,7 +22,7 @@ from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish
 
 SMALL_READ, LARGE_READ = 8_192 // 6, 65_536 // 6
 """How many frames a read has at most where frames are small, and where they were large so far: a head has six bytes."""
-TURN = 262_144 // 128
+TURN = 262_144 // 256
 """How many frames end a client's turn."""
 UPGRADE = (
     b"GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -76,7 +76,7 @@ _LINGER_S = 2.0
 _MOST_UNWRITTEN = 4 << 20
 """How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
 _MOST_TURN = 256 << 10
-_FRAME_BYTES = 128
+_FRAME_BYTES = 256
 """As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
 _LEAST_WEB_READ, _MOST_WEB_READ = 8 << 10, 64 << 10
 """How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
