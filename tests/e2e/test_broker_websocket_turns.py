@@ -22,6 +22,8 @@ from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish
 
 SMALL_READ, LARGE_READ = 8_192 // 6, 65_536 // 6
 """How many frames a read has at most where frames are small, and where they were large so far: a head has six bytes."""
+LATE_READ = 1_024 // 6
+"""And where the turn has many frames already."""
 TURN = 262_144 // 256
 """How many frames end a client's turn."""
 UPGRADE = (
@@ -34,10 +36,10 @@ def _frame(data: bytes) -> bytes:
     return Frame(Opcode.BINARY, data).serialize(mask=True)
 
 
-def _attack(port: int, wire: bytes) -> bytes:
+def _attack(port: int, name: str, wire: bytes) -> bytes:
     """Send *wire* behind a CONNECT, and a ping in the end; return all answers but the handshake's."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as link:
-        link.sendall(UPGRADE + _frame(encode(Connect("attacker", version=V311), V311)) + wire)
+        link.sendall(UPGRADE + _frame(encode(Connect(name, version=V311), V311)) + wire)
         link.sendall(_frame(encode(Pingreq(), V311)))
         answers = b""
         while not answers.endswith(b"\xd0\x00"):
@@ -47,8 +49,8 @@ def _attack(port: int, wire: bytes) -> bytes:
     return answers.partition(b"\r\n\r\n")[2]
 
 
-def _frames_a_turn(folder: Path, wire: bytes, patch: pytest.MonkeyPatch) -> Counter[int]:
-    """Return how many frames each turn read until *wire* was."""
+def _frames_a_turn(folder: Path, wire: bytes, patch: pytest.MonkeyPatch, links: int = 1) -> Counter[int]:
+    """Return how many frames each turn read until *wire* was, on each of some links."""
     turn, counted, receive = 0, Counter[int](), Framing.receive
 
     def counting(framing: Framing, data: bytes) -> bytes:
@@ -67,8 +69,9 @@ def _frames_a_turn(folder: Path, wire: bytes, patch: pytest.MonkeyPatch) -> Coun
                 loop.call_soon(next_turn)
 
         next_turn()
-        answers = await asyncio.to_thread(_attack, server.ports["ws"], wire)
-        assert b"\x20\x02\x00\x00" in answers, "CONNACK"
+        attacks = (asyncio.to_thread(_attack, server.ports["ws"], f"attacker-{n}", wire) for n in range(links))
+        for answers in await asyncio.gather(*attacks):
+            assert b"\x20\x02\x00\x00" in answers, "CONNACK"
 
     patch.setattr(Framing, "receive", counting)
     serve_here(folder, attack, is_uvloop=folder.name == "uvloop")
@@ -88,6 +91,17 @@ def test_a_turn_reads_so_many_frames_of_a_client_and_no_more(
     counted = _frames_a_turn(tmp_path / loop, wire, monkeypatch)
     assert sum(counted.values()) == (len(stream) // size if size else 9_000) + 2
     assert max(counted.values()) <= TURN + SMALL_READ
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_many_clients_together_get_little_more_than_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    """Else a hundred connections would make a turn a hundred times as long."""
+    links = 6
+    counted = _frames_a_turn(tmp_path / loop, _frame(b"") * 20_000, monkeypatch, links)
+    assert sum(counted.values()) == links * 20_002
+    assert max(counted.values()) <= TURN + SMALL_READ + (links - 1) * LATE_READ
 
 
 def test_small_frames_behind_large_ones_are_read_as_one_large_read_and_then_in_small_ones(

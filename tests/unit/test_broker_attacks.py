@@ -14,7 +14,7 @@ Other rows of the table are tests elsewhere, beside what they are about:
 | login: thousands of wrong passwords | two hashes until a right one's turn | ``test_broker_questions`` |
 | requests: 300 ``create`` requests | the same turns | ``test_broker_questions`` |
 | TLS: connections that never shake hands | ``limits.connect_timeout_s``, ``limits.connections`` | ``test_broker_service`` |
-| WebSocket: frames of one byte, or of none | 8 KB a read, 1,024 frames and a read a turn | ``test_broker_websocket_turns`` |
+| WebSocket: frames of one byte, or of none | 8 KB a read, 1,024 frames and a read a turn, 1 KB of each further client | ``test_broker_websocket_turns`` |
 | connections: silent, or byte by byte | ``limits.connect_timeout_s`` | ``test_broker_hostile`` |
 
 Rule: a row that the broker does not keep yet is a strict expected failure, which says what was found.

@@ -80,6 +80,8 @@ _FRAME_BYTES = 256
 """As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
 _LEAST_WEB_READ, _MOST_WEB_READ = 8 << 10, 64 << 10
 """How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
+_LATE_WEB_READ = 1 << 10
+"""How many where small frames have filled this turn already: at most 170 frames, however many clients send them."""
 _SMALL_FRAME_BYTES = 64
 _MOST_WRITES = 1_000
 """To how many connections one turn of the event loop writes: some 5 µs each."""
@@ -228,7 +230,8 @@ class _WebStream(_Stream, asyncio.BufferedProtocol):
 
     It is read into a buffer of ours, since a client chooses how many frames a byte takes: an event loop that reads
     256 KB at a time, and 32 times in a row from one connection, would unmask a million before any other client's turn.
-    Rule: a read is small at first and after one with small frames, and doubles with every full one without.
+    Rule: a read is small at first and after one with small frames, and doubles with every full one without. It is
+    smaller yet where other clients' frames have filled the turn.
     """
 
     def __init__(self, server: Server) -> None:
@@ -249,7 +252,8 @@ class _WebStream(_Stream, asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read to: the same for all connections, as it is used at once."""
         del sizehint
-        return self.server.web_buffer[: self._read_bytes]
+        is_late = self._read_bytes == _LEAST_WEB_READ and self.server.is_full_of_frames
+        return self.server.web_buffer[: _LATE_WEB_READ if is_late else self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle what was read."""
@@ -372,7 +376,7 @@ class Server:
         self.listened_us = 0
         """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
-        self._ticks = self._unwritten_bytes = 0
+        self._ticks = self._unwritten_bytes = self._turn_frames = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
@@ -586,11 +590,19 @@ class Server:
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
 
+    @property
+    def is_full_of_frames(self) -> bool:
+        """Whether so many frames of WebSocket were read in this turn as end that of one client."""
+        return self._turn_frames * _FRAME_BYTES > self._most_turn_bytes
+
     def count_frames(self, stream: _Stream, frames: int) -> None:
         """Count frames of WebSocket as work of this turn; a client that has sent many of them has had its turn."""
+        self._turn_frames += frames
         self._turn_bytes += frames * _FRAME_BYTES
         if self._turn_bytes > self._most_turn_bytes:
             self._flush()
+            self._read_later(stream)
+        elif self.is_full_of_frames:
             self._read_later(stream)
 
     def is_waited_for(self, stream: _Stream) -> bool:
@@ -647,6 +659,7 @@ class Server:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
+        self._turn_frames = 0
         self._flush()
         if self._ahead:
             self._read_again()
