@@ -126,7 +126,7 @@ class Link:
         self.is_lagging = False
         """There is no room: its QoS 0 hand-overs wait, and have receipts."""
         self.room = INT32_MAX
-        """How many more bytes may wait to be written to it; see ``sending.may_copy``."""
+        """How many more bytes may wait to be written to it; see ``gate.has_room``."""
         self.is_dirty = False
         self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
+from whimbrel.broker.admission import Admission
 from whimbrel.broker.clients import Joining, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.connecting import Connecting
 from whimbrel.broker.delivering import Delivering
+from whimbrel.broker.gate import Gate
 from whimbrel.broker.interests import Interests
 from whimbrel.broker.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.journal import Journal
@@ -99,8 +101,12 @@ class Broker:
         verify: Verify | None = None,
         died_at: int | None = None,
         now: int | None = None,
+        has_direct_path: bool = True,
     ) -> None:
-        """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said."""
+        """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said.
+
+        Without the direct path the hold is asked about everything: slower, and otherwise the same.
+        """
         self.config, self.state, self.counters = config, state, state.counters
         self.memory = state.memory
         self.memory.most = config.limits.memory_bytes
@@ -112,12 +118,24 @@ class Broker:
         """What the shell has to ask."""
         self._journal = Journal(log)
         self._sender = state.sender = Sender(self.counters)
-        self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
-        self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
+        self._visitors = visitors = Visitors() if visitors is None else visitors
+        self._gate = state.gate = gate = Gate(visitors)
+        self._delivering = Delivering(config, self._journal, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
-        self._publishing = Publishing(config, self._journal, state, self._sender, visitors, self._long_work)
+        self._admission = admission = Admission(config, state, visitors)
+        self._publishing = Publishing(
+            config,
+            self._journal,
+            state,
+            self._sender,
+            visitors,
+            self._long_work,
+            admission,
+            self._delivering.pump_ready,
+            has_direct_path=has_direct_path,
+        )
         self._interests = Interests(
-            config, self._journal, state, self._sender, visitors, self._delivering, self._long_work
+            config, self._journal, state, self._sender, visitors, self._delivering, self._long_work, admission, gate
         )
         self._ownership = Ownership(config, state, visitors, self._interests)
         self._sessions = Sessions(
@@ -133,7 +151,6 @@ class Broker:
         )
         self._publishing.answer = self._sessions.received
         self._publishing.note_full = self._note_full
-        self._publishing.pump_ready = self._delivering.pump_ready
         self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
         wills = WillHandling(config, self._journal, state, visitors, self._publishing)
         self._connecting = Connecting(
@@ -222,7 +239,7 @@ class Broker:
     @property
     def is_refusing(self) -> bool:
         """Whether publications are refused because the disk takes nothing."""
-        return self._publishing.is_refusing
+        return self._admission.is_refusing
 
     # -- what the shell tells ----------------------------------------------------------------------------------------
 
@@ -406,7 +423,7 @@ class Broker:
 
     def refuse(self, *, is_refusing: bool = True) -> None:
         """Take in that the disk takes nothing; what waits stays waiting, and is accepted when it does again."""
-        self._publishing.is_refusing = self._interests.is_refusing = is_refusing
+        self._admission.is_refusing = is_refusing
 
     def tick(self, now: int) -> None:
         """Let time pass: what is held, wills and sessions end."""
@@ -456,7 +473,9 @@ class Broker:
             for session, identities in state.routes.by_subject(topic):
                 client = state.clients.get(client_of(session) or "")
                 link = None if client is None else client.link
-                if client is not None and link is not None and self._visitors.may_receive(link, client.id, topic):
+                if client is None or link is None:
+                    continue
+                if self._gate.refusal(link, client.id, message, now) is None:
                     identifiers = state.terms(session, identities, client.id).identifiers
                     self._sender.news(link, message, identifiers, now)
 

@@ -10,11 +10,11 @@ from functools import partial
 
 from whimbrel.broker.clients import Client, Link, Outgoing, Terms
 from whimbrel.broker.config import Config
+from whimbrel.broker.gate import Gate
 from whimbrel.broker.journal import Journal
 from whimbrel.broker.messages import Message, packet_id_of
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.compact import receipt_body
 from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
@@ -36,11 +36,9 @@ _MOST_SENT = 1_000
 class Delivering:
     """What is on its way to clients."""
 
-    def __init__(
-        self, config: Config, journal: Journal, state: BrokerState, sender: Sender, visitors: Visitors
-    ) -> None:
+    def __init__(self, config: Config, journal: Journal, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
-        self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
+        self._journal, self._state, self._sender, self._gate = journal, state, sender, gate
         self.unfinished: deque[Client] = deque()
         """Clients to which more may be sent."""
 
@@ -63,17 +61,19 @@ class Delivering:
 
     def pump(self, client: Client, now: int) -> None:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
-        is_open = self._visitors.is_open
+        gate = self._gate
+        is_open = gate.is_open
         for _ in range(_MOST_SENT):
             out = client.next_to_send()
             if out is None:
                 return
             link, message = client.link, out.message
             assert link is not None
-            if message.expires_at is not None and message.expires_at <= now and not _is_begun(out):
-                self._receipt(client, out, Outcome.EXPIRED, now)
-            elif not is_open and not self._visitors.may_receive(link, client.id, message.subject):
-                self._receipt(client, out, Outcome.WITHHELD, now)
+            refused = None
+            if not is_open or message.expires_at is not None:
+                refused = gate.refusal(link, client.id, message, now, is_begun=_is_begun(out))
+            if refused is not None:
+                self._receipt(client, out, refused, now)
             elif not out.qos and out.via is RETAINED:
                 # Where a newer one has come while it waited for room, that was sent, or dropped.
                 if self._state.retained.get(message.subject) is message:

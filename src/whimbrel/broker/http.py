@@ -1,40 +1,52 @@
-"""HTTP: one request head in, one answer out; as much of HTTP/1.1 (RFC 9112) as health checks and WebSockets need.
+"""HTTP: one request and its answer, as much of HTTP/1.1 (RFC 9112) as health checks and WebSockets need.
 
+``h11`` reads the head and writes the answer; here are the bounds around it.
 Rule: any bytes are a request, need more, or are a ``BadRequestError``; which of them does not depend on how the network
 cut them.
-Rule: nothing beyond ``max_bytes`` is kept while a head is incomplete.
-Rule: what two readers could read differently is refused, never guessed: bare line ends, folded lines, spaces before a
-colon, a repeated ``Host`` or ``Content-Length``.
-Rule: bodies are not read, and every answer but 101 and its like closes the connection, so nobody waits for more.
+Rule: nothing beyond ``max_bytes`` is kept while a head is incomplete, and ``h11`` sees a head once it is whole.
+Rule: what two readers could read differently is refused, never guessed. ``h11`` takes bare line ends, folded lines and
+control characters in values, as proxies do; they are refused here before it sees them.
+Rule: bodies are not read, and every answer but 101 closes the connection, so nobody waits for more.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 
+import h11
+
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.model.bounds import whole
 
-__all__ = ["BadRequestError", "Request", "RequestReader", "Response", "read_response_head", "response"]
+__all__ = ["Answer", "BadRequestError", "HttpExchange", "Request"]
 
 _END = b"\r\n\r\n"
-# Controls, and line ends that are only half of one. A carriage return that comes last may still become whole.
-_UNSPEAKABLE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])")
-_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_REQUEST_LINE = re.compile(rf"({_TOKEN}) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
-_STATUS_LINE = re.compile(r"HTTP/1\.1 ([1-5][0-9][0-9])(?: .*)?")
-_FIELD_NAME = re.compile(_TOKEN)
-_FIELD_VALUE = re.compile(r"[\x20-\x7e]*")
-_SINGLE = frozenset({"host", "content-length"})
+_REFUSED = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])|\n(?=[ \t])")
+"""Controls, line ends that are only half of one, and folded lines. A carriage return that comes last may become whole.
+
+Without these bytes the patterns of ``h11`` take linear time: a value always matches, and a name fails where it ends.
+"""
+_QUOTED = ": bytearray("
+"""What ``h11`` puts before the line that it refuses; the line itself is not sent back."""
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a request is answered."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
 class BadRequestError(WhimbrelError):
-    """The peer's request cannot be served. Reaction: send ``response()``, close the connection."""
+    """The peer's request cannot be served. Reaction: send ``answer``, close the connection."""
 
     def __init__(self, status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(status, text, headers)
@@ -43,9 +55,10 @@ class BadRequestError(WhimbrelError):
     def __str__(self) -> str:
         return f"{self.status}: {self.text}"
 
-    def response(self) -> bytes:
-        """Return the answer that says so."""
-        return response(self.status, f"{self.text}\n".encode(), headers=self.headers)
+    @property
+    def answer(self) -> Answer:
+        """The answer that says so."""
+        return Answer(status=self.status, body=f"{self.text}\n".encode(), headers=self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +74,20 @@ class Request:
     rest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """The head of an answer."""
-
-    status: int
-    headers: Mapping[str, str]
-
-
-class RequestReader:
-    """Collects bytes until they are the head of a request, of at most *max_bytes* with its empty line."""
+class HttpExchange:
+    """One request, whose head has at most *max_bytes* with its empty line, and its answer."""
 
     def __init__(self, max_bytes: int = 8192) -> None:
         self._max_bytes = whole("max_bytes", max_bytes, len(_END), 2**31 - 1)
         self._head = bytearray()
+        self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=max_bytes)
         self._failure: BadRequestError | None = None
+        self._method = ""
 
     def receive(self, data: bytes) -> Request | None:
         """Return the request once its head is complete; ``None`` means that more is needed.
 
-        A reader that has refused goes on refusing; one that has returned a request begins another.
+        A request that was refused stays refused, whatever comes behind it.
         """
         if self._failure is None:
             try:
@@ -90,93 +97,68 @@ class RequestReader:
                 self._failure = error
         raise self._failure
 
+    def send(self, answer: Answer) -> bytes:
+        """Return *answer* as it is sent; those that have no body by their status get no headers about one."""
+        try:
+            phrase = HTTPStatus(answer.status).phrase
+        except ValueError:
+            raise InvalidValueError("HTTP status", answer.status, "one that HTTP knows") from None
+        try:
+            return self._sent(answer, phrase)
+        except (h11.LocalProtocolError, UnicodeEncodeError) as error:
+            # Refused and not escaped: a line end in a value would be a header of somebody else's making.
+            raise InvalidValueError(
+                "HTTP answer", error, "headers of a token and printable ASCII, a body if any"
+            ) from None
+
+    def _sent(self, answer: Answer, phrase: str) -> bytes:
+        fields, send = list(answer.headers), self._connection.send
+        if answer.status < HTTPStatus.OK:
+            return send(h11.InformationalResponse(status_code=answer.status, headers=fields, reason=phrase))
+        fields.append(("Connection", "close"))
+        if answer.status not in _WITHOUT_BODY:
+            fields += [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
+        head = send(h11.Response(status_code=answer.status, headers=fields, reason=phrase))
+        body = b"" if self._method == "HEAD" else answer.body
+        return head + send(h11.Data(data=body)) + send(h11.EndOfMessage())
+
     def _read(self, data: bytes) -> Request | None:
         seen = len(self._head)
         room = self._max_bytes - seen
         self._head += data[:room]
         end = self._head.find(_END, max(0, seen - len(_END) + 1))
-        # Looked for at once: whoever speaks TLS or MQTT to this port waits for an answer, and would wait for ever.
-        if _UNSPEAKABLE.search(self._head, max(0, seen - 1), len(self._head) if end < 0 else end + 2):
-            raise BadRequestError(400, "the head has control characters, or line ends other than CR LF")
+        # Looked for at once: a client that speaks TLS or MQTT to this port waits for an answer, and would for ever.
+        if _REFUSED.search(self._head, max(0, seen - 1), len(self._head) if end < 0 else end + 2):
+            raise BadRequestError(400, "the head has control characters, folded lines, or line ends other than CR LF")
         if end < 0:
             if len(self._head) == self._max_bytes:
                 raise BadRequestError(431, f"the head has more than {self._max_bytes} bytes")
             return None
         rest = bytes(self._head[end + len(_END) :]) + data[room:]
-        lines = self._head[:end].decode("latin-1").split("\r\n")
+        head = bytes(self._head[: end + len(_END)])
         self._head.clear()
-        return _request(lines, rest)
+        return self._parsed(head, rest)
+
+    def _parsed(self, head: bytes, rest: bytes) -> Request:
+        self._connection.receive_data(head)
+        try:
+            event = self._connection.next_event()
+        except h11.RemoteProtocolError as error:
+            raise BadRequestError(error.error_status_hint, f"not HTTP: {str(error).partition(_QUOTED)[0]}") from None
+        if not isinstance(event, h11.Request):
+            raise BadRequestError(400, "more than one request came over this connection")
+        self._method, target = event.method.decode("ascii"), event.target.decode("ascii")
+        if event.http_version != b"1.1":
+            raise BadRequestError(505, f"found HTTP/{event.http_version.decode('ascii')}, served is HTTP/1.1")
+        if self._method == "CONNECT" or not target.startswith("/"):
+            raise BadRequestError(400, "a request names a path, which begins with a slash")
+        path, _, query = target.partition("?")
+        return Request(method=self._method, path=path, query=query, headers=_headers(event), rest=rest)
 
 
-def response(
-    status: int,
-    body: bytes = b"",
-    *,
-    content_type: str = "text/plain; charset=utf-8",
-    headers: Iterable[tuple[str, str]] = (),
-) -> bytes:
-    """Return a whole answer; those that have no body by their status (101, 204, …) get no headers about one."""
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        raise InvalidValueError("HTTP status", status, "one that HTTP knows") from None
-    fields = list(headers)
-    if status >= 200:
-        fields.append(("Connection", "close"))
-    if status >= 200 and status not in _WITHOUT_BODY:
-        fields += [("Content-Type", content_type), ("Content-Length", str(len(body)))]
-    elif body:
-        raise InvalidValueError(f"body of a {status}", f"{len(body)} bytes", "none")
-    for name, value in fields:
-        # Refused and not escaped: a line end in a value would be a header of somebody else's making.
-        if not _FIELD_NAME.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
-            raise InvalidValueError("HTTP header", f"{name}: {value}", "a token, and printable ASCII")
-    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in fields)]
-    return "\r\n".join(lines).encode("ascii") + _END + body
-
-
-def read_response_head(head: bytes) -> Response:
-    """Return the status and headers of *head*, all up to the empty line and with it, or raise ``InvalidValueError``."""
-    line_and_fields, end, rest = head.partition(_END)
-    if not end or rest or _UNSPEAKABLE.search(head):
-        raise InvalidValueError("HTTP response", head, "one head, to its empty line")
-    line, *fields = line_and_fields.decode("latin-1").split("\r\n")
-    found = _STATUS_LINE.fullmatch(line)
-    if not found:
-        raise InvalidValueError("HTTP status line", line, "HTTP/1.1, a status and a phrase")
-    try:
-        return Response(int(found[1]), _headers(fields))
-    except BadRequestError as error:
-        raise InvalidValueError("HTTP response", error.text, "lines of a name, a colon and a value") from None
-
-
-def _request(lines: list[str], rest: bytes) -> Request:
-    found = _REQUEST_LINE.fullmatch(lines[0])
-    if not found:
-        raise BadRequestError(400, "the first line is not a method, a path and a version of HTTP")
-    method, target, *version = found.groups()
-    if version != ["1", "1"]:
-        raise BadRequestError(505, f"found HTTP/{'.'.join(version)}, served is HTTP/1.1")
-    if not target.startswith("/"):
-        raise BadRequestError(400, "the path does not begin with a slash")
-    headers = _headers(lines[1:])
-    if "host" not in headers:
-        raise BadRequestError(400, "there is no Host header")
-    path, _, query = target.partition("?")
-    return Request(method=method, path=path, query=query, headers=headers, rest=rest)
-
-
-def _headers(lines: list[str]) -> Mapping[str, str]:
+def _headers(event: h11.Request) -> Mapping[str, str]:
     headers: dict[str, str] = {}
-    for number, line in enumerate(lines, 2):
-        # Not one pattern for all of it: the one that trims both ends takes quadratic time for a value full of spaces.
-        name, colon, value = line.partition(":")
-        if not colon or not _FIELD_NAME.fullmatch(name):
-            raise BadRequestError(400, f"line {number} is not a header: a name, a colon and a value")
-        name, value = name.lower(), value.strip(" \t")
-        if name in headers:
-            if name in _SINGLE:
-                raise BadRequestError(400, f"there is more than one {name} header")
-            value = f"{headers[name]}, {value}"
-        headers[name] = value
+    for name, value in event.headers:
+        key, text = name.decode("ascii"), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return MappingProxyType(headers)

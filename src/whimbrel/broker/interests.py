@@ -6,14 +6,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from whimbrel.broker.admission import Admission
 from whimbrel.broker.clients import Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
+from whimbrel.broker.gate import Gate, has_room
 from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.long_work import PIECE, LongWork
 from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.messages import Message
-from whimbrel.broker.sending import Sender, may_copy
+from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.telling import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
@@ -67,7 +69,10 @@ class Interests:
         visitors: Visitors,
         delivering: Delivering,
         long_work: LongWork,
+        admission: Admission,
+        gate: Gate,
     ) -> None:
+        self.admission, self._gate = admission, gate
         self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
         self._delivering, self._long_work = delivering, long_work
         limits = config.limits
@@ -103,8 +108,6 @@ class Interests:
         # left with an identifier that nobody ever releases.
         most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
-        self.is_refusing = False
-        """The disk takes nothing."""
         self.let_confirm: Callable[[Client, int], None] = lambda _client, _now: None
         """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""
 
@@ -208,7 +211,7 @@ class Interests:
         session = subscription.session
         if not is_private(session):
             self._check_named(subscription, rights, client.id)
-        if self.is_refusing:
+        if self.admission.is_refusing:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
         if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
@@ -329,9 +332,7 @@ class Interests:
                     return
             if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
                 continue  # what came, or replaced it, after the subscription comes as it was published
-            if message.expires_at is not None and message.expires_at <= now:
-                continue
-            if not self._visitors.may_receive(link, client.id, message.subject):
+            if self._gate.refusal(link, client.id, message, now) is not None:
                 continue
             if asked is not None:
                 ask = partial(asked.matches, message.attributes())
@@ -343,7 +344,7 @@ class Interests:
             if not _keys_allow(message, subscription):
                 continue
             qos = min(message.qos, subscription.qos or 0)
-            if qos or not may_copy(link):  # it is kept, so it can wait at QoS 0 too
+            if qos or not has_room(link):  # it is kept, so it can wait at QoS 0 too
                 waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)

@@ -2,6 +2,8 @@
 
 Who wants a publication for its subject alone is remembered by subject. Whom content adds is another matter each time:
 at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
+Those whom the hold has to be asked about (named sessions and the devices in them, shares, subscriptions without local
+ones) are the *rest* of a lane: they are left to the hold, and the others served as if they were not there.
 Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only, and its own
 receipt unless rule 16 of the hold says otherwise. And a session that ends with its connection is owed nothing after it:
 what is on its way to it is in its client's queue, and the receipt is written down when it comes.
@@ -14,7 +16,8 @@ receipts for QoS 0 (``confirms``), so that the hold is asked; what waits for a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from whimbrel.broker.clients import Client, Outgoing, Terms
@@ -22,7 +25,8 @@ from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import Found
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
-from whimbrel.hold.private import client_of
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import client_of, is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
@@ -32,6 +36,7 @@ __all__ = ["Lane", "Lanes", "Others"]
 Others: TypeAlias = dict[Client, tuple[int, ...]]
 """Clients who are to have a copy, and the identifiers of their subscriptions."""
 
+_BY_SESSION = itemgetter(0)
 _REMEMBERED = 100_000
 _LENGTHS = 256
 
@@ -46,14 +51,30 @@ class _Seat(NamedTuple):
 
 
 class Lane:
-    """A subject that only private sessions want; *found* is who they are."""
+    """A subject, and who was *found* to want it: those who have *seats*, and the *rest*."""
 
-    __slots__ = ("_heads", "_identifiers", "_seats", "_subject", "confirms", "found", "is_long", "subject")
+    __slots__ = (
+        "_devices",
+        "_heads",
+        "_identifiers",
+        "_is_held",
+        "_seats",
+        "_subject",
+        "confirms",
+        "found",
+        "is_long",
+        "rest",
+        "subject",
+    )
 
-    def __init__(self, subject: str, found: Found, seats: list[_Seat]) -> None:
+    def __init__(self, subject: str, found: Found, seats: list[_Seat], rest: Found) -> None:
         self._subject, self.subject = subject, subject.encode()
-        self.found, self._seats = found, seats
+        self.found, self._seats, self.rest = found, seats, rest
         self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
+        self._devices = frozenset(seat.client.id for seat in seats)
+        self._is_held = any(not is_private(session) for session, _ in rest)
+        """Whether a named session is among the rest. A device that joins it later, while it holds the publication, is
+        not to get that twice: so the hold is told who received it, and asked about all who have yet to confirm it."""
         self._heads: dict[tuple[int, int], bytes] = {}
         self.is_long = len(seats) > PIECE
         """Whether handing over to everybody at QoS 1 is too much for one turn."""
@@ -65,17 +86,17 @@ class Lane:
 
     @property
     def is_owed(self) -> bool:
-        """Whether somebody could ask for what comes at QoS 1 or 2 after a crash."""
+        """Whether a session with a seat could ask for what comes at QoS 1 or 2 after a crash."""
         for seat in self._seats:  # noqa: SIM110 # any() takes four times as long, and this is asked every time
             if seat.client.expiry_us and seat.qos:
                 return True
         return False
 
-    def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> None:
-        """Send everybody who is here a copy at QoS 0, and *others* too."""
+    def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> Collection[str]:
+        """Send everybody who is here a copy at QoS 0, and *others* too; return which devices have it, with seats."""
         length = len(payload)
         old = new = b""
-        skipped = 0
+        skipped = absent = 0
         everybody = self._identifiers
         if others:
             everybody = {**others, **everybody} if everybody else others
@@ -83,6 +104,7 @@ class Lane:
             link = client.link
             if link is None or link.closing is not None:
                 skipped += 1
+                absent += link is None
                 continue
             if link.machine.version != V5:
                 if not old:
@@ -102,6 +124,7 @@ class Lane:
                 link.is_dirty = True
                 sender.dirty.append(link)
         sender.counters.sent += len(everybody) - skipped
+        return self._devices if not absent else {seat.client.id for seat in self._seats if seat.client.link is not None}
 
     def _head(self, version: int, length: int) -> bytes:
         """Return what a packet begins with, which is the same for all bodies of one length."""
@@ -117,22 +140,41 @@ class Lane:
 
     def passing_on(
         self, message: Message, sender: Sender, ready: list[Client], now: int
-    ) -> Generator[None, None, Found]:
+    ) -> Generator[None, None, tuple[Found, list[str]]]:
         """Do what ``pass_on`` does in pieces, yielding after each; return what it returns."""
         held: Found = []
+        received: list[str] = []
         for start in range(0, len(self._seats), PIECE):
             if start:
                 yield
-            held += self.pass_on(message, sender, ready, now, self._seats[start : start + PIECE])
-        return held
+            held += self._pass_on(self._seats[start : start + PIECE], message, sender, ready, now, received)
+        return self._with_rest(held), received
 
-    def pass_on(
-        self, message: Message, sender: Sender, ready: list[Client], now: int, seats: list[_Seat] | None = None
+    def pass_on(self, message: Message, sender: Sender, ready: list[Client], now: int) -> tuple[Found, list[str]]:
+        """Hand a message over to everybody about whom the hold need not be asked.
+
+        Return about whom it must, and the devices that it has to know to have the message.
+        """
+        received: list[str] = []
+        held = self._pass_on(self._seats, message, sender, ready, now, received)
+        return self._with_rest(held), received
+
+    def _with_rest(self, held: Found) -> Found:
+        """Return all for whom the hold has to be asked, by session."""
+        return sorted(held + self.rest, key=_BY_SESSION) if held and self.rest else held or self.rest
+
+    def _pass_on(
+        self,
+        seats: list[_Seat],
+        message: Message,
+        sender: Sender,
+        ready: list[Client],
+        now: int,
+        received: list[str],
     ) -> Found:
-        """Hand a message over to everybody for whom the hold need not hold it; return for whom it must."""
         held: Found = []
         qos = message.qos
-        for client, granted, terms in self._seats if seats is None else seats:
+        for client, granted, terms in seats:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
             if not effective:
@@ -144,7 +186,9 @@ class Lane:
                         client.put_behind(message, terms.identifiers, retain=retain)
                     else:
                         sender.copy(link, message, terms.identifiers, now, retain=retain)
-            elif client.expiry_us:
+                    if self._is_held:
+                        received.append(client.id)
+            elif client.expiry_us or self._is_held:
                 held.append((terms.session, terms.identities))
             elif link is not None:
                 retain = message.retain and terms.keeps_retain
@@ -165,7 +209,7 @@ class Lanes:
         """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
 
     def get(self, subject: str) -> Lane | None:
-        """Return the lane of those who want *subject* whatever its content; None if the hold has to be asked.
+        """Return the lane of those who want *subject* whatever its content; None if it may not be published to.
 
         One that is long is made by ``making``, and None until then.
         """
@@ -182,15 +226,13 @@ class Lanes:
         lane = self._lanes.get(subject)
         if lane is not None and lane.found is found:
             return lane
-        epoch, seats = self._epoch, list[_Seat]()
+        epoch, seats, rest = self._epoch, list[_Seat](), list[tuple[str, tuple[Identity, ...]]]()
+        members = self._members(found)
         for start in range(0, len(found), PIECE):
             if start:
                 yield
-            some = self._seated(found[start : start + PIECE])
-            if some is None:
-                return None
-            seats += some
-        lane = None if self._is_refused(subject) else Lane(subject, found, seats)
+            self._seat(found[start : start + PIECE], members, seats, rest)
+        lane = None if self._is_refused(subject) else Lane(subject, found, seats, rest)
         self._keep_up()
         if self._epoch == epoch and found is self._state.routes.by_subject(subject):
             self._remember(subject, lane)
@@ -238,18 +280,25 @@ class Lanes:
         return dict.fromkeys(found, ())
 
     def _lane(self, subject: str, found: Found) -> Lane | None:
-        seats = None if self._is_refused(subject) else self._seated(found)
-        return None if seats is None else Lane(subject, found, seats)
+        if self._is_refused(subject):
+            return None
+        seats, rest = list[_Seat](), list[tuple[str, tuple[Identity, ...]]]()
+        self._seat(found, self._members(found), seats, rest)
+        return Lane(subject, found, seats, rest)
 
-    def _seated(self, found: Found) -> list[_Seat] | None:
-        """Return the seats of some who want a subject; None if the hold has to be asked about one of them."""
-        state, seats = self._state, list[_Seat]()
+    def _members(self, found: Found) -> set[str]:
+        """Return the devices in the named sessions among those found: they get one copy for all their sessions."""
+        hold = self._state.hold
+        return {device for session, _ in found if not is_private(session) for device in hold.members(session)}
+
+    def _seat(self, found: Found, members: set[str], seats: list[_Seat], rest: Found) -> None:
+        """Give those seats who need not be asked the hold about, and add the others to the *rest*."""
+        state = self._state
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
-            if client is None:
-                return None
-            terms = state.terms(session, identities, client.id)
-            if not terms.is_plain:
-                return None
-            seats.append(_Seat(client, terms.granted, terms))
-        return seats
+            if client is not None and client.id not in members:
+                terms = state.terms(session, identities, client.id)
+                if terms.is_plain:
+                    seats.append(_Seat(client, terms.granted, terms))
+                    continue
+            rest.append((session, identities))

@@ -72,10 +72,10 @@ class Message:
         payload: bytes,
         *,
         qos: int,
-        retain: bool,
-        expires_at: int | None,
-        properties: bytes,
         body: bytes,
+        retain: bool = False,
+        expires_at: int | None = None,
+        properties: bytes = b"",
         secured: Secured = OPEN,
     ) -> None:
         self.seq, self.publisher, self.subject = seq, publisher, subject

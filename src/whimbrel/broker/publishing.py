@@ -1,15 +1,28 @@
-"""Publishing: what clients publish, from the packet to everybody who wants it (MQTT 5, 3.3 and 4.3)."""
+"""Publishing: the way of a publication, from the packet to everybody who wants it (MQTT 5, 3.3 and 4.3).
+
+1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
+2. *match* (``routes``): who wants it for its subject, its content and its keys;
+3. *admit* (``admission``): it is accepted, or refused with a reason;
+4. *number*: it gets its seq, and is written down (``journal``);
+5. *route*: at once, or when the disk has it where ``Admission.must_sync`` says so, clients that only pass it on are
+   served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
+
+The direct path (``direct``) takes the same steps for many at a time, without those that can say nothing about them.
+Rule: what is published to the broker itself (requests, reports) leaves before it is admitted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
 from itertools import repeat
 
+from whimbrel.broker.admission import Admission
 from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
+from whimbrel.broker.direct import DirectPath
 from whimbrel.broker.journal import Journal, Pieces
-from whimbrel.broker.lanes import Lane, Lanes, Others
+from whimbrel.broker.lanes import Lane, Lanes
 from whimbrel.broker.long_work import LongWork
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import OPEN, Found, Secured
@@ -19,7 +32,6 @@ from whimbrel.broker.telling import OWN, REPORT, SESSIONS
 from whimbrel.broker.unlocking import unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import LeftWill
-from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
 from whimbrel.log.compact import publication_body
@@ -32,17 +44,13 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
-from whimbrel.mqtt.topics import disallowed_in
 
 __all__ = ["Publishing"]
 
 _SECOND_US = 1_000_000
-_RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _EXACTLY_ONCE = 2
-_PASSING = 8
-"""Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
 _KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
@@ -52,7 +60,11 @@ _Taker = Callable[[Link, Client, Publish, int], None]
 
 
 class Publishing:
-    """The way of a publication."""
+    """The way of a publication; without a direct path, every one is asked the hold about.
+
+    *pump_ready* sends what was handed over. It is called before anything of QoS 0 is: that may be written at once, and
+    would overtake a copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6].
+    """
 
     def __init__(
         self,
@@ -62,27 +74,32 @@ class Publishing:
         sender: Sender,
         visitors: Visitors,
         long_work: LongWork,
+        admission: Admission,
+        pump_ready: Callable[[int], None],
+        *,
+        has_direct_path: bool = True,
     ) -> None:
         self._config, self._journal, self._state, self._long_work = config, journal, state, long_work
-        self._sender, self._visitors, self.counters = sender, visitors, state.counters
-        self._lanes = Lanes(state, self.refused_topic)
-        self.is_refusing = False
-        """The disk takes nothing: publications are refused until it does."""
+        self._sender, self.counters, self.admission, self._pump_ready = sender, state.counters, admission, pump_ready
+        self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
+        self._direct = (
+            None
+            if self._lanes is None
+            else DirectPath(admission, journal, state, sender, visitors, self._lanes, pump_ready)
+        )
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
         self.report: _Taker | None = None
         """Who takes reports of devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
-        self.pump_ready: Callable[[int], None] = lambda _now: None
-        """Who sends what was handed over. Before anything of QoS 0 is: it may be written at once, and would overtake a
-        copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6]."""
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
         now = self._journal.now(now)
-        if self._is_open(link) and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
-            packets = packets[self._passed_live(link, client, packets, repeat(()), now) :]
+        direct = self._direct_for(link)
+        if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
+            packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
         allowance = self._state.routes.allowance()
         while packets and link.closing is None:  # what comes behind a request for keys has these keys
             end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
@@ -105,9 +122,9 @@ class Publishing:
                     yield
                     allowance.renew()
 
-    def _is_open(self, link: Link) -> bool:
-        """Tell whether what comes over a link may be passed on without looking at keys or the disk."""
-        return not link.keyring.publications.hashes and not self.is_refusing
+    def _direct_for(self, link: Link) -> DirectPath | None:
+        """Return the direct path, if what comes over a link may take it."""
+        return self._direct if self._direct is not None and self._direct.is_open(link) else None
 
     def _taken_in(
         self,
@@ -128,10 +145,10 @@ class Publishing:
         routes = self._state.routes
         # They stay: what a request changes waits for the disk.
         handles = self._matched(packets, opened, allowance)
-        at, is_quick = 0, self._is_open(link) and routes.has_content
+        at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
-            if is_quick and packets[at].qos < _EXACTLY_ONCE:
-                at += self._passed_live(link, client, packets[at:], handles[at:], now)
+            if direct is not None and packets[at].qos < _EXACTLY_ONCE:
+                at += direct.passed(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
             found = routes.everybody(packets[at].topic, handles[at], opened[at])
@@ -139,94 +156,6 @@ class Publishing:
             at += 1
             if self._sender.full:
                 self.note_full(now)
-
-    def _passed_live(
-        self, link: Link, client: Client, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
-    ) -> int:
-        """Pass on what the hold need not be asked about, from the first on; return how many that were.
-
-        The same as the long way does to each of them, said once for all: most of what a broker does is this.
-        """
-        journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
-        append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
-        most = 0  # until it is asked whether there is room for more
-        may_publish, is_guarded = self._visitors.may_publish, not self._visitors.is_open
-        others: Others | None = None
-        for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
-            if retain or properties is not NO_PROPERTIES or waiting:
-                break
-            if qos > most:
-                if most or not self._has_room(link):
-                    break
-                most = min(_EXACTLY_ONCE - 1, self._config.mqtt.maximum_qos)
-                if qos > most:
-                    break
-            lane = lanes.get(topic)
-            if lane is None or lane.confirms or (qos and (handles or not lane or lane.is_long or lane.is_owed)):
-                break
-            if is_guarded and not may_publish(link, client.id, topic):
-                break
-            if handles:
-                others = lanes.others(handles)
-                if others is None:
-                    break
-            else:
-                others = None
-            if ready and not qos:
-                self.pump_ready(now)
-                seq = journal.seq
-            body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
-            append(body, now)
-            if qos:
-                message = Message(
-                    seq,
-                    client.id,
-                    topic,
-                    payload,
-                    qos=qos,
-                    retain=False,
-                    expires_at=None,
-                    properties=b"",
-                    body=body,
-                )
-                lane.pass_on(message, sender, ready, now)
-                link.out.append(_PUBACK + identifier.to_bytes(2))
-            else:
-                lane.send(payload, sender, others)
-            seq += 1
-            passed += 1
-        if passed:
-            sender.counters.received += passed
-            sender.touch(link)
-            self._state.tick(now)
-        return passed
-
-    def _has_room(self, link: Link) -> bool:
-        """Tell whether nothing that is kept, and nothing that is unanswered, forbids one more QoS 1 publication."""
-        return self._held_refusal() is None and link.machine.may_begin
-
-    def _held_refusal(self, *, makes_room: bool = False) -> tuple[ReasonCode, str] | None:
-        """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
-        most = self._config.limits.held_bytes
-        if self._state.held_bytes > most + most // _PASSING:
-            return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, no more are allowed"
-        memory = self._state.memory
-        return None if makes_room or memory.has_room() else memory.refusal()
-
-    def _lasting_refusal(self, found: Found) -> tuple[ReasonCode, str] | None:
-        """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
-
-        One client can fill what may be held with what nobody fetches; that must not stop those who are served at once.
-        """
-        most, state = self._config.limits.held_bytes, self._state
-        if state.held_bytes > most:
-            full: tuple[ReasonCode, str] | None = (
-                ReasonCode.QUOTA_EXCEEDED,
-                f"{most} bytes are held, no more are allowed",
-            )
-        else:
-            full = state.memory.refusal(is_lasting=True)
-        return None if full is None or state.keep_up(found) else full
 
     def _matched(
         self, packets: Sequence[Publish], secured: Sequence[Secured], allowance: Allowance
@@ -277,9 +206,7 @@ class Publishing:
         if packet.topic.startswith(OWN) and (taker := self._taker(packet.topic)) is not None:
             taker(link, client, packet, now)
             return
-        refusal = self._refusal(link, client, packet)
-        if refusal is None and (qos or any(not is_private(session) for session, _ in found)):
-            refusal = self._lasting_refusal(found)  # a named session holds QoS 0 too
+        refusal = self.admission.refusal(link, client, packet, found)
         if refusal is not None:
             self.refuse(link, client, packet, *refusal)
             return
@@ -313,60 +240,6 @@ class Publishing:
         packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
         expires_at = None if expiry_us is None else now + expiry_us
         self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq)
-
-    # -- refusing ----------------------------------------------------------------------------------------------------
-
-    def _refusal(self, link: Link, client: Client, packet: Publish) -> tuple[ReasonCode, str] | None:
-        """Return why a publication is not accepted, if it is not."""
-        return self.refused_topic(packet.topic) or self.refusal(link, client, packet)
-
-    def refusal(self, link: Link, client: Client, packet: Publish) -> tuple[ReasonCode, str] | None:
-        """Return why a publication is not accepted though its topic may be published to, if it is not."""
-        limits, topic, state = self._config.limits, packet.topic, self._state
-        if not self._visitors.may_publish(link, client.id, topic):
-            return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
-        if packet.qos > self._config.mqtt.maximum_qos:
-            return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self._config.mqtt.maximum_qos}"
-        if self.is_refusing:
-            return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
-        if packet.qos:
-            full = self._held_refusal(makes_room=packet.retain and not packet.payload)
-            if full is not None:
-                return full
-        is_retained = packet.retain and packet.payload and topic not in state.retained
-        if is_retained and len(state.retained) >= limits.retained_messages:
-            return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
-        if packet.retain and packet.payload:
-            grows = state.retained.growth(topic, len(packet.payload))
-            if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
-                return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
-            if grows > 0 and (full := state.memory.refusal(grows, is_lasting=True)) is not None:
-                return full
-        if packet.properties and len(packet.properties.user) > limits.user_properties:
-            return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
-        return self.refused_response(packet.properties) if packet.properties else None
-
-    def refused_response(self, properties: Properties) -> tuple[ReasonCode, str] | None:
-        """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
-        disallowed = disallowed_in(properties.text(Property.RESPONSE_TOPIC) or "")
-        if disallowed is None:
-            return None
-        return (
-            ReasonCode.TOPIC_NAME_INVALID,
-            f"a response topic with {disallowed}; control and non-characters are refused",
-        )
-
-    def refused_topic(self, topic: str) -> tuple[ReasonCode, str] | None:
-        """Return why nobody may publish to *topic*, if so."""
-        limits = self._config.limits
-        if topic[0] == "$" and topic.startswith(_RESERVED):
-            return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
-        if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
-            return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
-        disallowed = disallowed_in(topic)
-        if disallowed is not None:
-            return ReasonCode.TOPIC_NAME_INVALID, f"a topic with {disallowed}; control and non-characters are refused"
-        return None
 
     def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
         """Answer a publication that is not accepted; 3.1.1 has no words for it."""
@@ -410,7 +283,7 @@ class Publishing:
         """
         journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
         if state.ready and not packet.qos:
-            self.pump_ready(now)
+            self._pump_ready(now)
         qos, retain, seq = packet.qos, packet.retain, journal.seq
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
@@ -448,20 +321,12 @@ class Publishing:
             journal.entered(seq, apply_will, is_owed=True)
             return
         lane = self._lane(message, found) if len(found) <= PIECE else None
-        is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
+        is_owed = self.admission.must_sync(message, found, lane, packet_id)
         if is_owed or journal.waiting or len(found) > PIECE:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
             journal.entered(seq, apply, is_owed=is_owed)
         else:
             self._pass_on(message, found, lane, packet_id, answer, now)
-
-    def _is_owed(self, message: Message, found: Found, lane: Lane | None, packet_id: int) -> bool:
-        """Tell whether somebody could ask for a QoS 1 or 2 publication after a crash."""
-        if message.retain:
-            return True
-        if packet_id and self._state.clients[message.publisher or ""].is_persistent:
-            return True
-        return self._state.is_owed(found) if lane is None else lane.is_owed
 
     def _full_body(
         self,
@@ -525,17 +390,18 @@ class Publishing:
 
     def _lane(self, message: Message, found: Found) -> Lane | None:
         """Return the lane of a publication that may take one."""
-        return self._lanes.of(message.subject, found) if _is_plain(message) else None
+        return self._lanes.of(message.subject, found) if self._lanes is not None and _is_plain(message) else None
 
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
         is_wanted, accepted_at = bool(found), self._journal.last_at
         if self._state.ready and not message.qos:
-            self.pump_ready(accepted_at)
+            self._pump_ready(accepted_at)
+        received: Collection[str] = ()
         if lane is not None:
-            found = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
-        self._state.apply_publication(message, found, packet_id, now, now=accepted_at)
+            found, received = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
+        self._state.apply_publication(message, found, packet_id, now, now=accepted_at, received=received)
         if answer is not None:
             answer(is_wanted)
 
@@ -543,13 +409,14 @@ class Publishing:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
         is_wanted, accepted_at = bool(found), self._journal.last_at
         if self._state.ready and not message.qos:
-            self.pump_ready(accepted_at)
+            self._pump_ready(accepted_at)
         lane = None
-        if _is_plain(message):
+        if self._lanes is not None and _is_plain(message):
             lane = yield from self._lanes.making(message.subject, found)
+        received: Collection[str] = ()
         if lane is not None:
-            found = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
-        yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at)
+            found, received = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
+        yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at, received=received)
         if answer is not None:
             answer(is_wanted)
 

@@ -40,7 +40,7 @@ class Reports:
 
     def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
         """Take in a report of the time *now*; at QoS 1 and 2 its publication has begun."""
-        refusal = self._publishing.refusal(link, client, packet)
+        refusal = self._publishing.admission.report_refusal(link, client, packet)
         if refusal is not None:
             self._publishing.refuse(link, client, packet, *refusal)
             return

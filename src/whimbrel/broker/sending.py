@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whimbrel.broker.clients import Link, Outgoing
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.gate import has_room
 from whimbrel.broker.messages import Message
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
@@ -11,18 +12,9 @@ from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Subac
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["Sender", "may_copy"]
+__all__ = ["Sender"]
 
 _LONGEST_REASON = 1_000
-
-
-def may_copy(link: Link) -> bool:
-    """Tell whether a QoS 0 copy may be written to a link now: it is open, and there is room for more to wait.
-
-    Where it may not, it waits for room with the rest (``Broker._note_full``) up to a bound, and beyond that it is
-    dropped, with a receipt that says so; news that no account has is dropped at once.
-    """
-    return link.room > 0
 
 
 class Sender:
@@ -68,7 +60,7 @@ class Sender:
 
     def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> bool:
         """Send a QoS 0 copy, which the account may have as delivered; tell whether the client takes that length."""
-        if not may_copy(link) and not link.is_lagging:
+        if not has_room(link) and not link.is_lagging:
             self.full.append(link)
         if link.is_plain:
             data: bytes | None = message.packet(link.machine.version, 0, now, retain=retain, identifiers=identifiers)
@@ -84,7 +76,7 @@ class Sender:
 
     def news(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int) -> None:
         """Send a QoS 0 copy of what no account has, such as ``$SYS``; without room it is dropped and counted."""
-        if may_copy(link):
+        if has_room(link):
             self.copy(link, message, identifiers, now, retain=False)
         elif link.closing is None:
             self.counters.dropped += 1

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -32,7 +32,7 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.core import Broker
 from whimbrel.broker.handshakes import TlsContext, Unwanted
 from whimbrel.broker.heartbeat import BEAT_US, Beat, beat_of
-from whimbrel.broker.http import BadRequestError, RequestReader, response
+from whimbrel.broker.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.learned import Announcements, Lessons
 from whimbrel.broker.log_clock import LogClock
 from whimbrel.broker.metrics import connected, prometheus, system_values
@@ -73,8 +73,16 @@ _REFUSED_TODAY = (
     "budget of patterns: subscribe again with a simpler filter"
 )
 _LINGER_S = 2.0
-_MOST_UNWRITTEN = 16 << 20
+_MOST_UNWRITTEN = 4 << 20
+"""How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
 _MOST_TURN = 256 << 10
+_FRAME_BYTES = 256
+"""As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
+_LEAST_WEB_READ, _MOST_WEB_READ = 8 << 10, 64 << 10
+"""How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
+_LATE_WEB_READ = 1 << 10
+"""How many where small frames have filled this turn already: at most 170 frames, however many clients send them."""
+_SMALL_FRAME_BYTES = 64
 _MOST_WRITES = 1_000
 """To how many connections one turn of the event loop writes: some 5 µs each."""
 _FEW_MORE = 64
@@ -99,7 +107,7 @@ def _until_closed(turn: Callable[[Server], None]) -> Callable[[Server], None]:
     return checked
 
 
-class _Stream(asyncio.Protocol):
+class _Stream(asyncio.BaseProtocol):
     """A connection of MQTT over TCP or TLS."""
 
     def __init__(self, server: Server) -> None:
@@ -159,7 +167,8 @@ class _Stream(asyncio.Protocol):
         """
         assert self.transport is not None
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # the client is gone; asyncio raises it here, uvloop reports it later
+                self.transport.write_eof()
             asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
         else:
             self.transport.close()
@@ -216,13 +225,20 @@ class _Stream(asyncio.Protocol):
         self.server.forget(self)
 
 
-class _WebStream(_Stream):
-    """A connection of MQTT over WebSocket."""
+class _WebStream(_Stream, asyncio.BufferedProtocol):
+    """A connection of MQTT over WebSocket.
+
+    It is read into a buffer of ours, since a client chooses how many frames a byte takes: an event loop that reads
+    256 KB at a time, and 32 times in a row from one connection, would unmask a million before any other client's turn.
+    Rule: a read is small at first and after one with small frames, and doubles with every full one without. It is
+    smaller yet where other clients' frames have filled the turn.
+    """
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        self._request = RequestReader()
-        self._framing: Framing | None = None
+        self._exchange: HttpExchange | None = HttpExchange()
+        self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
+        self._read_bytes = _LEAST_WEB_READ
 
     def begin(self) -> None:
         """Wait for the upgrade; until then there is nothing for the core."""
@@ -233,38 +249,53 @@ class _WebStream(_Stream):
         if self.link is None and self.transport is not None:
             self.transport.close()
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read to: the same for all connections, as it is used at once."""
+        del sizehint
+        is_late = self._read_bytes == _LEAST_WEB_READ and self.server.is_full_of_frames
+        return self.server.web_buffer[: _LATE_WEB_READ if is_late else self._read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle what was read."""
+        before = self._framing.frames
+        self.data_received(bytes(self.server.web_buffer[:nbytes]))
+        if nbytes < _SMALL_FRAME_BYTES * (self._framing.frames - before):
+            self._read_bytes = _LEAST_WEB_READ
+        elif nbytes == self._read_bytes:
+            self._read_bytes = min(2 * nbytes, _MOST_WEB_READ)
+
     def data_received(self, data: bytes) -> None:
         assert self.transport is not None
-        if self._framing is None:
+        if self._exchange is not None:
             try:
-                request = self._request.receive(data)
+                request = self._exchange.receive(data)
                 if request is None:
                     return
-                self.transport.write(accept(request, origins=self.server.config.listen.ws_origins))
+                answer = accept(request, origins=self.server.config.listen.ws_origins)
             except BadRequestError as error:
-                self.transport.write(error.response())
+                self.transport.write(self._exchange.send(error.answer))
                 self.transport.close()
                 return
-            self._framing = Framing(is_server=True, max_frame_bytes=self.server.config.limits.packet_bytes + 1_024)
+            self.transport.write(self._exchange.send(answer))
+            self._exchange = None
             super().begin()
             data = request.rest
         assert self.link is not None
-        for chunk in self._framing.receive(data):
-            self.server.received(self.link, chunk)
-        answer = self._framing.to_send()
-        if answer:
-            super().write(answer)
-        if self._framing.closed:
+        framing, before = self._framing, self._framing.frames
+        carried = framing.receive(data)
+        if carried:
+            self.server.received(self.link, carried)
+        self.server.count_frames(self, framing.frames - before)
+        if answers := framing.to_send():
+            super().write(answers)
+        if framing.closed:
             self.transport.close()
 
     def write(self, data: bytes) -> None:
-        assert self.transport is not None
-        assert self._framing is not None
         super().write(self._framing.wrap(data))
 
     def close(self) -> None:
-        assert self.transport is not None
-        if self._framing is not None:
+        if self._exchange is None:
             super().write(self._framing.close())
         super().close()
 
@@ -274,7 +305,7 @@ class _Observed(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._request = RequestReader()
+        self._exchange = HttpExchange()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -284,14 +315,16 @@ class _Observed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            return
         try:
-            request = self._request.receive(data)
+            request = self._exchange.receive(data)
             if request is None:
                 return
             answer = self._server.observed(request.method, request.path)
         except BadRequestError as error:
-            answer = error.response()
-        self._transport.write(answer)
+            answer = error.answer
+        self._transport.write(self._exchange.send(answer))
         self._transport.close()
 
 
@@ -343,7 +376,7 @@ class Server:
         self.listened_us = 0
         """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
-        self._ticks = self._unwritten_bytes = 0
+        self._ticks = self._unwritten_bytes = self._turn_frames = 0
         self._held_back: set[_Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
         self._ahead: set[_Stream] = set()
@@ -358,6 +391,11 @@ class Server:
         """How many bytes of answers may wait for a client beside the rest; they are neither dropped nor put off."""
         self.lagging: dict[_Stream, tuple[int, int]] = {}
         """Clients for whom nothing more can be written: how many bytes each had taken, and since when no more."""
+
+    @cached_property
+    def web_buffer(self) -> memoryview:
+        """Where WebSockets are read to."""
+        return memoryview(bytearray(_MOST_WEB_READ))
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
@@ -398,7 +436,7 @@ class Server:
         self.broker.counters.refused_connections += is_crowded
         return is_crowded
 
-    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.Protocol:
+    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.BaseProtocol:
         """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
         assert self._loop is not None
         stream = self.new_stream(kind)
@@ -428,7 +466,7 @@ class Server:
         self,
         kind: str,
         port: int,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], asyncio.BaseProtocol],
         *,
         secured: ssl.SSLContext | None = None,
         host: str | None = None,
@@ -552,6 +590,21 @@ class Server:
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
             self._read_later(cast("_Stream", link.shell))
 
+    @property
+    def is_full_of_frames(self) -> bool:
+        """Whether so many frames of WebSocket were read in this turn as end that of one client."""
+        return self._turn_frames * _FRAME_BYTES > self._most_turn_bytes
+
+    def count_frames(self, stream: _Stream, frames: int) -> None:
+        """Count frames of WebSocket as work of this turn; a client that has sent many of them has had its turn."""
+        self._turn_frames += frames
+        self._turn_bytes += frames * _FRAME_BYTES
+        if self._turn_bytes > self._most_turn_bytes:
+            self._flush()
+            self._read_later(stream)
+        elif self.is_full_of_frames:
+            self._read_later(stream)
+
     def is_waited_for(self, stream: _Stream) -> bool:
         """Tell whether there is a reason not to read from a client now."""
         return stream in self._ahead or stream in self._held_back or stream in self._slowing.connections
@@ -606,6 +659,7 @@ class Server:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
+        self._turn_frames = 0
         self._flush()
         if self._ahead:
             self._read_again()
@@ -860,17 +914,17 @@ class Server:
             self.broker.answered(question, done.result(), self.clock.now())
             self.flush_soon()
 
-    def observed(self, method: str, path: str) -> bytes:
+    def observed(self, method: str, path: str) -> Answer:
         """Answer a request for metrics or health."""
         if method != "GET":
-            return response(405, b"only GET\n")
+            return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
         if path == "/healthz":
             is_well = self.failure is None and not self.broker.is_refusing
-            return response(200 if is_well else 503, b"ok\n" if is_well else b"the disk takes nothing\n")
+            return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
             text = prometheus(self.broker, monotonic_us() - self.started_us, self.clock.now())
-            return response(200, text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
-        return response(404, b"there are /metrics and /healthz\n")
+            return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Answer(status=404, body=b"there are /metrics and /healthz\n")
 
 
 def _tell_time(event: str, by_s: float) -> None:

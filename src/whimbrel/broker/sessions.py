@@ -172,7 +172,7 @@ class Sessions:
         try:
             if verb in VERBS and not self._may_ask(link, client, packet.topic):
                 raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
-            if self._interests.is_refusing:
+            if self._interests.admission.is_refusing:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)
             request = read_request(verb, packet.payload)

@@ -7,19 +7,19 @@ Rule: nothing here answers a client; what the hold hands over is put where the c
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
 import cbor2
 
 from whimbrel.broker.clients import HELD, LIVE, Client, Outgoing, Terms
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.gate import Gate
 from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.messages import LONG, Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
 from whimbrel.broker.routes import OPEN, Found, Routes
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.telling import changed_subscription, is_told, listens, subscriptions_of
-from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import Wills
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
@@ -71,7 +71,8 @@ class BrokerState:
         """None while a log is replayed: nobody is connected."""
         self.ready: list[Client] = []
         """Clients that something was handed over to."""
-        self.visitors: Visitors | None = None
+        self.gate: Gate | None = None
+        """None as long."""
         self.wills = Wills(self._touch_will, self.memory)
         self.hold.changes()  # from now on it notes what changes
         self.changing: dict[str, str] = {}
@@ -127,12 +128,28 @@ class BrokerState:
         return self.routes.everybody(message.subject, handles, secured)
 
     def apply_publication(
-        self, message: Message, found: Found, packet_id: int, at: int, *, now: int | None = None
+        self,
+        message: Message,
+        found: Found,
+        packet_id: int,
+        at: int,
+        *,
+        now: int | None = None,
+        received: Collection[str] = (),
     ) -> None:
-        """Take in a publication of the time *at* that is accepted *now*, and who wants it."""
+        """Take in a publication of the time *at* that is accepted *now*, and who wants it.
+
+        Devices that have *received* it were served beside the hold (``lanes``).
+        """
         self._receive(message, packet_id)
         commands = self.hold.published(
-            message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
+            message.seq,
+            at,
+            message.expires_at,
+            found,
+            qos=message.qos,
+            publisher=message.publisher,
+            received=received,
         )
         if commands:
             self._current = message
@@ -142,12 +159,18 @@ class BrokerState:
             self._retain(message)
 
     def applying_publication(
-        self, message: Message, found: Found, packet_id: int, at: int, *, now: int
+        self, message: Message, found: Found, packet_id: int, at: int, *, now: int, received: Collection[str]
     ) -> Iterator[None]:
         """Do what ``apply_publication`` does in pieces, yielding after each."""
         self._receive(message, packet_id)
         commands = yield from self.hold.publishing(
-            message.seq, at, message.expires_at, found, qos=message.qos, publisher=message.publisher
+            message.seq,
+            at,
+            message.expires_at,
+            found,
+            qos=message.qos,
+            publisher=message.publisher,
+            received=received,
         )
         yield from self.performing(commands, now, of=message)
         if message.retain:
@@ -171,6 +194,8 @@ class BrokerState:
         """Take in what a device did, in pieces; return what is to be done about it."""
         change = fact.change
         self._touched.add(("client", fact.device))
+        if fact.session is not None and not is_private(fact.session):
+            self.routes.forget()  # who is in a named session has one copy for all its sessions
         if change is PresenceChange.JOINED and fact.session is not None and is_private(fact.session):
             client = self.clients.get(fact.device)
             if client is None:
@@ -354,7 +379,7 @@ class BrokerState:
     def tell(self, client: Client, message: Message, now: int) -> None:
         """Send a client what only it is told, if it subscribes to that in its private session."""
         link = client.link
-        if self.sender is None or link is None or not self._may_receive(client, message):
+        if self.sender is None or link is None or not self._may_send(client, message, now):
             return
         if is_told(message.subject, self.subscribed.get(client.session, ())):
             self.sender.news(link, message, (), now)
@@ -410,7 +435,7 @@ class BrokerState:
         link = client.link
         if self.sender is None:
             return
-        if link is None or not self._may_receive(client, message):
+        if link is None or not self._may_send(client, message, now):
             self.counters.dropped += 1
             return
         found = [self._options(session, identities) for session, identities in command.sessions]
@@ -421,9 +446,9 @@ class BrokerState:
         else:
             self.sender.copy(link, message, identifiers, now, retain=retain)
 
-    def _may_receive(self, client: Client, message: Message) -> bool:
+    def _may_send(self, client: Client, message: Message, now: int) -> bool:
         assert client.link is not None
-        return self.visitors is None or self.visitors.may_receive(client.link, client.id, message.subject)
+        return self.gate is None or self.gate.refusal(client.link, client.id, message, now) is None
 
     def terms(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
         """Return what the subscriptions say about handing over."""

@@ -43,20 +43,11 @@ class WillHandling:
 
     def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
         """Return why a CONNECT is refused for its will, if it is."""
-        state, limits = self._state, self._config.limits
-        refusal = self._publishing.refused_topic(will.topic) or self._publishing.refused_response(will.properties)
-        if refusal is not None:
-            return refusal
-        if not self._visitors.may_publish(link, client_id, will.topic):
-            return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
-        if will.qos > self._config.mqtt.maximum_qos:
-            return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
         _, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
-        if isinstance(secured, str):
+        refusal = self._publishing.admission.will_refusal(link, client_id, will)
+        if refusal is None and isinstance(secured, str):
             return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the will's {secured}"
-        if state.held_bytes + state.wills.bytes > limits.held_bytes:
-            return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, wills among them; no more are"
-        return state.memory.refusal(len(will.payload), is_lasting=True)
+        return refusal
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +106,7 @@ class WillHandling:
 
     def publish(self, left: LeftWill, now: int) -> None:
         """Publish a will; where the disk takes nothing, it waits for the next tick."""
-        if self._publishing.is_refusing:
+        if self._publishing.admission.is_refusing:
             return
         if not self._visitors.may_publish_as(left.owner, left.device, left.will.subject):
             self._publishing.counters.refused += 1
