@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from whimbrel.broker.routes import OPEN, Secured
+from whimbrel.broker.unlocking import OPEN, Secured
 from whimbrel.log.records import BODY, time_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of

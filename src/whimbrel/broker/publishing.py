@@ -25,11 +25,11 @@ from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.lanes import Lane, Lanes
 from whimbrel.broker.long_work import LongWork
 from whimbrel.broker.messages import Message
-from whimbrel.broker.routes import OPEN, Found, Secured
+from whimbrel.broker.routes import Found
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.telling import OWN, REPORT, SESSIONS
-from whimbrel.broker.unlocking import unlocked_by
+from whimbrel.broker.unlocking import OPEN, Secured, unlocked_by
 from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import LeftWill
 from whimbrel.hold.sessions import PIECE

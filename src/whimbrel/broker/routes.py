@@ -12,11 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from whimbrel.broker.memory import Memory, subscription_bytes
+from whimbrel.broker.unlocking import OPEN, Secured
 from whimbrel.broker.work_budget import pattern_instructions
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
@@ -27,10 +28,10 @@ from whimbrel.language.filters import parse
 from whimbrel.match.matcher import Interest, Matcher, ReadInterest
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
-from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.keys import NO_KEYS
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["OPEN", "Found", "Routes", "Secured", "is_long"]
+__all__ = ["Found", "Routes", "is_long"]
 
 Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
@@ -43,17 +44,6 @@ _LONG_FILTER = 1_024
 """Content filters of so many characters take a millisecond to read, and are read in steps."""
 _FEW = 10
 """Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
-
-
-class Secured(NamedTuple):
-    """The keys of a notification, and whether subscriptions whose keys do not match may have it all the same."""
-
-    keys: KeyHashes
-    deliver_insecure: bool
-
-
-OPEN = Secured(NO_KEYS, deliver_insecure=True)
-"""Nearly every notification."""
 
 
 class Routes:

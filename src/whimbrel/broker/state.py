@@ -17,9 +17,10 @@ from whimbrel.broker.gate import Gate
 from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.messages import LONG, Message, packet_id_of, secured_of
 from whimbrel.broker.retained import Retained
-from whimbrel.broker.routes import OPEN, Found, Routes
+from whimbrel.broker.routes import Found, Routes
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.telling import changed_subscription, is_told, listens, subscriptions_of
+from whimbrel.broker.unlocking import OPEN
 from whimbrel.broker.wills import Wills
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll

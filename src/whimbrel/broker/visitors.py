@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from whimbrel.broker.clients import Link
 from whimbrel.broker.rights import Rights
 from whimbrel.broker.verdicts import Verdicts
 
-__all__ = ["Visitors"]
+__all__ = ["Connected", "Visitors"]
+
+
+class Connected(Protocol):
+    """A connection, as far as rights are concerned."""
+
+    @property
+    def user(self) -> str | None:
+        """The user that was verified."""
 
 
 def _no_groups(_user: str | None) -> frozenset[str]:
@@ -44,7 +52,7 @@ class Visitors:
         self._sharing.clear()
         self.epoch += 1
 
-    def groups_of(self, link: Link) -> frozenset[str]:
+    def groups_of(self, link: Connected) -> frozenset[str]:
         """Return the groups that a client's user is in."""
         return self._groups(link.user)
 
@@ -52,7 +60,7 @@ class Visitors:
         """Tell whether a user may connect as *client_id*."""
         return self._rights.client_ids.may_use(user, self._groups(user), client_id)
 
-    def may_publish(self, link: Link, client_id: str, topic: str) -> bool:
+    def may_publish(self, link: Connected, client_id: str, topic: str) -> bool:
         """Tell whether a client may publish to *topic*."""
         if self.is_open:
             return True
@@ -90,7 +98,7 @@ class Visitors:
             self._sharing.put(question, found)
         return found
 
-    def may_receive(self, link: Link, client_id: str, topic: str) -> bool:
+    def may_receive(self, link: Connected, client_id: str, topic: str) -> bool:
         """Tell whether *topic* may be delivered to a client, whatever it subscribed to."""
         if self.is_open:
             return True
@@ -102,6 +110,6 @@ class Visitors:
             self._receiving.put(question, found)
         return found
 
-    def may_operate(self, link: Link, client_id: str, topic: str) -> bool:
+    def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
         """Tell whether a client may make the request *topic*, which concerns the sessions of others."""
         return self._rights.may_operate(link.user, self._groups(link.user), client_id, topic)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import cbor2
 
 from whimbrel.broker.memory import Memory
-from whimbrel.broker.routes import OPEN, Secured
+from whimbrel.broker.unlocking import OPEN, Secured
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import PresenceChange, PresenceChanged, WillChanged
