@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real, whole
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.place import Point
@@ -23,6 +24,7 @@ from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.prediction import DurationHistogram
 from whimbrel.nearby.vocabulary import Vocabulary
 from whimbrel.sim.mobility.streets import StreetGrid
+from whimbrel.sim.mobility.traffic import STREETS, recorded_drives
 from whimbrel.sim.streets.radio import BroadcastRadio
 from whimbrel.sim.streets.town import Resident, Town
 
@@ -64,6 +66,8 @@ class City:
     seconds: float = 60.0
     is_parked: bool = False
     """Whether vehicles stay where their drives begin."""
+    is_recorded: bool = False
+    """Whether vehicles drive as SUMO drove them; else at constant speeds, with stops and turns drawn from the seed."""
     warmup_s: float = 3.0
     """Until groups have formed; what is published before is not counted."""
     seed: int = 1
@@ -74,6 +78,8 @@ class City:
         real("every_s", self.every_s, 0.01, 1e6)
         real("seconds", self.seconds, 1, 1e6)
         real("warmup_s", self.warmup_s, 0, 1e6)
+        if self.is_recorded and self.grid != STREETS:
+            raise InvalidValueError("grid of recorded vehicles", str(self.grid), f"the one of the trace, {STREETS}")
 
     @property
     def entities(self) -> int:
@@ -184,7 +190,10 @@ def make_city(city: City, *, deployment: Deployment | None = None) -> tuple[Town
     cars = [town.add(f"car-{number}", Point(0, 0)) for number in range(city.vehicles)]
     seconds = city.warmup_s + city.seconds + 2
     if moving or cars:
-        drives = city.grid.drives(len(moving) + len(cars), seconds, seed=city.seed)
+        count = len(moving) + len(cars)
+        drives = (
+            recorded_drives(count, seconds) if city.is_recorded else city.grid.drives(count, seconds, seed=city.seed)
+        )
         town.follow(drives, [*moving, *cars], until_s=0.0 if city.is_parked else None)
     for ambulance in moving:
         _produce(city, town, watcher, ambulance, "ambulance", radius_m=city.ambulance_radius_m, random=random)
