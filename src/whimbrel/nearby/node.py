@@ -53,6 +53,7 @@ class Node:
         percentile: float = 99.9,
     ) -> None:
         self.name = NotificationId(name, 0).node
+        self.vocabulary = vocabulary
         self.deployment = deployment or Deployment()
         self.counts: Counter[str] = Counter()
         self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
