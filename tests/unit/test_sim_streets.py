@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,12 +14,14 @@ import pytest
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Point
+from whimbrel.nearby.frames.values import Event, Frame
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.sim.mobility.streets import StreetGrid
 from whimbrel.sim.mobility.traffic import TRACE, read_traffic, recorded_drives, write_traffic
-from whimbrel.sim.streets.city import WORDS, City, run_city
+from whimbrel.sim.streets.city import WORDS, City, Design, make_city, run_city
+from whimbrel.sim.streets.filtering import FilteringTown, FilterJoin
 from whimbrel.sim.streets.radio import BroadcastRadio
-from whimbrel.sim.streets.town import Town
+from whimbrel.sim.streets.town import Resident, Town
 
 VILLAGE = City(grid=StreetGrid(blocks=2), vehicles=12, seconds=6.0, loss=0.1)
 
@@ -111,6 +115,49 @@ def test_a_city_is_the_same_again() -> None:
     assert one.frames == other.frames
     assert one.counts["delivered"] > 0
     assert one.late == 0
+
+
+def test_content_filters_at_the_producer_deliver_the_same_where_nobody_moves() -> None:
+    """The baseline is fair: with fresh places its verdicts are those of the consumers, and its deliveries STEAM's."""
+    parked = replace(VILLAGE, loss=0.0, ambulances=20, is_parked=True)
+    town, watcher = make_city(replace(parked, design=Design.PRODUCER_FILTERS))
+    assert isinstance(town, FilteringTown)
+    town.run(parked.warmup_s)
+    watcher.is_counting = watcher.is_weighing = True
+    town.run(parked.seconds)
+    assert town.verdicts["asked"] > town.verdicts["named"] > 0
+    assert town.verdicts["wrongly named"] == town.verdicts["wrongly left out"] == 0
+    assert watcher.report.counts["delivered"] == run_city(parked).counts["delivered"] > 0
+    assert watcher.report.sizes["join"] > 100 * watcher.report.frames["join"]
+
+
+def test_content_filters_at_the_producer_judge_by_places_of_the_past() -> None:
+    """A vehicle that has passed the light since its last join is still named; one that turned towards it is not."""
+    moving = City(vehicles=100, seconds=10.0, is_recorded=True, design=Design.PRODUCER_FILTERS)
+    town, _ = make_city(moving)
+    assert isinstance(town, FilteringTown)
+    town.run(10.0)
+    assert town.verdicts["wrongly named"] + town.verdicts["wrongly left out"] > 0
+    assert all(isinstance(each, FilterJoin) for group in town._deployed.values() for each in group.values())
+
+
+def test_without_proximity_every_node_repeats_every_event() -> None:
+    """The baseline floods: each of the nodes that the radio joins transmits an event once."""
+    joined = replace(VILLAGE, loss=0.0, range_m=300.0, design=Design.NO_PROXIMITY)
+    town, watcher = make_city(joined)
+    town.run(joined.warmup_s)
+    sent: Counter[tuple[str, int]] = Counter()
+
+    def transmitted(_who: Resident, frame: Frame, **_more: int) -> None:
+        assert isinstance(frame, Event)  # neither beacons nor joins
+        sent[frame.origin, frame.seq] += 1
+
+    watcher.is_counting = True
+    watcher.transmitted = transmitted  # type: ignore[method-assign, assignment] # each event by itself
+    town.run(joined.seconds)
+    through = [each for each, (at, _) in watcher.published.items() if at < town.now - joined.deadline_us]
+    assert len(through) > 10
+    assert {sent[each] for each in through} == {joined.entities + 1}  # everybody, and the witness
 
 
 @pytest.mark.parametrize(("by_deadline", "expired"), [(True, 0), (False, 5)])
