@@ -126,7 +126,9 @@ def make_city(city: City, *, deployment: Deployment | None = None) -> tuple[Town
     radio = BroadcastRadio(range_m=city.range_m, random=Random(f"{city.seed}/radio"), loss=city.loss)
     town: Town
     if city.design is Design.PRODUCER_FILTERS:
-        town = FilteringTown(radio=radio, vocabulary=WORDS, deployment=deployment, watcher=watcher, filters=FILTERS)
+        town = FilteringTown(
+            radio=radio, vocabulary=WORDS, deployment=deployment, watcher=watcher, filter_of=_filter_of
+        )
     elif city.design is Design.NO_PROXIMITY:
         town = Town(radio=radio, vocabulary=WORDS, deployment=_boundless(city), watcher=watcher)
         _subscribe(town.add("witness", Point(0, 0)), is_filtering=False)
@@ -147,6 +149,10 @@ def make_city(city: City, *, deployment: Deployment | None = None) -> tuple[Town
     else:
         _subscribe(*cars, is_filtering=city.design is Design.STEAM)
     return town, watcher
+
+
+def _filter_of(_car: str, subject: str) -> str:
+    return FILTERS[subject]
 
 
 def _boundless(city: City) -> Deployment:

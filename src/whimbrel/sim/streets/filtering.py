@@ -13,8 +13,9 @@ consumer has moved since its last join.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import cbor2
@@ -32,6 +33,11 @@ __all__ = ["FilterJoin", "FilteringTown"]
 
 _NAME_BYTES = 8
 """Of each consumer that an event names: a hash, as in beacons."""
+
+
+@lru_cache(maxsize=1_024)
+def _parsed(text: str) -> Filter:
+    return Filter(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +65,10 @@ class FilterJoin(Join):
 class FilteringTown(Town):
     """Producers ask the filters of their members."""
 
-    def __init__(self, *, filters: Mapping[str, str], **settings: Any) -> None:  # noqa: ANN401 # those of a town
+    def __init__(self, *, filter_of: Callable[[str, str], str], **settings: Any) -> None:  # noqa: ANN401 # those of a town
         super().__init__(**settings)
-        self._texts = dict(filters)
-        self._filters = {subject: Filter(text) for subject, text in filters.items()}
+        self._filter_of = filter_of
+        """The filter of a consumer for a subject, as text."""
         self._deployed: dict[GroupId, dict[str, FilterJoin]] = {}
         self._named: dict[tuple[str, int], frozenset[str]] = {}
         self.verdicts: Counter[str] = Counter()
@@ -78,15 +84,20 @@ class FilteringTown(Town):
         self.perform(resident, outputs)
         return event
 
+    def named(self, event: Event) -> frozenset[str]:
+        """Return whom the producer of *event* named."""
+        return self._named[event.origin, event.seq]
+
     def _select(self, producer: Resident, subject: str, values: Attributes) -> frozenset[str]:
-        here, content = producer.node.motion.place, self._filters[subject]
+        here = producer.node.motion.place
         assert here is not None
         deployed = self._deployed.get(GroupId(producer.node.name, subject), {})
         wanted = []
         for member in producer.node.members(subject):
             self.verdicts["asked"] += 1
-            seen = FrozenAttributes({**values, **deployed[member].motion().attributes(here)})
-            if content.verdict(seen) is True:
+            told = deployed[member]
+            seen = FrozenAttributes({**values, **told.motion().attributes(here)})
+            if _parsed(told.filter_text).verdict(seen) is True:
                 wanted.append(member)
         return frozenset(wanted)
 
@@ -94,7 +105,8 @@ class FilteringTown(Town):
         """Tell whether the producer named *resident*, and count whether it was right."""
         event = found.event
         is_named = resident.node.name in self._named[event.origin, event.seq]
-        is_wanted = self._filters[event.subject].verdict(found.attributes) is True
+        own = _parsed(self._filter_of(resident.node.name, event.subject))
+        is_wanted = own.verdict(found.attributes) is True
         self.verdicts["named" if is_named else "not named"] += 1
         if is_named != is_wanted:
             self.verdicts["wrongly named" if is_named else "wrongly left out"] += 1
@@ -113,7 +125,7 @@ class FilteringTown(Town):
             assert motion.place is not None
             frame = FilterJoin(
                 **{each.name: getattr(frame, each.name) for each in fields(Join)},
-                filter_text=self._texts[frame.subject],
+                filter_text=self._filter_of(frame.origin, frame.subject),
                 place=motion.place,
                 previous=motion.previous,
                 speed_m_s=motion.speed_m_s,
