@@ -62,24 +62,6 @@ def test_the_street_on_your_desk_is_as_the_page_says(folder: Path) -> None:
         assert said in logged
 
 
-@NEEDS_NAMESPACES
-def test_contradicting_vocabularies_end_the_command(folder: Path) -> None:
-    """One sentence and exit code 2, not a node that silently hears nothing."""
-    (folder / "other.json").write_text('{"traffic light": {"status": "int32"}}', encoding="utf-8")
-    script = (
-        "(sleep 6 | $W nearby announce 'traffic light' --vocabulary words.json --name light"
-        " --place 1,1 --radius 100 --interface desk >/dev/null 2>&1 &)\n"
-        "$W nearby subscribe 'traffic light' --vocabulary other.json --name car --place 1,1"
-        " --interface desk --seconds 20"
-    )
-    done = _in_namespace(script, folder)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: vocabulary of light: found \"another meaning of 'traffic light'\","
-        " allowed is one meaning for each event type\n"
-    )
-
-
 DESK = (
     "ip link set lo up; ip link add desk type veth peer name plug; ip link set desk up; ip link set plug up; sleep 2\n"
 )
@@ -191,6 +173,29 @@ def test_an_interface_without_multicast_ends_the_command(folder: Path) -> None:
     for interface, line in (("lo", loopback), ("flat", down)):
         assert re.match(f"error: interface {interface} cannot be used for IPv6 multicast: {no_route}", line), line
     assert missing.startswith("error: interface nope cannot be used for IPv6 multicast: there is no such interface;")
+
+
+@NEEDS_NAMESPACES
+def test_what_contradicts_another_node_ends_the_command(folder: Path) -> None:
+    """One sentence and exit code 2, not a node that silently hears nothing: another vocabulary, other cells."""
+    (folder / "other.json").write_text('{"traffic light": {"status": "int32"}}', encoding="utf-8")
+    script = (
+        "sleep 60 2>/dev/null | $W nearby announce 'traffic light' --vocabulary words.json --name light --place 1,1"
+        " --radius 100 --interface desk >/dev/null 2>&1 & light=$!\n"
+        "$W nearby subscribe 'traffic light' --vocabulary other.json --name car --place 1,1 --interface desk"
+        " --seconds 30; echo $?\n"
+        "sleep 4; sleep 1 | $W nearby announce 'traffic light' --vocabulary other.json --name rival --place 1,1"
+        " --radius 50 --deadline 20 --interface desk > /dev/null; echo $?\n"
+        "$W nearby subscribe 'traffic light' --vocabulary words.json --name car --place 1,1 --interface desk"
+        " --cell-m 900 --seconds 30; echo $?\nkill $light"
+    )
+    done = _in_namespace(script, folder)
+    another = (
+        "error: vocabulary of light: found \"another meaning of 'traffic light'\","
+        " allowed is one meaning for each event type"
+    )
+    cells = "error: cells of light: found 'another size', allowed is one --cell-m for all nodes of a deployment"
+    assert (done.stdout.split(), done.stderr.splitlines()) == (["2", "2", "2"], [another, another, cells])
 
 
 @NEEDS_NAMESPACES

@@ -204,6 +204,8 @@ class Node:
                 self._consumer.hear_again(frame, now=now)
                 return []
             case Beacon():
+                if self.announces(frame.subject) and self.vocabulary.contradicts(frame.subject, frame.fingerprint):
+                    return [Note(kind=NoteKind.CONTRADICTED, group=frame.group, member=frame.origin)]
                 aged = self._relay.age(frame, 0)
                 assert isinstance(aged, Beacon)
                 return self._consumer.receive_beacon(aged, now=now)

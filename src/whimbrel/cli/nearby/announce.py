@@ -49,6 +49,11 @@ def announce(
     Example: whimbrel nearby announce 'traffic light' --vocabulary words.json --name light --place 53.3438,-6.2546
     --radius 200 --interface wlan0
     """
+    is_settled = False
+
+    def settle() -> None:
+        nonlocal is_settled
+        is_settled = True
 
     async def work(daemon: NearbyDaemon, stack: AsyncExitStack) -> None:
         del stack
@@ -64,6 +69,7 @@ def announce(
             now=monotonic_us(),
         )
         daemon.perform(outputs)
+        asyncio.get_running_loop().call_later(daemon.node.deployment.silence_us / 1e6, settle)
         late_ms = prediction.worst_us / 1e3
         say(
             {"announced": event_type, "late_ms": late_ms, "percentile": prediction.percentile},
@@ -82,7 +88,7 @@ def announce(
         daemon.perform(daemon.node.unannounce(event_type, now=monotonic_us()))
 
     role = Role(is_relay=relay, key=key)
-    run_node(node, role, work, note=lambda note: report_note(note, as_json=node.as_json))
+    run_node(node, role, work, note=lambda note: report_note(note, as_json=node.as_json, is_settled=is_settled))
 
 
 async def _lines_of_input() -> AsyncIterator[bytes]:

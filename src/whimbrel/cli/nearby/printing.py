@@ -28,15 +28,20 @@ def print_event(found: Deliver, *, as_json: bool) -> None:
     say(said, f"{event.subject} {event.origin} {text}", as_json=as_json)
 
 
-def report_note(note: Note, *, as_json: bool) -> None:
-    """Print what matters to people; a contradiction of vocabularies ends the command."""
+def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
+    """Print what matters to people; a contradiction of vocabularies or deployments ends a command.
+
+    One that *is_settled* goes on: with two producers, the one that came later has to give way.
+    """
     from whimbrel.nearby.group.outputs import NoteKind
 
     group = note.group
-    if note.kind is NoteKind.CONTRADICTED:
+    if note.kind is NoteKind.CONTRADICTED and not is_settled:
         raise InvalidValueError(
             f"vocabulary of {note.member}", f"another meaning of {group.subject!r}", "one meaning for each event type"
         )
+    if note.kind is NoteKind.MISMATCHED and not is_settled:
+        raise InvalidValueError(f"cells of {note.member}", "another size", "one --cell-m for all nodes of a deployment")
     said = {"note": note.kind.value, "producer": group.producer, "type": group.subject}
     more = {"number": note.number, "member": note.member, "count": note.count}
     if note.kind not in {NoteKind.PROPAGATED, NoteKind.DISCARDED}:
