@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.model.attributes import AttributeType, FrozenAttributes
+from whimbrel.model.attributes import AttributeType
 from whimbrel.model.bounds import real
 from whimbrel.model.clock import parse_time
 from whimbrel.model.json_body import read_json
@@ -61,7 +61,7 @@ class FarEvents:
         if not event.remaining_us:
             self.counts["expired"] += 1
             return None
-        seen = FrozenAttributes({**event.attributes, **self._motion.attributes(event.area.centre)})
+        seen = self._motion.seen(event.attributes, event.area.centre)
         names, _ = self._subscriptions.select(event, seen)
         if not names:
             self.counts["discarded"] += 1

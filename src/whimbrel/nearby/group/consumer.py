@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.attributes import FrozenAttributes
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
 from whimbrel.nearby.deployment import Deployment
@@ -204,7 +203,7 @@ class Consumer:
         if dies_at <= now:
             return [*done, self._expire(event)]
         done.append(Note(kind=NoteKind.PROPAGATED, group=group, number=event.number))
-        seen = FrozenAttributes({**attributes, **self._motion.attributes(place)})
+        seen = self._motion.seen(attributes, place)
         names, asked = self._subscriptions.select(event, seen)
         self._counts["filters asked"] += asked
         if not names:

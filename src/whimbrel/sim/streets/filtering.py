@@ -21,7 +21,7 @@ from typing import Any
 import cbor2
 
 from whimbrel.language.filters import Filter
-from whimbrel.model.attributes import Attributes, FrozenAttributes
+from whimbrel.model.attributes import Attributes
 from whimbrel.model.place import Place
 from whimbrel.nearby.frames.values import Event, Frame, GroupId, Join
 from whimbrel.nearby.frames.wire import encode
@@ -96,7 +96,7 @@ class FilteringTown(Town):
         for member in producer.node.members(subject):
             self.verdicts["asked"] += 1
             told = deployed[member]
-            seen = FrozenAttributes({**values, **told.motion().attributes(here)})
+            seen = told.motion().seen(values, here)
             if _parsed(told.filter_text).verdict(seen) is True:
                 wanted.append(member)
         return frozenset(wanted)
