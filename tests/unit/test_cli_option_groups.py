@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from whimbrel.cli.option_groups import with_option_groups
+from whimbrel.cli.options.groups import with_option_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.lines import MAX_LINE_BYTES
 from whimbrel.cli.nearby.node import Role, run_node
 from whimbrel.cli.nearby.options import NodeOptions, Relay, Type
 from whimbrel.cli.nearby.printing import report_note, say
-from whimbrel.cli.option_groups import with_option_groups
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.nearby.transport.daemon import NearbyDaemon

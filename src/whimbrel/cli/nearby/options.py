@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User
+
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.client import Client
 
@@ -74,18 +76,13 @@ class BrokerOptions:
     host: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help="A broker that knows of events outside their area.")
     ] = None
-    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="The broker's port for MQTT.")] = 1_883
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user to connect as.")] = None
-    password_file: Annotated[
-        Path | None, typer.Option("--password-file", metavar="FILE", help="The user's password is the line of FILE.")
-    ] = None
+    port: Port = 1_883
+    user: User = None
+    password_file: PasswordFile = None
 
     def connect(self, client_id: str) -> AbstractAsyncContextManager[Client | None]:
         """Return the connection to the broker, or to none."""
-        from whimbrel.cli.publish import client_for
-
         if self.host is None:
             return nullcontext()
-        return client_for(
-            self.host, self.port, client_id=client_id, user=self.user, password_file=self.password_file, mqtt="5"
-        )
+        found = Connection(host=self.host, port=self.port, user=self.user, password_file=self.password_file)
+        return found.client(client_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from whimbrel.cli.nearby.node import Role, run_node
 from whimbrel.cli.nearby.options import NodeOptions
 from whimbrel.cli.nearby.printing import say
-from whimbrel.cli.option_groups import with_option_groups
+from whimbrel.cli.options.groups import with_option_groups
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.nearby.frames.values import Frame

@@ -11,7 +11,7 @@ import typer
 from whimbrel.cli.nearby.node import Role, run_node
 from whimbrel.cli.nearby.options import BrokerOptions, Count, NodeOptions, Relay, Type
 from whimbrel.cli.nearby.printing import print_event, report_note
-from whimbrel.cli.option_groups import with_option_groups
+from whimbrel.cli.options.groups import with_option_groups
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.client import Client
