@@ -15,7 +15,7 @@ _NEVER = -1
 
 
 def in_order(matches: Matches) -> Matches:
-    """Return *matches* by session, and each session's by subject filter and name: whoever found them, and how."""
+    """Return *matches* by session, and each session's by subject filter and name, however they were found."""
     return sorted(((session, sorted_identities(found)) for session, found in matches), key=itemgetter(0))
 
 

@@ -1,6 +1,7 @@
 """Rows: how the hold's state is kept in a view, row by row.
 
-A row is known by its kind and whose it is; its value is CBOR. Whoever follows the hold writes the rows that changed.
+A row is known by its kind and whose it is; its value is CBOR. A store that follows the hold writes the changed
+rows.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Hold:
         return self._state.now
 
     def access(self, session: str) -> str | None:
-        """Return who may do what in a session, as JSON; None if anybody may, or there is no such session."""
+        """Return who may do what in a session, as JSON; None if it is open to all, or there is no such session."""
         found = self._state.sessions.get(session)
         return None if found is None else found.access
 
@@ -128,7 +128,7 @@ class Hold:
                 yield name, seq, tuple(sorted(pending.in_flight))
 
     def is_stored(self, seq: int) -> bool:
-        """Tell whether anybody is still owed a notification."""
+        """Tell whether any device is still owed a notification."""
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:

@@ -41,7 +41,7 @@ class Member:
 
 
 class Pending:
-    """A notification in a session, until it has ended there and nobody has it in flight."""
+    """A notification in a session, until it has ended there and no device has it in flight."""
 
     __slots__ = ("end", "held", "in_flight", "lapses_at", "settled")
 

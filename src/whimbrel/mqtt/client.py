@@ -74,7 +74,7 @@ class ClientLimits:
     packet_bytes: int = 16 << 20
     receive_maximum: int = 64
     """QoS 1 and 2 publications at a time. A server that sends more is not left: there are some (mosquitto 2.0.11, when
-    many wait), and whoever reads no more than it can hold needs no other bound."""
+    many wait), and a program that reads no more than it can hold needs no other bound."""
     topic_alias_maximum: int = 32
 
 
@@ -125,7 +125,7 @@ class Published(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The server has lost the session, and nobody can say whether it had accepted this QoS 2 publication."""
+    """The server has lost the session, and it is unknown whether it had accepted this QoS 2 publication."""
 
     packet_id: int
 
@@ -302,7 +302,7 @@ class ClientConnection:
         self._session, self._connect, self._limits = session, connect, limits
         self._decoder = Decoder(max_packet_bytes=limits.packet_bytes, version=connect.version)
         session.connections += 1
-        session.requests.clear()  # nobody will answer them
+        session.requests.clear()  # they will not be answered
         self._number = session.connections
         self._aliases: dict[int, str] = {}
         self._to_send: deque[int] = deque()
@@ -366,7 +366,7 @@ class ClientConnection:
     def ping_due_at(self) -> float | None:
         """When PINGREQ is to be sent, if nothing happens until then; None if there is no keep alive.
 
-        Silence of either side counts: a client that only sends would otherwise never learn that nobody listens.
+        Silence of either side counts: a client that only sends would otherwise never notice a dead peer.
         """
         keep_alive_s = self.terms.keep_alive_s
         if not keep_alive_s or self.phase is not Phase.OPEN:

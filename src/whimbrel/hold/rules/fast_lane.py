@@ -1,10 +1,10 @@
 """The fast lane: what is on its way to a client that is there, and will nearly always be confirmed in a moment.
 
 To hold such a notification by the rules, only to let it go again, is most of the work of a broker. In a lane it is no
-more than an entry of a dictionary, a *flight*; the rules are caught up with when anybody could see a difference (it
-*lands*), and nobody ever can: with one device, which has it in flight, a lapse and an ending give no command.
+more than an entry of a dictionary, a *flight*; the rules are applied late, when a difference could be seen (it
+*lands*), and until then none can: with one device, which has it in flight, a lapse and an ending give no command.
 Rule: a lane is that of a private session whose one device is present, takes, and is present nowhere else; it is closed
-by whatever changes that, or the session's subscriptions.
+by any change of these, and of the session's subscriptions.
 Rule: what is in a lane lands before anything looks at the session, its device's sessions or the rows; with and without
 the lanes, the commands are the same.
 Rule: all flights of a session are younger than what is pending there, so that landing keeps the order.

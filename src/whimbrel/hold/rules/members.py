@@ -287,5 +287,5 @@ class Members:
             self._endings.end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
         elif pending.end is not None:
             self._endings.close(session, seq, pending, out)
-        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is nobody else to keep it for
+        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is no other device to keep it for
             self._endings.end(session, seq, outcome, tuple(pending.held), self._state.now, out)

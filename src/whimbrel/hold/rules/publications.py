@@ -184,7 +184,7 @@ class Publications:
     def _to_hold(
         self, session: Session, identities: tuple[Identity, ...], copy: Copy
     ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
-        """Return until when it is held for whom; and how it ends if for nobody (rule 3)."""
+        """Return until when it is held for each subscription; and how it ends if for none (rule 3)."""
         held: dict[Identity, int] = {}
         live_only: list[Identity] = []
         lapsed: dict[Identity, int] = {}

@@ -20,7 +20,9 @@ from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
 if TYPE_CHECKING:
-    from whimbrel.match.events.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+    from whimbrel.match.events.columns import (
+        AttributeColumn,
+    )  # it loads pyarrow, which matching one event does not need
 
 __all__ = ["Encoder", "joined"]
 
