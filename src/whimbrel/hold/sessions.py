@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from whimbrel.hold.commands import Command, Identity, Matches
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.hold.rows import Key, restored
+from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.changes import Changes
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
@@ -216,7 +216,7 @@ class Hold:
         has_fast_lane: bool = True,
     ) -> Hold:
         """Return the hold that a view has the rows of."""
-        return cls(node, retention=retention, state=restored(rows), has_fast_lane=has_fast_lane)
+        return cls(node, retention=retention, state=restore_state(rows), has_fast_lane=has_fast_lane)
 
 
 def _pending(session: Session) -> int:

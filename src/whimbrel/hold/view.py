@@ -5,7 +5,7 @@ Rule: every rule that changes the state notes which row that changes (``touch``)
 
 from __future__ import annotations
 
-from whimbrel.hold.rows import Key, keys, written
+from whimbrel.hold.rows import Key, changed_rows, keys
 from whimbrel.hold.state import Session, State
 
 __all__ = ["View"]
@@ -41,7 +41,7 @@ class View:
         if not self.is_followed:
             return {}, set()
         chosen = {self._touched.pop() for _ in range(min(most, len(self._touched)))}
-        return written(self._state, chosen)
+        return changed_rows(self._state, chosen)
 
     def discard_changes(self) -> None:
         """Forget what has changed: no store follows any more."""
@@ -57,7 +57,7 @@ class View:
             self.is_followed = True
             self._touched = set(keys(self._state))
         touched, self._touched = self._touched, set()
-        return written(self._state, touched)
+        return changed_rows(self._state, touched)
 
     def session(self, name: str) -> Session:
         """Return a session, a new one if there is none."""

@@ -103,7 +103,7 @@ class Endings:
             self._view.touch(("pending", session.name, seq))
         copy = self._state.copies[seq]
         copy.sessions.discard(session.name)
-        if not copy.sessions and not copy.aloft:
+        if not copy.sessions and not copy.flight_count:
             del self._state.copies[seq]
             if self._view.is_followed:
                 self._view.touch(("copy", seq))
