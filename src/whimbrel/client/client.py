@@ -56,7 +56,7 @@ from whimbrel.mqtt.client import (
     Lost,
     Published,
     Refused,
-    Terms,
+    ServerLimits,
 )
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connect, Will
@@ -207,7 +207,7 @@ class Client:
         self._settled.set()
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> ServerLimits:
         """What was agreed with the broker, e.g. the client identifier it assigned."""
         if self._link is None:
             raise self._failure or ClientClosedError()

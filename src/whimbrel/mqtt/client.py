@@ -60,7 +60,7 @@ __all__ = [
     "Lost",
     "Published",
     "Refused",
-    "Terms",
+    "ServerLimits",
 ]
 
 _MAX_ID = 65_535
@@ -79,7 +79,7 @@ class ClientLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ServerLimits:
     """What the server lets the client do on one connection."""
 
     client_id: str
@@ -99,7 +99,7 @@ class Accepted(NamedTuple):
     """CONNECT was accepted."""
 
     is_session_present: bool
-    terms: Terms
+    terms: ServerLimits
 
 
 class Refused(NamedTuple):
@@ -312,7 +312,7 @@ class ClientConnection:
         self._is_pinging = self._is_deaf = False
         self.phase = Phase.CONNECTING
         self.failure: ProtocolError | None = None
-        self.terms = Terms(client_id=connect.client_id, keep_alive_s=connect.keep_alive_s)
+        self.terms = ServerLimits(client_id=connect.client_id, keep_alive_s=connect.keep_alive_s)
         """What was asked for; from ``Accepted`` on, what was agreed."""
         self._out = [encode(_with_limits(connect, limits), connect.version)]
 
@@ -636,7 +636,7 @@ def _with_limits(connect: Connect, limits: ClientLimits) -> Connect:
     return connect._replace(properties=Properties(values, user=connect.properties.user))
 
 
-def _terms(connect: Connect, told: Properties) -> Terms:
+def _terms(connect: Connect, told: Properties) -> ServerLimits:
     """Return what was agreed: what the server told, and where it told nothing what the client asked for."""
 
     def either(which: Property, otherwise: int) -> int:
@@ -644,7 +644,7 @@ def _terms(connect: Connect, told: Properties) -> Terms:
         return otherwise if value is None else value
 
     asked_expiry_s = connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0
-    return Terms(
+    return ServerLimits(
         client_id=told.text(Property.ASSIGNED_CLIENT_IDENTIFIER) or connect.client_id,
         keep_alive_s=either(Property.SERVER_KEEP_ALIVE, connect.keep_alive_s),
         session_expiry_s=either(Property.SESSION_EXPIRY_INTERVAL, asked_expiry_s),
