@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from whimbrel.match.events.bodies import Bodies
-from whimbrel.match.events.encoder import Encoder, joined
+from whimbrel.match.events.encoder import Encoder, join_events
 from whimbrel.match.index.delta import Delta, ReadFilter
 from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
 from whimbrel.match.kernels.arrays import Events
@@ -280,7 +280,7 @@ class ContentIndex:
         for segment in state.segments:
             events = encode(segment.index.encoder)
             if beside is not None:
-                events = joined(events, segment.index.encoder.rows(beside.known), beside.chosen)
+                events = join_events(events, segment.index.encoder.rows(beside.known), beside.chosen)
             row, position, doubts = segment.workspace.match(events)
             if doubts.any():
                 row, position = _decide(segment, row, position, doubts, rows)
