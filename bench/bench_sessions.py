@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from measure import Check, Figure, Grid, Report, in_fresh_process
-from whimbrel.broker.clients import Link
+from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config, LimitSettings, LogSettings, MqttSettings, NodeSettings
-from whimbrel.broker.core import Broker
-from whimbrel.broker.routes import Routes
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.storage import Storage
+from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Routes
+from whimbrel.broker.wire.clients import Link
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
 from whimbrel.log.export import export

@@ -15,8 +15,8 @@ from websockets.protocol import SERVER, Protocol, State
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
-from whimbrel.broker import server
-from whimbrel.broker.websocket import Framing
+from whimbrel.broker.shell import server
+from whimbrel.broker.shell.websocket import Framing
 from whimbrel.cli import main
 
 __all__ = ["ENGINES", "OURS", "WEBSOCKETS", "WSPROTO", "LibraryFraming", "WebsocketsFraming", "WsprotoFraming"]

@@ -14,10 +14,10 @@ import weakref
 from pathlib import Path
 from typing import Any, TypeVar
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.broker import Broker, Verify
 from whimbrel.broker.config import Config
-from whimbrel.broker.core import Broker, Verify
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.access import HASH_BYTES, Cost
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import Decoder, encode

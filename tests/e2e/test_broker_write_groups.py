@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.server_here import serve_here
 
-from whimbrel.broker.server import Server
+from whimbrel.broker.shell.server import Server
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish

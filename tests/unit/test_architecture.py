@@ -46,11 +46,11 @@ CROWDED = {
 MOST_LINES = 500
 LONG = {
     "broker/config.py": "one table of settings, with a docstring each",
-    "broker/core.py": "to be split with the rooms of broker/",
-    "broker/publishing.py": "to be split with the rooms of broker/",
-    "broker/server.py": "to be split with the rooms of broker/",
-    "broker/sessions.py": "to be split with the rooms of broker/",
-    "broker/state.py": "to be split with the rooms of broker/",
+    "broker/broker.py": "to be split with the rooms of broker/",
+    "broker/handlers/publications/publishing.py": "to be split with the rooms of broker/",
+    "broker/shell/server.py": "to be split with the rooms of broker/",
+    "broker/handlers/sessions/named_sessions.py": "to be split with the rooms of broker/",
+    "broker/state/broker_state.py": "to be split with the rooms of broker/",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",

@@ -34,11 +34,11 @@ import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.http import BadRequestError, HttpExchange
-from whimbrel.broker.long_work import PIECE
-from whimbrel.broker.routes import Routes
-from whimbrel.broker.websocket import Framing
-from whimbrel.broker.work_budget import filter_cost, topic_cost
+from whimbrel.broker.handlers.long_work import PIECE
+from whimbrel.broker.shell.http import BadRequestError, HttpExchange
+from whimbrel.broker.shell.websocket import Framing
+from whimbrel.broker.state.routes import Routes
+from whimbrel.broker.state.work_budget import filter_cost, topic_cost
 from whimbrel.hold.sessions import PIECE as SESSIONS
 from whimbrel.language import patterns
 from whimbrel.language.ast import Predicate
@@ -68,7 +68,7 @@ class Counted:
         self._patch(patch, Routes, "put", self._put)
         self._patch(patch, Parser, "parse", self._parse)
         patch.setattr(patterns, "_compiled", partial(_CountedRegex, self, patterns._compiled))
-        patch.setattr("whimbrel.broker.routes._PIECE_S", 0)  # an attempt makes one dear search, whatever its time
+        patch.setattr("whimbrel.broker.state.routes._PIECE_S", 0)  # an attempt makes one dear search, whatever its time
         patch.setattr("whimbrel.match.index.delta.compile_filter", self._compile)
 
     @staticmethod

@@ -15,7 +15,7 @@ import typer
 from whimbrel.cli.options.passwords import password_from
 
 if TYPE_CHECKING:  # hashes and what they stand on need not be loaded for other commands
-    from whimbrel.broker.users import Users
+    from whimbrel.broker.access.users import Users
 
 __all__ = ["app"]
 
@@ -48,7 +48,7 @@ def add(
     Only a hash of it is kept. The groups of a user who is there stay as they are, unless --group is given.
     The broker uses the file if its configuration names it: users in the section [access].
     """
-    from whimbrel.broker.users import check_group, check_user_name  # see Users above
+    from whimbrel.broker.access.users import check_group, check_user_name  # see Users above
 
     check_user_name(name)  # before a password is typed for nothing
     for each in group or ():
@@ -87,7 +87,7 @@ def remove(name: Name, *, file: File = DEFAULT_FILE) -> None:
 
 
 def _read(file: Path, *, missing_ok: bool = False) -> Users:
-    from whimbrel.broker.users import Users  # see above
+    from whimbrel.broker.access.users import Users  # see above
 
     return Users.read(file, missing_ok=missing_ok)
 
