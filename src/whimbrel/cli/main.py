@@ -25,7 +25,7 @@ from whimbrel.cli.sim import app as sim_app
 from whimbrel.cli.subscribe import subscribe
 from whimbrel.cli.tickertape import tickertape
 from whimbrel.cli.user import app as user_app
-from whimbrel.errors import FilterError, WhimbrelError
+from whimbrel.errors import LanguageError, WhimbrelError
 
 __all__ = ["app", "main"]
 
@@ -76,7 +76,7 @@ def main() -> None:
     """Run the command line; the process exits with 0, 1 or 2 (130 when interrupted)."""
     try:
         app(prog_name="whimbrel")
-    except FilterError as error:
+    except LanguageError as error:
         _fail(error.pointed())
     except WhimbrelError as error:
         _fail(f"error: {error}")
