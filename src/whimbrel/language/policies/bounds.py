@@ -1,0 +1,81 @@
+"""Bounds: the most that a policy can cost, found before it runs.
+
+Rule: a statement counts all nodes of its expressions, whether ``and`` and ``or`` need them or not; so what a run counts
+(``own_steps`` of each statement that it executes) is never more than what is found here, and need not be tested.
+Rule: of ``if`` the condition counts and the costlier branch; of a call all that its function can cost. Functions that
+call each other twice make 2ⁿ steps: counted, not executed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from whimbrel.language.patterns import COMPILED
+from whimbrel.language.policies import tree
+from whimbrel.language.policies.limits import Cost, PolicyLimits
+from whimbrel.language.policies.semantics import MAX_TEXT_CHARS, PATTERN_WORK
+from whimbrel.language.policies.tree import Block, Expression, Program, Statement
+
+__all__ = ["bound_of", "own_steps"]
+
+_CHARS_A_STEP = 64
+_TEXT_CHARS_A_STEP = 16  # decomposing is slower than looking
+_WORK_A_STEP = 8
+_SUMMARY_STEPS = 20
+
+
+def own_steps(statement: Statement) -> int:
+    """Return the steps of *statement* itself: its expressions, without the bodies of functions and branches."""
+    return 1 + sum(map(_steps, tree.expressions(statement)))
+
+
+def _steps(node: Expression) -> int:
+    return _node_steps(node) + sum(map(_steps, tree.children(node)))
+
+
+def _node_steps(node: Expression) -> int:
+    match node:
+        case tree.PatternCall(function, _, patterns) if function in COMPILED:
+            return 1 + PATTERN_WORK // _WORK_A_STEP + len(patterns)
+        case tree.PatternCall(_, _, patterns):
+            return 1 + len(patterns) * MAX_TEXT_CHARS // _CHARS_A_STEP
+        case tree.TextCall():
+            return 1 + MAX_TEXT_CHARS // _TEXT_CHARS_A_STEP
+        case tree.Summarise(_, _, names, _):
+            return _SUMMARY_STEPS * (1 + len(names))
+        case _:
+            return 1
+
+
+def bound_of(program: Program, limits: PolicyLimits) -> Cost:
+    """Return the most that *program*, which has no recursion, can cost."""
+    functions = {each.name: each for each in program.functions}
+
+    @cache
+    def of_function(name: str) -> Cost:
+        return _of_block(functions[name].body)
+
+    def _of_block(block: Block) -> Cost:
+        total = Cost()
+        for statement in block:
+            total += Cost(steps=own_steps(statement))
+            for each in tree.expressions(statement):
+                total += _of_calls(each)
+            if isinstance(statement, tree.If):
+                total += _of_block(statement.then) | _of_block(statement.otherwise)
+        return total
+
+    def _of_calls(node: Expression) -> Cost:
+        total = Cost()
+        match node:
+            case tree.Call(name, _):
+                total = of_function(name)
+            case tree.Compress():
+                total = Cost(bytes=limits.body_bytes, pixels=limits.image_pixels)
+            case tree.Project():
+                total = Cost(bytes=limits.body_bytes)
+        for child in tree.children(node):
+            total += _of_calls(child)
+        return total
+
+    return _of_block(program.body)
