@@ -31,10 +31,9 @@ from whimbrel.model.facts import (
     PresenceChange,
     PresenceChanged,
     Receipt,
-    Reported,
     SessionChange,
     SessionChanged,
-    WillChanged,
+    time_of,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
@@ -176,10 +175,7 @@ class Hold:
             return self._interest(fact)
         if isinstance(fact, SessionChanged):
             return _all(self._session_changed(fact))
-        if isinstance(fact, WillChanged):  # the hold takes part only once it is published
-            return self.tick(fact.changed_at)
-        assert isinstance(fact, Reported)
-        return self.tick(fact.state.reported_at)
+        return self.tick(time_of(fact))  # wills, reports, policies and decisions: only their time counts here
 
     def applying(self, fact: Fact, matches: Matches = ()) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
