@@ -17,6 +17,7 @@ from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.nearby import app as nearby_app
 from whimbrel.cli.pipeline import app as pipeline_app
+from whimbrel.cli.policy import app as policy_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.rendezvous import app as rendezvous_app
 from whimbrel.cli.serve import serve
@@ -44,6 +45,7 @@ app.add_typer(lab_app, name="lab")
 app.add_typer(log_app, name="log")
 app.add_typer(nearby_app, name="nearby")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(policy_app, name="policy")
 app.add_typer(rendezvous_app, name="rendezvous")
 app.add_typer(session_app, name="session")
 app.add_typer(sim_app, name="sim")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, Cost, PolicyLimits
 from whimbrel.language.policies.policy import Policy
@@ -30,9 +30,8 @@ __all__ = ["Decision", "decide", "decided", "finished"]
 _NOTHING = Cost()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What a policy decided; the body is that to hand over once ``work`` is done."""
+class Decision(NamedTuple):
+    """What a policy decided; the body is that to hand over once ``work`` is done. A tuple: one is made a hand-over."""
 
     outcome: Outcome
     fault: Fault | None = None
@@ -82,7 +81,7 @@ def _shaped(run: Run, message: Message, notification: Notification, limits: Poli
         attributes = _attributes(notification.attributes if message.is_original else {}, changes)
     source = notification.body if data.is_original else data.text
     if not source and not data.is_original:
-        source = written(attributes or {})
+        source, changes = written(attributes or {}), {}
     work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None
     if work is None:
         return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
@@ -127,8 +126,7 @@ def _failed(run: Run, fault: Fault) -> Decision:
 def finished(decision: Decision, result: bytes | Fault) -> Decision:
     """Return *decision* with what came of its work: the body, or why there is none."""
     if isinstance(result, Fault):
-        return replace(
-            decision,
+        return decision._replace(
             outcome=Outcome.WITHHELD,
             fault=result,
             body=b"",
@@ -139,7 +137,7 @@ def finished(decision: Decision, result: bytes | Fault) -> Decision:
             removed=(),
         )
     source = b"" if decision.work is None else decision.work.body
-    return replace(decision, body=result, work=None, is_original=decision.is_original and result == source)
+    return decision._replace(body=result, work=None, is_original=decision.is_original and result == source)
 
 
 def decided(

@@ -107,8 +107,7 @@ _NUMBERS = (int, float)
 _LEVELS = (Level.QUARTER, Level.HALF, Level.MOST, Level.WHOLE, Level.WHOLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What arrived, as far as a policy can see it."""
 
     attributes: Attributes
