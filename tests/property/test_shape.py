@@ -10,7 +10,7 @@ from PIL import Image
 from policy_texts import policy_texts
 
 from whimbrel.errors import PolicyError
-from whimbrel.language.policies import Cost, Policy, PolicyLimits
+from whimbrel.language.policies import Policy, PolicyCost, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Projection
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.notification import Notification
@@ -76,7 +76,7 @@ def test_any_body_is_transformed_or_refused_with_a_fault(
         cost = cost_of(part, LIMITS)
         made = perform(part, LIMITS)
     except TransformError as error:
-        made, cost = error.fault.value.encode(), Cost()
+        made, cost = error.fault.value.encode(), PolicyCost()
     assert cost.bytes <= LIMITS.body_bytes * len(transforms)
     assert cost.pixels <= LIMITS.image_pixels * len(transforms)
     assert isinstance(made, bytes)

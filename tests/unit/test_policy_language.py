@@ -8,7 +8,7 @@ import pytest
 
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies import Policy, PolicyCode, PolicyLimits
-from whimbrel.language.policies.limits import Cost
+from whimbrel.language.policies.limits import PolicyCost
 from whimbrel.language.policies.values import Arrival, Level, Message, Run, level_of
 from whimbrel.model.attributes import Int64, Scalar
 
@@ -100,7 +100,7 @@ def test_the_bound_is_that_of_the_costlier_branch() -> None:
     """A run cannot take both."""
     limits = PolicyLimits(body_bytes=1_000, image_pixels=500)
     both = "if (m.a > 1) { return compress(m, 1, 1, 1); } else { return project(m, 'a'); }"
-    assert Policy(both, limits=limits).bound == Cost(steps=11, bytes=1_000, pixels=500)
+    assert Policy(both, limits=limits).bound == PolicyCost(steps=11, bytes=1_000, pixels=500)
 
 
 def test_figure_4_is_read_as_it_is_printed() -> None:

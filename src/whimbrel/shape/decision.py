@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, Cost, PolicyLimits
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival, Message, Run
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
@@ -27,7 +27,7 @@ from whimbrel.shape.variables import fit
 __all__ = ["Decision", "decide", "decided", "finished"]
 
 
-_NOTHING = Cost()
+_NOTHING = PolicyCost()
 
 
 class Decision(NamedTuple):
@@ -44,7 +44,7 @@ class Decision(NamedTuple):
     read: Attributes = NO_ATTRIBUTES
     changed: Attributes = NO_ATTRIBUTES
     removed: tuple[str, ...] = ()
-    cost: Cost = _NOTHING
+    cost: PolicyCost = _NOTHING
 
 
 def decide(
@@ -57,9 +57,7 @@ def decide(
     limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
 ) -> Decision:
     """Run *policy* once for one device."""
-    arrival = Arrival(
-        attributes=notification.attributes, subject=notification.subject or "", body_bytes=len(notification.body)
-    )
+    arrival = Arrival(notification.attributes, notification.subject or "", len(notification.body))
     run = Run(arrival, automatic, manual, now)
     try:
         message = policy.run(run)
@@ -102,25 +100,20 @@ def _made(
     *,
     is_original: bool = False,
     work: Work | None = None,
-    cost: Cost = _NOTHING,
+    cost: PolicyCost = _NOTHING,
 ) -> Decision:
     """Return the decision with what the run read, changed and counted."""
+    counted = PolicyCost(run.steps, cost.bytes, cost.pixels)
     changes = run.changed
-    return Decision(
-        outcome=outcome,
-        body=body,
-        is_original=is_original,
-        work=work,
-        attributes=attributes,
-        read=run.read,
-        changed={name: value for name, value in changes.items() if value is not None} if changes else NO_ATTRIBUTES,
-        removed=tuple(name for name, value in changes.items() if value is None) if changes else (),
-        cost=Cost(run.steps, cost.bytes, cost.pixels),
-    )
+    if not changes:
+        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted)
+    changed = {name: value for name, value in changes.items() if value is not None}
+    removed = tuple(name for name, value in changes.items() if value is None)
+    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted)
 
 
 def _failed(run: Run, fault: Fault) -> Decision:
-    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=Cost(steps=run.steps))
+    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=PolicyCost(steps=run.steps))
 
 
 def finished(decision: Decision, result: bytes | Fault) -> Decision:

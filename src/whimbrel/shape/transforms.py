@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from whimbrel.language.policies.limits import Cost, PolicyLimits
+from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Transform
 from whimbrel.model.attributes import Scalar
 from whimbrel.shape.bodies import BodyKind, image_size, kind_of, projected, rewritten
@@ -46,7 +46,9 @@ class Work:
 def needed(work: Work) -> Work | None:
     """Return the part of *work* that changes anything; None if nothing does. Looks at headers only."""
     kind = kind_of(work.body)
-    transforms = tuple(each for each in work.transforms if _changes(each, kind, work.body))
+    if kind is BodyKind.OTHER:
+        return None
+    transforms = tuple([each for each in work.transforms if _changes(each, kind, work.body)])
     changes = work.changes if kind is BodyKind.JSON else {}
     return Work(work.body, transforms, changes) if transforms or changes else None
 
@@ -62,17 +64,17 @@ def _changes(transform: Transform, kind: BodyKind, body: bytes) -> bool:
     return transform.level is not Level.WHOLE or fitting(size, transform) != size
 
 
-def cost_of(work: Work, limits: PolicyLimits) -> Cost:
+def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
     """Return the bytes and pixels that *work* reads, or raise ``TransformError`` if those are too many."""
     if len(work.body) > limits.body_bytes:
         raise TransformError(Fault.BODY_BYTES)
     count = len(work.transforms)
     if kind_of(work.body) not in _IMAGES or not count:
-        return Cost(bytes=len(work.body) * count)
+        return PolicyCost(bytes=len(work.body) * count)
     pixels = image_size(work.body).pixels
     if pixels > limits.image_pixels:
         raise TransformError(Fault.PIXELS)
-    return Cost(bytes=len(work.body) * count, pixels=pixels * count)
+    return PolicyCost(bytes=len(work.body) * count, pixels=pixels * count)
 
 
 def perform(work: Work, limits: PolicyLimits) -> bytes:

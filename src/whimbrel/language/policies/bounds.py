@@ -12,7 +12,7 @@ from functools import cache
 
 from whimbrel.language.patterns import COMPILED
 from whimbrel.language.policies import tree
-from whimbrel.language.policies.limits import Cost, PolicyLimits
+from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.semantics import MAX_TEXT_CHARS, PATTERN_WORK
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 
@@ -47,35 +47,35 @@ def _node_steps(node: Expression) -> int:
             return 1
 
 
-def bound_of(program: Program, limits: PolicyLimits) -> Cost:
+def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
     """Return the most that *program*, which has no recursion, can cost."""
     functions = {each.name: each for each in program.functions}
 
     @cache
-    def of_function(name: str) -> Cost:
+    def of_function(name: str) -> PolicyCost:
         return _of_block(functions[name].body)
 
-    def _of_block(block: Block) -> Cost:
-        total = Cost()
+    def _of_block(block: Block) -> PolicyCost:
+        total = PolicyCost()
         for statement in block:
-            total += Cost(steps=own_steps(statement))
+            total = total.plus(PolicyCost(steps=own_steps(statement)))
             for each in tree.expressions(statement):
-                total += _of_calls(each)
+                total = total.plus(_of_calls(each))
             if isinstance(statement, tree.If):
-                total += _of_block(statement.then) | _of_block(statement.otherwise)
+                total = total.plus(_of_block(statement.then).or_else(_of_block(statement.otherwise)))
         return total
 
-    def _of_calls(node: Expression) -> Cost:
-        total = Cost()
+    def _of_calls(node: Expression) -> PolicyCost:
+        total = PolicyCost()
         match node:
             case tree.Call(name, _):
                 total = of_function(name)
             case tree.Compress():
-                total = Cost(bytes=limits.body_bytes, pixels=limits.image_pixels)
+                total = PolicyCost(bytes=limits.body_bytes, pixels=limits.image_pixels)
             case tree.Project():
-                total = Cost(bytes=limits.body_bytes)
+                total = PolicyCost(bytes=limits.body_bytes)
         for child in tree.children(node):
-            total += _of_calls(child)
+            total = total.plus(_of_calls(child))
         return total
 
     return _of_block(program.body)

@@ -15,7 +15,7 @@ from whimbrel.language.patterns import PatternError, position_count, program_siz
 from whimbrel.language.policies import tree
 from whimbrel.language.policies.bounds import bound_of
 from whimbrel.language.policies.codes import PolicyCode
-from whimbrel.language.policies.limits import Cost, PolicyLimits
+from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.operations import is_automatic
 from whimbrel.language.policies.parser import Parser
 from whimbrel.language.policies.summaries import PREFIX
@@ -39,7 +39,7 @@ class _Kind(Enum):
 _VALUES = frozenset({_Kind.VALUE, _Kind.NUMBER, _Kind.STRING})
 
 
-def check(program: Program, parser: Parser, limits: PolicyLimits) -> Cost:
+def check(program: Program, parser: Parser, limits: PolicyLimits) -> PolicyCost:
     """Return the bound of *program*, or raise ``PolicyError`` at the first thing that can never work."""
     checker = _Checker(program, parser)
     checker.check_names()

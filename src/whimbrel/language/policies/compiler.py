@@ -336,7 +336,9 @@ def _sign(op: Any, operand: _Value) -> _Value:  # noqa: ANN401
 
 def _not(operand: _Value) -> _Value:
     def value(run: Run) -> AnyValue:
-        verdict = truth(operand(run))
+        verdict = operand(run)
+        if verdict is not True and verdict is not False:
+            verdict = truth(verdict)
         return None if verdict is None else not verdict
 
     return value
@@ -346,7 +348,9 @@ def _all(operands: tuple[_Value, ...]) -> _Value:
     def value(run: Run) -> AnyValue:
         result: bool | None = True
         for operand in operands:
-            verdict = truth(operand(run))
+            verdict = operand(run)
+            if verdict is not True and verdict is not False:
+                verdict = truth(verdict)
             if verdict is False:
                 return False
             if verdict is None:
@@ -360,7 +364,9 @@ def _any(operands: tuple[_Value, ...]) -> _Value:
     def value(run: Run) -> AnyValue:
         result: bool | None = False
         for operand in operands:
-            verdict = truth(operand(run))
+            verdict = operand(run)
+            if verdict is not True and verdict is not False:
+                verdict = truth(verdict)
             if verdict is True:
                 return True
             if verdict is None:

@@ -7,26 +7,27 @@ that transforms read. With about 0.1 µs a step, the greatest number is a millis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from whimbrel.model.bounds import INT64_MAX, whole
 
-__all__ = ["DEFAULT_POLICY_LIMITS", "Cost", "PolicyLimits"]
+__all__ = ["DEFAULT_POLICY_LIMITS", "PolicyCost", "PolicyLimits"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class PolicyCost(NamedTuple):
     """Steps of a program, and bytes and pixels that its transforms read."""
 
     steps: int = 0
     bytes: int = 0
     pixels: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.steps + other.steps, self.bytes + other.bytes, self.pixels + other.pixels)
+    def plus(self, other: PolicyCost) -> PolicyCost:
+        """Return one after the other."""
+        return PolicyCost(self.steps + other.steps, self.bytes + other.bytes, self.pixels + other.pixels)
 
-    def __or__(self, other: Cost) -> Cost:
+    def or_else(self, other: PolicyCost) -> PolicyCost:
         """Return the greater of two ways."""
-        return Cost(max(self.steps, other.steps), max(self.bytes, other.bytes), max(self.pixels, other.pixels))
+        return PolicyCost(max(self.steps, other.steps), max(self.bytes, other.bytes), max(self.pixels, other.pixels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from whimbrel.language.policies.check import check, statements, walk
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.compiler import compile_program
 from whimbrel.language.policies.interpreter import interpret
-from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, Cost, PolicyLimits
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
 from whimbrel.language.policies.parser import Parser
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 from whimbrel.language.policies.values import Message, Run
@@ -18,7 +18,7 @@ from whimbrel.language.policies.values import Message, Run
 __all__ = ["Policy", "parse_policy"]
 
 
-def parse_policy(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> tuple[Program, Cost]:
+def parse_policy(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> tuple[Program, PolicyCost]:
     """Return the checked tree of *text* and its bound, or raise ``PolicyError`` with its code and place."""
     parser = Parser(text)
     try:
@@ -34,7 +34,7 @@ class Policy:
 
     >>> policy = Policy("if (m.pulse > 50) { return NULL; } return m;")
     >>> policy.bound
-    Cost(steps=9, bytes=0, pixels=0)
+    PolicyCost(steps=9, bytes=0, pixels=0)
     """
 
     __slots__ = ("bound", "program", "run", "text")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -115,21 +114,20 @@ class Arrival(NamedTuple):
     body_bytes: int = 0
 
 
-@dataclass(slots=True)
 class Run:
     """One run: what it may read, what it counted, what it read and what it changed."""
 
-    arrival: Arrival
-    automatic: Attributes
-    manual: Attributes
-    now: int
-    steps: int = 0
-    read: dict[str, Scalar] = field(default_factory=dict)
-    """Variables that were read and their values then; a missing one is not here."""
-    changed: dict[str, Scalar | None] = field(default_factory=dict)
-    """Manual variables that were set, or removed (None)."""
-    locals: list[AnyValue] = field(default_factory=list)
-    """The compiled policy's; the interpreter has its own."""
+    __slots__ = ("arrival", "automatic", "changed", "locals", "manual", "now", "read", "steps")
+
+    def __init__(self, arrival: Arrival, automatic: Attributes, manual: Attributes, now: int) -> None:
+        self.arrival, self.automatic, self.manual, self.now = arrival, automatic, manual, now
+        self.steps = 0
+        self.read: dict[str, Scalar] = {}
+        """Variables that were read and their values then; a missing one is not here."""
+        self.changed: dict[str, Scalar | None] = {}
+        """Manual variables that were set, or removed (None)."""
+        self.locals: list[AnyValue]
+        """The compiled policy's, which makes them; the interpreter has its own."""
 
     def device(self, name: str) -> Scalar | None:
         """Return the automatic variable *name*."""
@@ -201,6 +199,8 @@ def level_of(battery: AnyValue, network: AnyValue) -> Level:
 
 def whole_pixels(value: AnyValue) -> int:
     """Return *value* as a number of pixels; 0 is not known."""
+    if type(value) is int and value > 0:  # nearly always
+        return value
     if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not 0 < value < 1 << 62:
         return 0
     return int(value)
