@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from whimbrel.broker.state import BrokerState
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.limits import PolicyLimits
@@ -195,3 +196,10 @@ def test_devices_take_turns_and_equal_work_waits_once() -> None:
     queue.done(b"1")
     queue.offer("d", b"1", Work(b"1", ()))
     assert queue.take() is not None
+
+
+def test_a_broker_that_finds_policies_in_its_log_starts_all_the_same() -> None:
+    """The facts pass the hold and the broker's fold; only their time counts there, until the gate is built."""
+    state = BrokerState("n")
+    for fact in (put("p", 1), chose("p"), decided("p", 1, n=1), removed("p")):
+        state.replay(fact)

@@ -76,7 +76,7 @@ class TransformPool:
 
     def _start(self) -> None:
         self._wake.set()
-        if not self._idle and len(self._tasks) < self._count:
+        if self._queue.jobs > self._idle and len(self._tasks) < self._count:
             task = asyncio.create_task(self._serve())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -120,7 +120,7 @@ class TransformPool:
                 answer = await process.stdout.readexactly(length)
         except TimeoutError:
             return Fault.TIME_OUT
-        except (OSError, asyncio.IncompleteReadError):
+        except Exception:  # noqa: BLE001 # a process that died, or a frame that cannot be written: others go on
             return Fault.ERROR
         if not answer[0]:
             return answer[1:]

@@ -3,7 +3,8 @@
 *Automatic* variables are the fold of the device's reports, *manual* ones the fold of the decisions of its policy.
 Rule: what a report does not say stays as it was. A member that it does say replaces all of that member: a set that is
 reported anew has no old items.
-Rule: where nothing was sent between two reports, NetworkConnection stays as it was.
+Rule: where nothing was sent between two reports, NetworkConnection stays as it was; after a silence of a week it is not
+known, as in the pipeline's table ``link_quality``.
 Rule: both are bounded: a device that reports ever new members loses those that it has not said for longest.
 """
 
@@ -18,8 +19,10 @@ from whimbrel.model.attributes import Attributes, Scalar, checked, integer
 from whimbrel.model.bounds import utf8_size
 from whimbrel.model.device import MEMBER_LIMITS, DeviceState, network_connection
 
-__all__ = ["AutomaticVariables", "ManualVariables", "fit", "next_connection", "variable_bytes"]
+__all__ = ["SILENCE_US", "AutomaticVariables", "ManualVariables", "fit", "next_connection", "variable_bytes"]
 
+SILENCE_US = 7 * 24 * 3_600 * 1_000_000
+"""A device that was silent for so long begins its NetworkConnection anew."""
 _NUMBER_BYTES = 8
 
 
@@ -32,9 +35,10 @@ def next_connection(before: float | None, received: int | None, sent: int | None
 class AutomaticVariables:
     """The automatic variables of one device at one node."""
 
-    __slots__ = ("_members", "_own", "values")
+    __slots__ = ("_members", "_own", "_reported_at", "values")
 
     def __init__(self) -> None:
+        self._reported_at: int | None = None
         self._own: dict[str, Scalar] = {}
         self._members: dict[str, dict[str, Scalar]] = {}
         """By the first part of their names, the one said last at the end."""
@@ -43,6 +47,9 @@ class AutomaticVariables:
     def take(self, state: DeviceState) -> None:
         """Take a report in."""
         own = self._own
+        if self._reported_at is not None and state.reported_at - self._reported_at >= SILENCE_US:
+            own.pop("NetworkConnection", None)
+        self._reported_at = state.reported_at
         if state.battery is not None:
             own["Battery"] = state.battery
         before = own.get("NetworkConnection")

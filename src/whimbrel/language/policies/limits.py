@@ -41,7 +41,7 @@ class PolicyLimits:
     """Of one body that a transform reads."""
     image_pixels: int = 16_000_000
     """Of one image that a transform reads."""
-    variables: int = 64
+    variables: int = 256
     """Manual variables of one device and policy."""
     variable_bytes: int = 16_384
     """Names and values of these together."""
