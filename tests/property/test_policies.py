@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from policy_texts import again, arrivals, policy_texts
 
 from whimbrel.errors import PolicyError
-from whimbrel.language.policies import Policy, PolicyCode
+from whimbrel.language.policies import Policy, PolicyCode, PolicyLimits
 from whimbrel.language.policies.values import Arrival, Run
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "policies"
+LIMITS = PolicyLimits(steps=10**6, bytes=10**9, pixels=10**9)
 ICU = {name: Policy((EXAMPLES / f"{name}.policy").read_text()) for name in ("icu_printed", "icu")}
 _WORDS = st.sampled_from(
     "m v device state . , ; = == != < > + - * / % ! && || ^^ and or not in ( ) { } [ ] :- if else endif return "
@@ -27,7 +28,7 @@ _NEARLY = st.lists(_WORDS, max_size=24).map(" ".join) | st.lists(_WORDS, max_siz
 
 def _policy_or_error(text: str) -> Policy | PolicyError:
     try:
-        return Policy(text)
+        return Policy(text, limits=LIMITS)
     except PolicyError as error:
         return error
 

@@ -21,7 +21,9 @@ from whimbrel.shape.state import ShapeState
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
 from whimbrel.testing.strategies import facts, scalars
 
-LIMITS = PolicyLimits(body_bytes=2_000, image_pixels=1_000, variables=3, variable_bytes=60, bytes=10**6, pixels=10**6)
+LIMITS = PolicyLimits(
+    body_bytes=2_000, image_pixels=1_000, variables=3, variable_bytes=60, bytes=10**6, pixels=10**6, steps=10**6
+)
 
 
 def _image(form: str, width: int, height: int) -> bytes:

@@ -64,7 +64,7 @@ def test_explain_as_json_is_one_object(run: Run) -> None:
     code, out, _ = run("explain", str(EXAMPLES / "icu_printed.policy"), "--json")
     shown = json.loads(out)
     assert code == 0
-    assert shown["cost"]["steps"] == {"most": 61, "allowed": 20_000}
+    assert shown["cost"]["steps"] == {"most": 82, "allowed": 5_000}
     assert shown["variables set"] == ["Timestamp"]
     assert shown["needs images"] is True
 

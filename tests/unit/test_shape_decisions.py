@@ -193,6 +193,7 @@ def test_the_fact_holds_what_may_have_to_be_sent_again() -> None:
     [
         ("state.a = m.long; return m;", b"", PolicyLimits(), Fault.VARIABLES),
         ("state.a = 1; state.b = 2; return m;", b"", PolicyLimits(variables=1), Fault.VARIABLES),
+        ("m.a = m.long; m.b = m.long; m.c = m.long; m.d = m.long; return m;", b"", PolicyLimits(), Fault.ATTRIBUTES),
         ("return compress(m, 0.5, 1, 1);", ECG, PolicyLimits(body_bytes=999), Fault.BODY_BYTES),
         ("return compress(m, 0.5, 1, 1);", ECG, PolicyLimits(image_pixels=999), Fault.PIXELS),
         ("return compress(m, 0.5, 1, 1);", ECG[:8], PolicyLimits(), Fault.UNREADABLE),

@@ -22,11 +22,13 @@ from whimbrel.model.policies import Decided
 from whimbrel.shape.bodies import written
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
-from whimbrel.shape.variables import fit
+from whimbrel.shape.variables import fit, variable_bytes
 
-__all__ = ["Decision", "decide", "decided", "finished"]
+__all__ = ["MAX_SET_BYTES", "Decision", "decide", "decided", "finished"]
 
 
+MAX_SET_BYTES = 65_536
+"""Names and values of the attributes that a policy may set: they are written on the broker's loop."""
 _NOTHING = PolicyCost()
 
 
@@ -75,9 +77,13 @@ def decide(
 def _shaped(run: Run, message: Message, notification: Notification, limits: PolicyLimits) -> Decision:
     data, changes = message.data, message.changes
     attributes = None
+    if sum(variable_bytes(name, value) for name, value in changes.items() if value is not None) > MAX_SET_BYTES:
+        raise TransformError(Fault.ATTRIBUTES)
     if changes or not message.is_original:
         attributes = _attributes(notification.attributes if message.is_original else {}, changes)
     source = notification.body if data.is_original else data.text
+    if isinstance(source, str):
+        source = source.encode()
     if not source and not data.is_original:
         source, changes = written(attributes or {}), {}
     work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None

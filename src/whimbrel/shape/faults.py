@@ -13,6 +13,7 @@ class Fault(Enum):
     """Why a decision failed; the ``reason`` column of ``decisions``."""
 
     VARIABLES = "the policy keeps more variables, or longer ones, than a device may have"
+    ATTRIBUTES = "the attributes that the policy set are longer than it may send"
     BODY_BYTES = "the body is longer than a transform may read"
     PIXELS = "the image has more pixels than a transform may read"
     UNREADABLE = "the body begins as an image or JSON and is none"
@@ -24,7 +25,7 @@ class Fault(Enum):
     @property
     def is_of_policy(self) -> bool:
         """Whether the policy itself is to blame, not what arrived; one that keeps failing so is suspended."""
-        return self in {Fault.VARIABLES, Fault.TIME_OUT, Fault.ERROR}
+        return self in {Fault.VARIABLES, Fault.ATTRIBUTES, Fault.TIME_OUT, Fault.ERROR}
 
 
 class TransformError(WhimbrelError):

@@ -24,6 +24,8 @@ __all__ = ["SILENCE_US", "AutomaticVariables", "ManualVariables", "fit", "next_c
 SILENCE_US = 7 * 24 * 3_600 * 1_000_000
 """A device that was silent for so long begins its NetworkConnection anew."""
 _NUMBER_BYTES = 8
+_LONG = 65_536
+"""Longer than any limit of ours: how many bytes it has makes no difference."""
 
 
 def next_connection(before: float | None, received: int | None, sent: int | None) -> float | None:
@@ -103,10 +105,10 @@ class ManualVariables:
 
 
 def variable_bytes(name: str, value: Scalar) -> int:
-    """Return what a variable counts towards its device's bytes."""
+    """Return what a variable counts towards its device's bytes; of a very long string its characters, unencoded."""
     size = utf8_size("variable", name)
     if isinstance(value, str):
-        return size + utf8_size("variable", value)
+        return size + (len(value) if len(value) > _LONG else utf8_size("variable", value))
     return size + (len(value) if isinstance(value, bytes) else _NUMBER_BYTES)
 
 

@@ -21,8 +21,10 @@ from whimbrel.language.policies.parser import Parser
 from whimbrel.language.policies.summaries import PREFIX
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 
-__all__ = ["MAX_FRAMES", "check", "statements", "walk"]
+__all__ = ["MAX_FRAMES", "MAX_SET_ATTRIBUTES", "check", "statements", "walk"]
 
+MAX_SET_ATTRIBUTES = 128
+"""Different attributes that a policy may set; each setting copies those before it."""
 MAX_FRAMES = 192
 """Levels of blocks, expressions and calls that one run can have; each takes a few of Python's frames."""
 
@@ -44,8 +46,8 @@ def check(program: Program, parser: Parser, limits: PolicyLimits) -> PolicyCost:
     checker = _Checker(program, parser)
     checker.check_names()
     checker.check_calls()
-    for name, _, body in checker.scopes:
-        checker.check_kinds(name, body)
+    for name, parameters, body in checker.scopes:
+        checker.check_kinds(name, parameters, body)
     bound = bound_of(program, limits)
     for what in ("steps", "bytes", "pixels"):
         found, allowed = getattr(bound, what), getattr(limits, what)
@@ -81,6 +83,7 @@ class _Checker:
         self.scopes: list[tuple[str, tuple[str, ...], Block]] = [("", (program.message,), program.body)]
         self.scopes += [(each.name, each.parameters, each.body) for each in program.functions]
         self._local_kinds: dict[tuple[str, str], _Kind] = {}
+        self._instructions = 0
 
     def _error(self, code: PolicyCode, reason: str, node: object) -> PolicyError:
         start, end = self._parser.spans.get(id(node), (0, len(self._parser.text)))
@@ -99,8 +102,12 @@ class _Checker:
                     where = f"in {scope}" if scope else "here"
                     reason = f"{node.name[:40]} is never assigned {where}; an attribute is m.{node.name[:40]}"
                     raise self._error(PolicyCode.NAME, reason, node)
-            for name in assigned - {*parameters}:
-                self._local_kinds[scope, name] = _Kind.ANY
+        changed = [
+            each for _, _, body in self.scopes for each in statements(body) if isinstance(each, tree.SetAttribute)
+        ]
+        if len({each.name for each in changed}) > MAX_SET_ATTRIBUTES:
+            reason = f"it sets more than the {MAX_SET_ATTRIBUTES} attributes allowed"
+            raise self._error(PolicyCode.COST, reason, changed[-1])
 
     def _check_target(self, statement: Statement, known: set[str]) -> None:
         if isinstance(statement, tree.SetAttribute | tree.SetData) and statement.message not in known:
@@ -168,30 +175,33 @@ class _Checker:
         return 1 + below
 
     def _check_pattern(self, node: tree.PatternCall) -> None:
-        total = 0
         for pattern in node.patterns:
             try:
                 size = program_size(node.function, pattern)
                 positions = position_count(node.function, pattern)
             except PatternError as error:
                 raise self._error(PolicyCode.PATTERN, error.reason, node) from None
-            total += size
-            if size > ADMITTED.instructions or positions > ADMITTED.positions or total > ADMITTED.total_instructions:
+            if size > ADMITTED.instructions or positions > ADMITTED.positions:
                 reason = (
-                    f"patterns of {total} compiled instructions and {positions} positions; "
+                    f"a pattern of {size} compiled instructions and {positions} positions; "
                     f"at most {ADMITTED.instructions} and {ADMITTED.positions} are allowed"
                 )
+                raise self._error(PolicyCode.PATTERN, reason, node)
+            self._instructions += size
+            if self._instructions > ADMITTED.total_instructions:
+                reason = f"the patterns have more than {ADMITTED.total_instructions} compiled instructions together"
                 raise self._error(PolicyCode.PATTERN, reason, node)
 
     # -- kinds ----------------------------------------------------------------------------------------------------
 
-    def check_kinds(self, scope: str, body: Block) -> None:
+    def check_kinds(self, scope: str, parameters: tuple[str, ...], body: Block) -> None:
         """Refuse operands that never fit; a local is of a kind if everything assigned to it is."""
-        for name in [name for where, name in self._local_kinds if where == scope]:
-            assigned = [each for each in statements(body) if isinstance(each, tree.Assign) and each.name == name]
-            found = {_literal_kind(each.value) for each in assigned if each.value != tree.Constant(None)}
-            if len(found) == 1:
-                self._local_kinds[scope, name] = found.pop()
+        found: dict[str, set[_Kind]] = {name: {_Kind.ANY} for name in parameters}
+        for statement in statements(body):
+            if isinstance(statement, tree.Assign) and statement.value != tree.Constant(None):
+                found.setdefault(statement.name, set()).add(_literal_kind(statement.value))
+        for name, kinds in found.items():
+            self._local_kinds[scope, name] = kinds.pop() if len(kinds) == 1 else _Kind.ANY
         for statement in statements(body):
             self._check_statement(scope, statement)
         for node in walk(body):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from whimbrel.language.ast import CompareOp
-from whimbrel.language.operators import binary, compare, unary
+from whimbrel.language.operators import binary, unary
 from whimbrel.language.policies import semantics, tree
 from whimbrel.language.policies.bounds import own_steps
 from whimbrel.language.policies.tree import Block, Expression, Program, Scope, Statement
@@ -304,16 +304,14 @@ def _compare_constant(op: CompareOp, left: _Value, constant: Any) -> _Value:  # 
         a = left(run)
         if order is not None and type(a) is kind and a == a:  # noqa: PLR0124 # NaN is not
             return bool(order(a, constant))  # type: ignore[arg-type]  # two numbers
-        a = semantics.scalar(a)
-        return None if a is None else compare(op, a, constant)
+        return semantics.compared(op, a, constant)
 
     return value
 
 
 def _compare(op: CompareOp, left: _Value, right: _Value) -> _Value:
     def value(run: Run) -> AnyValue:
-        a, b = semantics.scalar(left(run)), semantics.scalar(right(run))
-        return None if a is None or b is None else compare(op, a, b)
+        return semantics.compared(op, left(run), right(run))
 
     return value
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.language.operators import binary, compare, unary
+from whimbrel.language.operators import binary, unary
 from whimbrel.language.policies import semantics, tree
 from whimbrel.language.policies.bounds import own_steps
 from whimbrel.language.policies.tree import Block, Expression, Program, Scope, Statement
@@ -128,14 +128,10 @@ class _Interpreter:
             case tree.Sign(sign, _):
                 operand = semantics.scalar(values[0])
                 return None if operand is None else unary(sign, operand)
-        left, right = map(semantics.scalar, values)
-        if left is None or right is None:
-            return None
-        match node:
-            case tree.Arithmetic(operator, _, _):
-                return binary(operator, left, right)
             case tree.Comparison(comparison, _, _):
-                return compare(comparison, left, right)
+                return semantics.compared(comparison, *values)
+        left, right = map(semantics.scalar, values)
+        return None if left is None or right is None else binary(node.op, left, right)
 
     def _logical(self, node: tree.AllOf | tree.AnyOf | tree.OddOf, names: dict[str, AnyValue]) -> bool | None:
         """Evaluate from the left, no further than needed: a later operand may summarise."""

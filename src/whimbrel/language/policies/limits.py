@@ -1,7 +1,8 @@
 """Limits: what one run of a policy may cost, counted and never timed, so that every engine and replay decides alike.
 
-A step is a node of the tree; string functions count the characters that they may look at. Bytes and pixels are those
-that transforms read. With about 0.1 µs a step, the greatest number is a millisecond or two on the broker's loop.
+A step is a node of the tree; string functions count the characters that they may look at, arithmetic several. Bytes and
+pixels are those that transforms read. A step takes some tenths of a microsecond whatever a hostile policy chooses
+(``bounds``), so the greatest number is a millisecond or two on the broker's loop.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PolicyCost(NamedTuple):
 class PolicyLimits:
     """What a deployment allows; the first three bound a policy when it is put, the others what a transform takes."""
 
-    steps: int = 20_000
+    steps: int = 5_000
     bytes: int = 16 << 20
     pixels: int = 64_000_000
     body_bytes: int = 4 << 20

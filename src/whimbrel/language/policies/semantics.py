@@ -28,8 +28,12 @@ from whimbrel.language.policies.values import (
 from whimbrel.model.attributes import Scalar, type_of
 
 __all__ = [
-    "MAX_TEXT_CHARS",
+    "MAX_COMPARED_CHARS",
+    "MAX_FOLDED_CHARS",
+    "MAX_ITEM_CHARS",
+    "MAX_SEARCHED_CHARS",
     "PATTERN_WORK",
+    "compared",
     "compressed",
     "data_of",
     "equal",
@@ -45,8 +49,14 @@ __all__ = [
     "with_data",
 ]
 
-MAX_TEXT_CHARS = 16_384
-"""Characters of a string that patterns and string functions are asked about; beyond it they are undefined."""
+MAX_COMPARED_CHARS = 16_384
+"""Characters of a string that is compared with another as long; where both are longer, the answer is undefined."""
+MAX_SEARCHED_CHARS = 4_096
+"""Characters of a string that begins-with, ends-with and contains are asked about; beyond it they are undefined."""
+MAX_FOLDED_CHARS = 1_024
+"""Characters of a string that fold-case and its kind take; one character may become eighteen."""
+MAX_ITEM_CHARS = 1_024
+"""Characters of an item that may be in a set: names of variables are no longer."""
 PATTERN_WORK = 8_192
 """Compiled instructions times bytes that one regular expression or wildcard may take; beyond it, it is undefined."""
 
@@ -56,13 +66,21 @@ def scalar(value: AnyValue) -> Scalar | None:
     return None if isinstance(value, NO_SCALARS) else value
 
 
+def compared(op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
+    """Return the verdict of ``left op right``; of two very long strings it is undefined."""
+    a, b = scalar(left), scalar(right)
+    if a is None or b is None:
+        return None
+    if isinstance(a, str) and isinstance(b, str) and min(len(a), len(b)) > MAX_COMPARED_CHARS:
+        return None
+    return compare(op, a, b)
+
+
 def equal(subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
     """Return the disjunction of ``subject == option``."""
     result: bool | None = False
-    left = scalar(subject)
     for option in options:
-        right = scalar(option)
-        found = None if left is None or right is None else compare(CompareOp.EQ, left, right)
+        found = compared(CompareOp.EQ, subject, option)
         if found is True:
             return True
         if found is None:
@@ -89,13 +107,17 @@ def size_of(run: Run, value: AnyValue) -> int | None:
     if isinstance(value, Data):
         if value.transforms:
             return None
-        return run.arrival.body_bytes if value.is_original else len(value.text)
+        if value.is_original:
+            return run.arrival.body_bytes
+        if isinstance(value.text, bytes):
+            return len(value.text)
+        return len(value.text.encode()) if len(value.text) <= MAX_SEARCHED_CHARS else None
     return len(value) if isinstance(value, str | bytes) else None
 
 
 def text_value(function: TextFunction, value: AnyValue) -> str | None:
     """Return ``fold-case(value)`` and its kind."""
-    return text(function, value) if isinstance(value, str) and len(value) <= MAX_TEXT_CHARS else None
+    return text(function, value) if isinstance(value, str) and len(value) <= MAX_FOLDED_CHARS else None
 
 
 def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable[[AnyValue], bool | None]:
@@ -104,7 +126,7 @@ def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable
         plain = [searcher(function, pattern) for pattern in patterns]
 
         def verdict(value: AnyValue) -> bool | None:
-            if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS:
+            if not isinstance(value, str) or len(value) > MAX_SEARCHED_CHARS:
                 return None
             return any(search(value) for search in plain)
 
@@ -123,7 +145,10 @@ def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable
 
 def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
     """Tell whether the set *name* has *item*: a set is the variables ``name.item``; one never reported has nothing."""
-    if isinstance(item, bool) or not isinstance(item, str | int):
+    if isinstance(item, str):
+        if len(item) > MAX_ITEM_CHARS:
+            return None
+    elif isinstance(item, bool) or not isinstance(item, int):
         return None
     entry = f"{name}.{item}"
     if scope is Scope.DEVICE:
@@ -148,9 +173,7 @@ def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
         return message
     if isinstance(value, Data):
         return message.with_data(value)
-    if isinstance(value, str):
-        return message.with_data(Data(is_original=False, text=value.encode()))
-    if isinstance(value, bytes):
+    if isinstance(value, str | bytes):
         return message.with_data(Data(is_original=False, text=value))
     return message.with_data(Data(is_original=False))
 

@@ -69,7 +69,8 @@ class Data(NamedTuple):
     """What a message carries: the arrival's body or *text*, and what is to be made of it."""
 
     is_original: bool
-    text: bytes = b""
+    text: bytes | str = b""
+    """A string is encoded where it is sent, once."""
     transforms: tuple[Transform, ...] = ()
 
 
