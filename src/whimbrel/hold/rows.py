@@ -13,7 +13,9 @@ import cbor2
 from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.model.facts import Outcome
 from whimbrel.model.keys import KeyHashes
+from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
@@ -153,20 +155,22 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         subscription.ttl_us,
         subscription.max_held,
         subscription.policy,
-        None if near is None else [near.centre.latitude, near.centre.longitude, near.radius_m],
+        [near.centre.latitude, near.centre.longitude, near.radius_m] if isinstance(near, Area) else _text_of(near),
         list(subscription.keys.texts()),
         subscription.accept_insecure,
         subscription.qos,
         subscription.no_local,
         subscription.retain_as_published,
         subscription.identifier,
+        subscription.stale_us,
     ]
 
 
 def _subscription(session: str, row: Any) -> Subscription:
     """Return the subscription; the value checks itself."""
     subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
-    qos, no_local, retain_as_published, identifier = of_mqtt or (None, False, False, None)
+    qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
+    stale_us = of_mqtt[4] if len(of_mqtt) > 4 else None  # older views end before it
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -175,7 +179,8 @@ def _subscription(session: str, row: Any) -> Subscription:
         ttl_us=ttl_us,
         max_held=max_held,
         policy=policy,
-        near=None if near is None else Area(Place(near[0], near[1]), near[2]),
+        near=_near(near),
+        stale_us=stale_us,
         keys=KeyHashes.parse(keys),
         accept_insecure=accept_insecure,
         qos=qos,
@@ -183,3 +188,18 @@ def _subscription(session: str, row: Any) -> Subscription:
         retain_as_published=retain_as_published,
         identifier=identifier,
     )
+
+
+def _text_of(near: Near | None) -> str | None:
+    return None if near is None else str(near)
+
+
+def _near(value: Any) -> Near | None:
+    """Return where a subscription wants notifications from: a circle is three numbers, the others their text."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return Area(Place(value[0], value[1]), value[2])
+    if value == str(ANYWHERE):
+        return ANYWHERE
+    return Polygon.parse(value) if ";" in value else Around(float(value))
