@@ -30,7 +30,7 @@ __all__ = ["DONE", "Compiled", "kernels_folder", "njit", "read_only", "safe_fold
 
 DONE = "all-compiled"
 """The file that says that all kernels are there."""
-_PACKAGES = ("whimbrel.match", "whimbrel.sim.kernels")
+_PACKAGES = ("whimbrel.match", "whimbrel.match.proximity", "whimbrel.sim.kernels")
 """Whose kernels are kept here."""
 _ROOM_BYTES = 32 << 20
 """Of which they take a tenth."""

@@ -15,7 +15,7 @@ from itertools import combinations, pairwise
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Place
 
-__all__ = ["MAX_CORNERS", "MAX_WIDTH_DEGREES", "Polygon"]
+__all__ = ["MAX_CORNERS", "MAX_WIDTH_DEGREES", "MIN_CORNERS", "Polygon"]
 
 MIN_CORNERS, MAX_CORNERS = 3, 64
 MAX_WIDTH_DEGREES = 180.0
