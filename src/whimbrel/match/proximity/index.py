@@ -140,6 +140,7 @@ class ProximityIndex:
         row = t.wanted[handle]
         row[:] = -1
         row[KIND], row[STALE], row[IS_SOURCE] = wanted.kind, wanted.stale_us, wanted.is_source
+        t.spots[handle] = 0.0
         if wanted.kind == POLYGON:
             self._put_corners(handle, wanted.shape)
         elif wanted.shape is not None:

@@ -81,7 +81,7 @@ def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
         whole("kind", kind, PLAIN, ANY)
         row = Wanted(
             kind=kind,
-            shape=_corners(flat) if kind == POLYGON else _circle(*spot),
+            shape=_corners(flat) if kind == POLYGON else _circle(*spot) if kind in _SHAPED else None,
             session=None if session == -1 and kind not in _OF_A_SESSION else _named("session", sessions, session),
             stale_us=whole("stale_us", stale_us, 0, INT64_MAX),
             is_source=whole("is_source", is_source, 0, int(kind in _SHAPED)) == 1,
