@@ -23,12 +23,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.match.index.segments import closure
+from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest
 from whimbrel.match.proximity.index import ProximityIndex, Publications
 from whimbrel.match.proximity.stored import SAVED as SAVED_INDEX
 from whimbrel.match.proximity.stored import read, written
-from whimbrel.match.segments import closure
-from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.near import Around, Near

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.match.proximity.ground import POLE_RADIUS_M
 from whimbrel.match.proximity.words import address, prefetch, real, set_real, set_word, word
 from whimbrel.model.place import EQUATOR_RADIUS_M

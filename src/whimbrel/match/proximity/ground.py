@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.match.proximity.words import real
 from whimbrel.model.place import ECCENTRICITY_SQUARED, EQUATOR_RADIUS_M, FLATTENING
 

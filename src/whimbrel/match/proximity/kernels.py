@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.match.proximity.grid import POINT_LEVEL, prefetch_entry, prefetch_row, put, search
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, compare, earth_point, is_in_polygon
 from whimbrel.match.proximity.tables import (

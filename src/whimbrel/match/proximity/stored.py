@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.match.index.texts import Texts
 from whimbrel.match.proximity.index import ProximityIndex, Wanted
 from whimbrel.match.proximity.tables import (
     ANY,
@@ -28,7 +29,6 @@ from whimbrel.match.proximity.tables import (
     STALE,
     UNPLACED,
 )
-from whimbrel.match.texts import Texts
 from whimbrel.model.bounds import INT64_MAX, real, whole
 from whimbrel.model.place import MAX_RADIUS_M
 from whimbrel.model.polygon import MAX_CORNERS, MIN_CORNERS
