@@ -16,6 +16,7 @@ from whimbrel.model.keys import KeyHashes
 from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
@@ -34,6 +35,7 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("member", name, device) for device in session.members)
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
+    yield from (("place", device) for device in state.places)
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
@@ -58,6 +60,9 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
         if copy is None:
             return None
         return [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
+    if kind == "place":
+        seen = state.places.get(whose)
+        return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
     if kind == "turn":
         return state.turns.get(whose, {}).get(rest[0])
     session = state.sessions.get(whose)
@@ -104,6 +109,9 @@ def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
+        elif key[0] == "place":
+            number, reported_at, *where = value
+            state.places[str(key[1])] = Sighting(number, reported_at, Place(*where))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
     pending = [key for key in found if key[0] == "pending"]
