@@ -34,7 +34,6 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
-    "broker": "its rooms are being built: access, wire, state, handlers, shell",
     "pipeline": "its rooms are being built: tables, stream, spark",
     "cli": "nearby's four files become a room of their own",
     "language": "one file a step from text to verdict; the backends have a room",
@@ -47,7 +46,6 @@ MOST_LINES = 500
 LONG = {
     "broker/config.py": "one table of settings, with a docstring each",
     "broker/broker.py": "to be split with the rooms of broker/",
-    "broker/handlers/publications/publishing.py": "to be split with the rooms of broker/",
     "broker/shell/server.py": "to be split with the rooms of broker/",
     "broker/handlers/sessions/named_sessions.py": "to be split with the rooms of broker/",
     "broker/state/broker_state.py": "to be split with the rooms of broker/",
