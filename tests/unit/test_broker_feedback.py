@@ -17,7 +17,7 @@ from whimbrel.broker.config import Config, PipelineSettings
 from whimbrel.broker.shell import feedback_reader as learning
 from whimbrel.broker.shell.feedback_reader import FeedbackReader
 from whimbrel.broker.shell.metrics import connected, prometheus
-from whimbrel.broker.state.broker_state import feedback as words
+from whimbrel.broker.state import feedback as words
 from whimbrel.broker.state.feedback import Announcements, Feedback, Lessons
 from whimbrel.mqtt.packets import Publish
 
