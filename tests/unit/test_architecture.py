@@ -52,7 +52,7 @@ LONG = {
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
     "model/tables.py": "the schemas of all tables, side by side",
-    "mqtt/client.py": "one state machine: splitting it costs a call for every packet",
+    "mqtt/client.py": "one state machine: all transitions of a client's connection",
     "pipeline/stream.py": "to be split with the rooms of pipeline/",
 }
 """Modules of more than MOST_LINES lines, and why."""
