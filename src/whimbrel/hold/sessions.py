@@ -27,9 +27,8 @@ from whimbrel.model.facts import (
     InterestChanged,
     PresenceChanged,
     Receipt,
-    Reported,
     SessionChanged,
-    WillChanged,
+    time_of,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import Subscription
@@ -158,10 +157,7 @@ class Hold:
             return self._changes.interest(fact)
         if isinstance(fact, SessionChanged):
             return all_of(self._changes.session_changed(fact))
-        if isinstance(fact, WillChanged):  # the hold takes part only once it is published
-            return self.tick(fact.changed_at)
-        assert isinstance(fact, Reported)
-        return self.tick(fact.state.reported_at)
+        return self.tick(time_of(fact))  # wills, reports, policies and decisions: only their time counts here
 
     def applying(self, fact: Fact, matches: Matches = ()) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
