@@ -59,6 +59,7 @@ ATTRIBUTES_TYPE = pa.map_(
 )
 PLACE_TYPE = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64())])
 AREA_TYPE = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64()), ("radius_m", pa.float64())])
+CORNERS_TYPE = pa.list_(PLACE_TYPE)
 DISPLAY_TYPE = pa.struct([("width_px", pa.int32()), ("height_px", pa.int32())])
 KEYS_TYPE = pa.list_(pa.struct([("scheme", pa.string()), ("digest", pa.binary())]))
 SUBSCRIPTIONS_TYPE = pa.list_(pa.struct([("subject_filter", pa.string()), ("name", pa.string())]))
@@ -166,6 +167,10 @@ _LOG = (
             _maybe("no_local", pa.bool_(), "Whether a device's own notifications are kept from it; null as false."),
             _maybe("retain_as_published", pa.bool_(), "Whether the retain flag stays as published; null as false."),
             _maybe("identifier", pa.int32(), "The number that the subscriber gave it over MQTT; null if none."),
+            _maybe("around_m", pa.float64(), "How far from the session notifications may come from; null if not said."),
+            _maybe("corners", CORNERS_TYPE, "The polygon that notifications must come from; null if not said."),
+            _maybe("hears_anywhere", pa.bool_(), "Whether areas are heard from outside; null as false."),
+            _maybe("stale_us", pa.int64(), "How long a reported place counts; null for 120 s."),
         ],
         is_log=True,
     ),
@@ -222,6 +227,7 @@ _LOG = (
             _maybe("received", pa.int64(), "Notifications the device got since its last report; null if not said."),
             _maybe("sent", pa.int64(), "Notifications the node counted as sent since then; null if not known."),
             _PLACE,
+            _maybe("members", ATTRIBUTES_TYPE, "Whatever else the device said of itself; null if nothing."),
         ],
         is_log=True,
     ),
@@ -267,6 +273,48 @@ _LOG = (
             _column("keys", KEYS_TYPE, "Hashes of the keys it will be published with."),
             _column("deliver_insecure", pa.bool_(), "Whether a receiver without a matching key may have it."),
             _maybe("properties", pa.binary(), "MQTT 5 properties that travel with it, as encoded there; null if none."),
+        ],
+        is_log=True,
+    ),
+    _table(
+        "policies",
+        "One row per policy put or removed, or chosen by a device as its own.",
+        [
+            _NODE,
+            _SEQ,
+            _column("changed_at", TIME_TYPE, "When the node accepted the change."),
+            _column("change", pa.string(), "One of put, removed, chosen."),
+            _column("owner", pa.string(), "The verified user whose it is; the device if nobody was verified."),
+            _maybe("name", pa.string(), "The policy's name; null if a device chooses to have none."),
+            _maybe("text", pa.string(), "The policy; null unless it is put. The seq is its version."),
+            _maybe("device", pa.string(), "The device that put, removed or chose it; null if none did."),
+        ],
+        is_log=True,
+    ),
+    _table(
+        "decisions",
+        "One row per decision of a policy about handing a notification over to a device.",
+        [
+            _NODE,
+            _SEQ,
+            _column("decided_at", TIME_TYPE, "The moment that the policy was told it is."),
+            _SESSION,
+            _DEVICE,
+            *_NOTIFICATION,
+            _column("policy_seq", pa.int64(), "The version of the policy: its number in `policies`."),
+            _column("policy", pa.string(), "The policy's name; manual variables are kept per device and name."),
+            _column("outcome", pa.string(), "One of delivered, withheld."),
+            _maybe("reason", pa.string(), "Why the policy failed, which withholds; null if it did not."),
+            _maybe("body_hash", pa.binary(), "SHA-256 of the body to hand over; null if withheld."),
+            _maybe("body_bytes", pa.int64(), "How long that body is; null if withheld."),
+            _maybe("body", pa.binary(), "That body; null if it is the notification's own, or is never sent again."),
+            _maybe("attributes", ATTRIBUTES_TYPE, "Those of what is handed over; null if they are its own."),
+            _column("read", ATTRIBUTES_TYPE, "The variables that were read, with their values; none is missing."),
+            _column("changed", ATTRIBUTES_TYPE, "The manual variables that were set, with their new values."),
+            _column("removed", pa.list_(pa.string()), "The manual variables that were removed."),
+            _column("steps", pa.int64(), "How many steps the policy took."),
+            _column("bytes_read", pa.int64(), "How many bytes its transforms read."),
+            _column("pixels_read", pa.int64(), "How many pixels its transforms read."),
         ],
         is_log=True,
     ),

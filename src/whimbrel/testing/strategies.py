@@ -6,6 +6,7 @@ three-valued logic, promotion and wrap-around show.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -39,10 +40,13 @@ from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Mode,
     Outcome,
+    PolicyChange,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
@@ -53,12 +57,14 @@ from whimbrel.model.facts import (
     WillChanged,
 )
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme
+from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_QOS, Notification, NotificationId
 from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import MAX_IDENTIFIER, InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
-__all__ = ["attributes", "facts", "filters", "names", "scalars", "trees"]
+__all__ = ["attributes", "facts", "filters", "names", "polygons", "scalars", "trees"]
 
 NAMES = ("a", "b", "c", "d", "user-name", "two words", "true", "1st", "ünïcode")
 
@@ -179,6 +185,28 @@ _SUBJECTS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min
 _SEQS = st.one_of(st.integers(0, 99), st.integers(0, INT64_MAX))
 _PLACES = st.builds(Place, st.floats(-90, 90), st.floats(-180, 180))
 _AREAS = st.builds(Area, _PLACES, st.floats(0, 20_000_000))
+
+
+def polygons(centres: st.SearchStrategy[Place] | None = None) -> st.SearchStrategy[Polygon]:
+    """Return polygons that see all of themselves from one place, of 3 to 9 corners, across the antimeridian too."""
+    away = st.lists(st.floats(0.001, 4), min_size=3, max_size=9)
+    return st.builds(_star, _PLACES if centres is None else centres, away)
+
+
+def _star(centre: Place, away: list[float]) -> Polygon:
+    corners = []
+    middle = min(max(centre.latitude, -85.0), 85.0)
+    for number, degrees in enumerate(away):
+        angle = 2 * math.pi * number / len(away)
+        longitude = centre.longitude + degrees * math.cos(angle)
+        longitude -= 360 * ((longitude > 180) - (longitude < -180))
+        corners.append(Place(middle + degrees * math.sin(angle), longitude))
+    return Polygon(tuple(corners))
+
+
+_NEARS: st.SearchStrategy[Near | None] = st.one_of(
+    st.none(), _AREAS, polygons(), st.builds(Around, st.floats(0, 20_000_000)), st.just(ANYWHERE)
+)
 _DISPLAYS = st.builds(Display, st.integers(0, INT32_MAX), st.integers(0, INT32_MAX))
 _DIGESTS = st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32)
 _KEYS = st.frozensets(st.builds(KeyHash, st.sampled_from(Scheme), _DIGESTS), max_size=3).map(KeyHashes)
@@ -262,6 +290,16 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
         ),
         st.builds(Reported, **identity, state=_states()),
         _receipts(identity),
+        st.builds(PolicyChanged, **changed, change=st.just(PolicyChange.PUT), owner=_WORDS, name=_WORDS, text=_WORDS),
+        st.builds(PolicyChanged, **changed, change=st.just(PolicyChange.REMOVED), owner=_WORDS, name=_WORDS),
+        st.builds(
+            PolicyChanged,
+            **{**changed, "device": _WORDS},
+            change=st.just(PolicyChange.CHOSEN),
+            owner=_WORDS,
+            name=st.none() | _WORDS,
+        ),
+        _decisions(identity),
     )
 
 
@@ -290,7 +328,8 @@ def _subscriptions() -> st.SearchStrategy[Subscription]:
         ttl_us=_COUNTS,
         max_held=st.none() | st.integers(0, INT32_MAX),
         policy=st.none() | _WORDS,
-        near=st.none() | _AREAS,
+        near=_NEARS,
+        stale_us=_COUNTS,
         keys=_KEYS,
         accept_insecure=st.booleans(),
         qos=st.none() | st.integers(0, MAX_QOS),
@@ -310,6 +349,37 @@ def _states() -> st.SearchStrategy[DeviceState]:
         received=_COUNTS,
         sent=_COUNTS,
         place=st.none() | _PLACES,
+        members=_ATTRIBUTES,
+    )
+
+
+def _decisions(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Decided]:
+    named = {
+        **identity,
+        "decided_at": _DATES,
+        "session": _WORDS,
+        "device": _WORDS,
+        "notification": st.builds(NotificationId, _NODES, _SEQS),
+        "policy_seq": _SEQS,
+        "policy": _WORDS,
+        "read": _ATTRIBUTES,
+        "changed": _ATTRIBUTES,
+        "removed": st.lists(st.sampled_from(["gone", "removed"]), max_size=2).map(tuple),
+        "steps": _SEQS,
+        "bytes_read": _SEQS,
+        "pixels_read": _SEQS,
+    }
+    return st.one_of(
+        st.builds(Decided, **named, outcome=st.just(Outcome.WITHHELD), reason=st.none() | _WORDS),
+        st.builds(
+            Decided,
+            **named,
+            outcome=st.just(Outcome.DELIVERED),
+            body_hash=st.binary(min_size=32, max_size=32),
+            body_bytes=st.integers(0, 99),
+            body=st.none() | st.binary(max_size=9),
+            attributes=st.none() | _ATTRIBUTES,
+        ),
     )
 
 
