@@ -21,9 +21,9 @@ from whimbrel.log.errors import NewerLogError
 from whimbrel.log.layout import create, parts
 from whimbrel.model.facts import Fact
 from whimbrel.pipeline import TABLES_MADE, jobs
-from whimbrel.pipeline.generate import Recipe, generate
 from whimbrel.pipeline.schemas import TIMES
 from whimbrel.pipeline.single import SingleProcess
+from whimbrel.sim.logs.generate import Recipe, generate
 
 EVENTS = 5_000
 

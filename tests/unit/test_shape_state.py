@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.broker.state import BrokerState
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.limits import PolicyLimits
