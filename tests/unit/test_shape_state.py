@@ -202,4 +202,4 @@ def test_a_broker_that_finds_policies_in_its_log_starts_all_the_same() -> None:
     """The facts pass the hold and the broker's fold; only their time counts there, until the gate is built."""
     state = BrokerState("n")
     for fact in (put("p", 1), chose("p"), decided("p", 1, n=1), removed("p")):
-        state.replay(fact)
+        state.apply(fact)
