@@ -140,6 +140,8 @@ class HttpExchange:
         return self._parsed(head, rest)
 
     def _parsed(self, head: bytes, rest: bytes) -> Request:
+        if head.startswith(b"HEAD "):
+            self._method = "HEAD"  # also if the rest of it is refused: a body would be read as the next answer
         self._connection.receive_data(head)
         try:
             event = self._connection.next_event()

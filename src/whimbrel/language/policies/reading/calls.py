@@ -15,40 +15,40 @@ from whimbrel.language.policies.reading.tokens import Token
 from whimbrel.language.policies.tree import Expression, Scope, Statement
 from whimbrel.language.tokens import Kind
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "Tokens"]
 
 _STRING_FIRST = frozenset({"getProperty", "setProperty", "removeProperty"})
 
 
-class CallReader(Protocol):
-    """What a call needs of the parser that it stands in."""
+class Tokens(Protocol):
+    """What a parser lends to ``Calls``: its tokens, its expressions, and the functions that it has met."""
 
     functions: dict[str, tuple[int, int]]
     sites: int
 
-    def expression(self) -> Expression:
-        """Parse a value."""
-
-    def text_ahead(self) -> str:
-        """Return the spelling of the next token."""
+    def expression(self, power: int = 0) -> Expression:
+        """Parse as much as binds at least as tightly as *power*."""
 
     def peek(self) -> str:
         """Return the kind of the next token."""
 
     def take(self) -> Token:
-        """Pass the next token."""
+        """Return the next token and pass it."""
 
     def expect(self, kind: str, *, opened: Token | None = None) -> Token:
-        """Pass a token of *kind*."""
+        """Pass a token of *kind*, or raise what was found instead."""
 
     def name(self, wanted: str) -> Token:
         """Pass a name."""
 
     def string(self, wanted: str) -> str:
-        """Pass a string that is a name."""
+        """Pass a string that is not empty; return what it spells."""
+
+    def text_ahead(self) -> str:
+        """Return the spelling of the next token."""
 
     def unquoted(self, token: Token) -> str:
-        """Return what a string spells."""
+        """Return what the string *token* spells."""
 
     def error(self, code: PolicyCode, reason: str, token: Token) -> PolicyError:
         """Return the error at *token*."""
@@ -57,7 +57,7 @@ class CallReader(Protocol):
 class Calls:
     """Parses calls for one parser, from the function's name to the closing parenthesis."""
 
-    def __init__(self, parser: CallReader) -> None:
+    def __init__(self, parser: Tokens) -> None:
         self._parser = parser
 
     def statement(self) -> Statement | None:
