@@ -36,7 +36,6 @@ MOST_FILES = 13
 CROWDED = {
     "pipeline": "its rooms are being built: tables, stream, spark",
     "language": "one file a step from text to verdict; the backends have a room",
-    "language/policies": "one file a step from text to decision, interpreted and compiled",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
 }
