@@ -83,7 +83,7 @@ def main() -> None:
     except WhimbrelError as error:
         _fail(f"error: {error}")
     except BrokenPipeError:
-        # Whoever read us has seen enough (`| head`): nothing to tell, and nobody to tell it to.
+        # The reader of the pipe has closed it (`| head`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from whimbrel.hold.commands import Command, Identity, Matches
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.hold.rows import Key, restored
+from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.changes import Changes
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
@@ -83,7 +83,7 @@ class Hold:
         return self._state.now
 
     def access(self, session: str) -> str | None:
-        """Return who may do what in a session, as JSON; None if anybody may, or there is no such session."""
+        """Return who may do what in a session, as JSON; None if it is open to all, or there is no such session."""
         found = self._state.sessions.get(session)
         return None if found is None else found.access
 
@@ -133,7 +133,7 @@ class Hold:
                 yield name, seq, tuple(sorted(pending.in_flight))
 
     def is_stored(self, seq: int) -> bool:
-        """Tell whether anybody is still owed a notification."""
+        """Tell whether any device is still owed a notification."""
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:
@@ -229,7 +229,7 @@ class Hold:
     ) -> Hold:
         """Return the hold that a view has the rows of."""
         flags = {"has_fast_lane": has_fast_lane, "heeds_places": heeds_places}
-        return cls(node, retention=retention, state=restored(rows), **flags)
+        return cls(node, retention=retention, state=restore_state(rows), **flags)
 
 
 def _pending(session: Session) -> int:

@@ -1,6 +1,6 @@
 """Columns: many rows as one Arrow table of the log's schemas, and back.
 
-Rule: what does not fit its column is ``InvalidValueError`` naming the column, whoever wrote the file.
+Rule: what does not fit its column is ``InvalidValueError`` naming the column, for files of any writer.
 """
 
 from __future__ import annotations

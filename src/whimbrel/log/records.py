@@ -97,7 +97,7 @@ _MAX_DEPTH = 4  # the list, a column's list, an item's map, and one to spare
 
 
 class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
-    """We write no CBOR tags; whoever does would have dates, patterns and references built at our cost."""
+    """Refuse CBOR tags: we write none, and decoding them would build dates, patterns and references at our cost."""
 
     def __getitem__(self, tag: int) -> Callable[[object, bool], NoReturn]:
         def refuse(_value: object, _immutable: bool) -> NoReturn:  # noqa: FBT001 # cbor2 calls it so

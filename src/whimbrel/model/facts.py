@@ -1,8 +1,8 @@
 """Facts: what a node accepted, each with its number; a row of one of the log's tables.
 
 A publication is a ``Notification``; the others stand here.
-Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: whoever stamps them takes care
-of it (``later``), so that what has expired stays expired whoever replays the log.
+Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: the node that stamps them
+sees to it (``later``), so that what has expired stays expired in every replay of the log.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Outcome(Enum):
     """Newer ones took its place."""
     TAKEN_ELSEWHERE = "taken elsewhere"
     DROPPED = "dropped"
-    """Not held (live only), or nobody is left who would want it."""
+    """Not held (live only), or no subscriber is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +124,12 @@ class PresenceChanged:
     session_expiry_us: int | None = None
     """How long the device's private session outlives its connection; ``None``: not said."""
     sent_seq: int | None = None
-    """The last notification sent to a device that disconnected; ``None``: nobody knows, so any may have been."""
+    """The last notification sent to a device that disconnected; ``None``: unknown, so any may have been."""
     confirms: bool | None = None
     """Which hand-overs of quality 0 have receipts in the session from here on: all of them, or, if false, those of
     notifications that may expire; ``None``: none, as in logs from before (rule 16 of the hold)."""
     owner: str | None = None
-    """The verified user who joined a private session; ``None`` if nobody was verified."""
+    """The verified user who joined a private session; ``None`` if no user was verified."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)

@@ -92,8 +92,8 @@ class BrokerState:
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
-    def replay(self, fact: Fact) -> None:
-        """Apply a fact of a log."""
+    def apply(self, fact: Fact) -> None:
+        """Apply a fact, of this broker or of a log."""
         for _ in self.applying(fact):
             pass
 
