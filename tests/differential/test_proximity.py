@@ -214,7 +214,7 @@ def test_long_histories_agree_with_the_meaning(seed: int) -> None:
     for number in range(120):
         _drawn(rng)(index, brute)
         if number % 6 == 5:
-            published = []
+            published: list[tuple[Place | None, float | None, int]] = []
             for _ in range(4):
                 seen = [each.place for each in brute.seen.values()]
                 place = rng.choice([*seen, _moved(rng.choice(CORNERS), rng.choice(DEGREES), rng.choice(DEGREES))])
