@@ -90,6 +90,10 @@ VALUES: Mapping[str, tuple[object, ...]] = {
     "node": NODES,
     "notification_node": NODES,
     "attributes": ATTRIBUTES,
+    "members": ATTRIBUTES,
+    "read": ATTRIBUTES,
+    "changed": ATTRIBUTES,
+    "removed": ([], ["x"], [""], [None], ["\0"], ["a", "x"], ["y" * 1_025], ["z"] * 1_025),
     "keys": KEYS,
     "place": PLACES,
     "near": AREAS,
@@ -168,6 +172,21 @@ LEAST: Mapping[str, list[dict[str, object]]] = {
         {"device": "d", "change": "left", "subject": "s", "body": b"x", "qos": 1, "retain": False, "delay_us": 1}
         | {"keys": [], "deliver_insecure": True},
         {"device": "d", "change": "withdrawn", "keys": [], "deliver_insecure": True},
+    ],
+    "policies": [
+        {"change": "put", "owner": "o", "name": "p", "text": "return m;"},
+        {"change": "removed", "owner": "o", "name": "p", "device": "d"},
+        {"change": "chosen", "owner": "o", "device": "d"},
+    ],
+    "decisions": [
+        {"session": "s", "device": "d", "notification_node": "n", "notification_seq": 1, "policy_seq": 0}
+        | {"policy": "p", "outcome": outcome, "read": [], "changed": [], "removed": [], "steps": 1}
+        | {"bytes_read": 0, "pixels_read": 0}
+        | others
+        for outcome, others in (
+            ("withheld", {"reason": "r", "changed": attributes_to_column_value({"x": 1})}),
+            ("delivered", {"body_hash": bytes(32), "body_bytes": 1, "body": b"x", "attributes": []}),
+        )
     ],
 }
 

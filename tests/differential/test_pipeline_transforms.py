@@ -75,6 +75,25 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "keys": [],
         "deliver_insecure": True,
     },
+    "policies": {"node": "a", "seq": 1, "changed_at": 0, "change": "removed", "owner": "o", "name": "p"},
+    "decisions": {
+        "node": "a",
+        "seq": 1,
+        "decided_at": 0,
+        "session": "s",
+        "device": "d",
+        "notification_node": "a",
+        "notification_seq": 1,
+        "policy_seq": 0,
+        "policy": "p",
+        "outcome": "withheld",
+        "read": [],
+        "changed": [],
+        "removed": [],
+        "steps": 0,
+        "bytes_read": 0,
+        "pixels_read": 0,
+    },
 }
 
 
@@ -290,6 +309,15 @@ BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"subject": None}, "subject: found null, allowed is one where a will"),
         ({"delay_us": -1}, "delay_us: found -1, allowed is a number from 0 on"),
     ],
+    "policies": [
+        ({"change": "sold"}, "change: found sold, allowed is put, removed, chosen"),
+        ({"change": "put"}, "text: found null, allowed is the policy where it is put"),
+    ],
+    "decisions": [
+        ({"outcome": "expired"}, "outcome: found expired, allowed is delivered, withheld"),
+        ({"outcome": "delivered"}, "body_hash: found null, allowed is one where it is delivered"),
+        ({"removed": [""]}, "removed: found []"),
+    ],
 }
 GOOD: dict[str, list[dict[str, Any]]] = {
     "publications": [
@@ -302,6 +330,8 @@ GOOD: dict[str, list[dict[str, Any]]] = {
     "reports": [{"battery": 0.0, "place": None}],
     "receipts": [{"outcome": "taken elsewhere", "via": None, "body_hash": b"x" * 32}],
     "wills": [{"qos": 2, "retain": True}, {"change": "withdrawn", "subject": None}],
+    "policies": [{"change": "put", "text": "return m;"}, {"change": "chosen", "name": None, "device": "d"}],
+    "decisions": [{"reason": "r", "removed": ["x"]}, {"outcome": "delivered", "body_hash": bytes(32), "body_bytes": 0}],
 }
 
 

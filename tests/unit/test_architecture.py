@@ -37,6 +37,7 @@ CROWDED = {
     "pipeline": "its rooms are being built: tables, stream, spark",
     "cli": "nearby's four files become a room of their own",
     "language": "one file a step from text to verdict; the backends have a room",
+    "language/policies": "one file a step from text to decision, interpreted and compiled",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
 }

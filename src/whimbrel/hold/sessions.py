@@ -30,7 +30,7 @@ from whimbrel.model.facts import (
     Receipt,
     Reported,
     SessionChanged,
-    WillChanged,
+    time_of,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import Subscription
@@ -165,12 +165,9 @@ class Hold:
             return self._changes.interest(fact)
         if isinstance(fact, SessionChanged):
             return all_of(self._changes.session_changed(fact))
-        if isinstance(fact, WillChanged):  # the hold takes part only once it is published
-            return self.tick(fact.changed_at)
-        assert isinstance(fact, Reported)
-        if self._places is not None:
+        if isinstance(fact, Reported) and self._places is not None:
             self._places.reported(fact)
-        return self.tick(fact.state.reported_at)
+        return self.tick(time_of(fact))  # of wills, policies and decisions only the time counts here
 
     def applying(self, fact: Fact, matches: Matches = ()) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.

@@ -15,15 +15,20 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX, dated, flag, name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_SUBJECT_BYTES, Notification, NotificationId
+from whimbrel.model.outcome import Outcome
+from whimbrel.model.policies import Decided, PolicyChange, PolicyChanged
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
 __all__ = [
     "MAX_ACCESS_BYTES",
+    "Decided",
     "Fact",
     "InterestChanged",
     "Mode",
     "Outcome",
+    "PolicyChange",
+    "PolicyChanged",
     "PresenceChange",
     "PresenceChanged",
     "Receipt",
@@ -33,6 +38,7 @@ __all__ = [
     "WillChange",
     "WillChanged",
     "later",
+    "time_of",
 ]
 
 MAX_ACCESS_BYTES = 65_536
@@ -74,20 +80,6 @@ class SessionChange(Enum):
     ACCESS = "access"
     """Its passwords or its access control list were replaced."""
     DELETED = "deleted"
-
-
-class Outcome(Enum):
-    """How a notification ended for a device; the ``outcome`` column of ``receipts`` and ``deliveries``."""
-
-    DELIVERED = "delivered"
-    WITHHELD = "withheld"
-    """A policy decided that this device should not have it."""
-    EXPIRED = "expired"
-    DISPLACED = "displaced"
-    """Newer ones took its place."""
-    TAKEN_ELSEWHERE = "taken elsewhere"
-    DROPPED = "dropped"
-    """Not held (live only), or no subscriber is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +265,32 @@ class WillChanged:
             raise InvalidValueError("will", self.will, "one where it is left, else none")
 
 
-Fact: TypeAlias = Notification | InterestChanged | PresenceChanged | Reported | Receipt | SessionChanged | WillChanged
+Fact: TypeAlias = (
+    Notification
+    | InterestChanged
+    | PresenceChanged
+    | Reported
+    | Receipt
+    | SessionChanged
+    | WillChanged
+    | PolicyChanged
+    | Decided
+)
+
+
+def time_of(fact: Fact) -> int:
+    """Return when the node accepted *fact*: the third column of every table."""
+    match fact:
+        case Notification():
+            return fact.published_at
+        case Receipt():
+            return fact.handed_at
+        case Reported():
+            return fact.state.reported_at
+        case Decided():
+            return fact.decided_at
+        case _:
+            return fact.changed_at
 
 
 def later(last: int, now: int) -> int:

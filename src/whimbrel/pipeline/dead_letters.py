@@ -32,6 +32,7 @@ from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange
 from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
 from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
 from whimbrel.model.place import MAX_RADIUS_M
+from whimbrel.model.policies import MAX_POLICY_BYTES, MAX_REASON_BYTES, MAX_REMOVED, PolicyChange
 from whimbrel.model.subscription import (
     MAX_FILTER_BYTES,
     MAX_IDENTIFIER,
@@ -188,16 +189,21 @@ def _publications() -> Iterator[_Rule]:
     yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
     yield _unless(F.col("packet_id").isNull() | (F.col("qos") == MAX_QOS), "packet_id", "none unless qos is 2")
     yield _unless(F.col("will_seq") >= 0, "will_seq", "a number from 0 on")
-    names = F.map_keys("attributes")
-    yield _unless(F.size(F.array_distinct(names)) == F.size(names), "attributes", "each name once")
+    yield from _values("attributes")
+
+
+def _values(column: str) -> Iterator[_Rule]:
+    """Yield the rules of named, typed values."""
+    names = F.map_keys(column)
+    yield _unless(F.size(F.array_distinct(names)) == F.size(names), column, "each name once")
     is_no_name = F.exists(names, lambda each: (each == "") | F.startswith(each, F.lit("\0")))
-    yield _unless(~is_no_name, "attributes", "names of at least one character, the first not U+0000")
-    is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
-    yield _Rule(F.coalesce(is_bad, F.lit(False)), _bad_attribute)
+    yield _unless(~is_no_name, column, "names of at least one character, the first not U+0000")
+    is_bad = F.exists(F.map_values(column), lambda entry: ~_is_attribute(entry))
+    yield _Rule(F.coalesce(is_bad, F.lit(False)), functools.partial(_bad_attribute, column))
 
 
-def _bad_attribute() -> Column:
-    bad = F.get(F.filter(F.map_entries("attributes"), lambda entry: ~_is_attribute(entry["value"])), F.lit(0))
+def _bad_attribute(column: str) -> Column:
+    bad = F.get(F.filter(F.map_entries(column), lambda entry: ~_is_attribute(entry["value"])), F.lit(0))
     kind = F.coalesce(bad["value"]["type"].cast("string"), F.lit("null"))
     allowed = F.lit(", allowed is 1 to 5 with a value in the field of that type")
     return F.concat(F.lit("attribute "), bad["key"], F.lit(": found type "), kind, allowed)
@@ -277,6 +283,7 @@ def _reports() -> Iterator[_Rule]:
     yield _unless(F.col("received") >= 0, "received", "a number from 0 on")
     yield _unless(F.col("sent") >= 0, "sent", "a number from 0 on")
     yield _on_earth()
+    yield from _values("members")
 
 
 def _receipts() -> Iterator[_Rule]:
@@ -316,6 +323,49 @@ def _of_a_will() -> Iterator[_Rule]:
     yield _keys()
 
 
+def _policies() -> Iterator[_Rule]:
+    change = F.col("change")
+    yield _one_of("change", [each.value for each in PolicyChange])
+    for each in ("owner", "name", "device"):
+        yield _name(each)
+    is_chosen = change == PolicyChange.CHOSEN.value
+    yield _unless(is_chosen | F.col("name").isNotNull(), "name", "a name unless a device chooses none")
+    yield _unless(~is_chosen | F.col("device").isNotNull(), "device", "the device that chose")
+    fits = (change == PolicyChange.PUT.value) == F.col("text").isNotNull()
+    yield _unless(fits, "text", "the policy where it is put, else none")
+    yield _text("text", max_bytes=MAX_POLICY_BYTES)
+
+
+def _decisions() -> Iterator[_Rule]:
+    yield _one_of("outcome", [Outcome.DELIVERED.value, Outcome.WITHHELD.value])
+    is_sent = F.col("outcome") == Outcome.DELIVERED.value
+    for each in ("session", "device", "policy"):
+        yield _name(each)
+    yield _node("notification_node")
+    for each in ("notification_seq", "policy_seq", "steps", "bytes_read", "pixels_read"):
+        yield _unless(F.col(each) >= 0, each, "a number from 0 on")
+    yield _text("reason", max_bytes=MAX_REASON_BYTES)
+    for each in ("body_hash", "body_bytes"):
+        yield _unless(F.col(each).isNotNull() == is_sent, each, "one where it is delivered, else none")
+    for each in ("body", "attributes"):
+        yield _unless(F.col(each).isNull() | is_sent, each, "none where it is withheld")
+    yield _unless(F.length("body_hash") == 32, "body_hash", "32 bytes of SHA-256")
+    yield _unless(F.col("body_bytes").between(0, MAX_BODY_BYTES), "body_bytes", f"0 to {MAX_BODY_BYTES}")
+    yield _unless(F.octet_length("body") <= MAX_BODY_BYTES, "body", f"at most {MAX_BODY_BYTES} bytes")
+    for each in ("attributes", "read", "changed"):
+        yield from _values(each)
+    removed = F.col("removed")
+    yield _unless(F.size(removed) <= MAX_REMOVED, "removed", f"at most {MAX_REMOVED} names")
+
+    def is_name(each: Column) -> Column:
+        is_fine = F.octet_length(each).between(1, MAX_NAME_BYTES) & ~F.contains(each, F.lit("\0"))
+        return F.coalesce(is_fine, F.lit(False))
+
+    yield _unless(F.forall(removed, is_name), "removed", f"names of 1 to {MAX_NAME_BYTES} bytes without U+0000")
+    was_set = F.arrays_overlap(removed, F.map_keys("changed"))
+    yield _unless(~was_set, "removed", "names that were not set")
+
+
 def _on_earth(name: str = "place") -> _Rule:
     """Return the rule of a place, or of an area."""
     place, allowed = F.col(name), "latitude -90 to 90 and longitude -180 to 180"
@@ -335,6 +385,8 @@ _OWN_RULES: dict[str, Callable[[], Iterator[_Rule]]] = {
     "reports": _reports,
     "receipts": _receipts,
     "wills": _wills,
+    "policies": _policies,
+    "decisions": _decisions,
 }
 
 
