@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from whimbrel.match.proximity.index import ProximityIndex, Publications
 from whimbrel.match.proximity.stored import read, written
 from whimbrel.model.near import ANYWHERE, Anywhere, Around, Near
 from whimbrel.model.place import Area, Place, distance_m
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.testing.strategies import polygons
 
@@ -174,6 +176,53 @@ def test_the_index_hears_what_the_meaning_hears(
     again = read(written(index), handles=10)
     assert len(again) == len(index)
     _check(again, brute, published)
+
+
+def _drawn(rng: Random) -> Step:
+    """Return a step, drawn without hypothesis, whose lists are too short for much to meet."""
+    place = _moved(
+        rng.choice(CORNERS[:2]) if rng.random() < 0.8 else rng.choice(CORNERS), rng.choice(DEGREES), rng.choice(DEGREES)
+    )
+    radius_m = rng.choice(RADII[2:7])
+    near: Near | None = rng.choice([None, Area(place, radius_m), Around(radius_m), Around(radius_m), _SQUARE, ANYWHERE])
+    handle, session, device = rng.randrange(10), rng.choice("stu"), rng.choice("abcd")
+    kind = rng.choice(
+        ["put", "put", "put", "join", "join", "move", "move", "move", "leave", "remove", "forget", "rebuild"]
+    )
+    match kind:
+        case "put":
+            return _put(handle, near, session, rng.choice([0, 1, 3, 5, 120_000_000]), rng.random() < 0.7)
+        case "remove":
+            return _remove(handle)
+        case "join" | "leave":
+            return _member(session, device, joins=kind == "join")
+        case "move":
+            return _move(device, place, rng.randrange(6))
+        case "forget":
+            return _forget(device)
+    return _rebuild()
+
+
+_SQUARE = Polygon.parse("52.51,13.4;52.51,13.41;52.53,13.41;52.53,13.4")
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_long_histories_agree_with_the_meaning(seed: int) -> None:
+    """Sessions of several devices, places that grow stale, nears of every kind, and files on the way."""
+    rng = Random(seed)
+    index, brute = ProximityIndex(), Brute()
+    for number in range(120):
+        _drawn(rng)(index, brute)
+        if number % 6 == 5:
+            published: list[tuple[Place | None, float | None, int]] = []
+            for _ in range(4):
+                seen = [each.place for each in brute.seen.values()]
+                place = rng.choice([*seen, _moved(rng.choice(CORNERS), rng.choice(DEGREES), rng.choice(DEGREES))])
+                reaches = [None, None, *RADII[2:6], *(distance_m(place, each) for each in seen)]
+                published.append((place, rng.choice(reaches), rng.randrange(12)))
+            _check(index, brute, published)
+        if number % 40 == 39:
+            index = read(written(index), handles=10)
 
 
 @given(here=PLACES, there=PLACES, nudge=st.sampled_from([0.0, 1e-9, -1e-9, 1e-7, -1e-7, 1e-3]))
