@@ -24,13 +24,13 @@ from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import TABLES_MADE, matchers, slices
+from whimbrel.pipeline import TABLES_MADE, matchers
 from whimbrel.pipeline import stream as stream_module
 from whimbrel.pipeline.jobs import run
+from whimbrel.pipeline.node_state import NodeState
 from whimbrel.pipeline.outputs import TIME_COLUMNS, Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
-from whimbrel.pipeline.standing import Standing
 from whimbrel.pipeline.stream import LostLogError, LostStateError, Stream
 from whimbrel.pipeline.windows import Windows
 
@@ -211,17 +211,18 @@ def _killing(method: Callable[..., Any], random: Random) -> Callable[..., Any]:
 def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
     spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between any two steps of a batch: nothing is there twice, nothing is missing; nor where tails weigh too much."""
-    random = Random(9)
-    monkeypatch.setattr(slices, "SMALL_BYTES", NODES * 3_000)
-    for owner, name in ((Output, "_appear"), (Output, "_lead_to"), (Standing, "commit"), (Windows, "commit")):
+    """Between any two steps of a batch: nothing is there twice, nothing is missing; also in pieces."""
+    random, plan = Random(9), replace(case.plan, facts_per_batch=40)
+    monkeypatch.setattr(stream_module, "PIECE_BYTES", 3_000)
+    monkeypatch.setattr(stream_module, "PIECE_FACTS", 17)
+    for owner, name in ((Output, "_appear"), (Output, "_lead_to"), (NodeState, "commit"), (Windows, "commit")):
         monkeypatch.setattr(owner, name, _killing(getattr(owner, name), random))
     kills = batches = 0
     middles = {node: facts[len(facts) // 2].seq for node, facts in case.facts.items()}
     ends = {node: facts[-1].seq for node, facts in case.facts.items()}
     for last in (middles, ends):
         for _ in range(60):
-            stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
+            stream = Stream(spark, log=case.log, out=tmp_path, plan=plan)
             try:
                 stream.take(last)
                 batches = stream._of_time.applied + 1  # not ``last``: it may have been killed after its last step

@@ -1,95 +1,94 @@
 """``dead_letters``: rows of the log that break its contract, each with its reason; nothing is dropped silently.
 
-Rule: what one ``Column`` can say is said by Spark itself; only filter texts go to Python, batch by batch.
-Rule: a dead letter changes nothing; what was in force before it stays so.
-Rule: a row has one reason, the first that was found; the good rows are exactly those without one.
 Rule: a row is a dead letter exactly where ``model.rows.fact_of`` refuses it, and also where a subscription's filter is
-none in any version, which that leaves to ``match``; a test holds the two together. Only two things are left to
-Python alone, because Parquet does not bring them: texts that are no Unicode, and names of attributes beyond two
-gigabytes.
-
-Good rows, nearly all of them, pass a filter of bare conditions; reasons are put together only for the others. Judged
-by one expression that makes the reasons too, publications took nearly twice as long.
+none in any version, which that leaves to ``match``. These two are asked, and say the reason.
+Rule: they are asked only of suspects. Whole columns are looked at in Arrow first, and a row that passes there is proven
+good; the proof may be too strict, never too lax. A test without any suspicion (every row is asked) must agree.
+Rule: a dead letter changes nothing; what was in force before it stays so.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from whimbrel.errors import InvalidInputError
+from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.log.columns import rows_from_arrow
 from whimbrel.match.matcher import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
-from whimbrel.model.bounds import FIRST_TIME, LAST_TIME, MAX_NAME_BYTES
+from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME, MAX_NAME_BYTES
+from whimbrel.model.clock import format_time
 from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange, WillChange
 from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
 from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
 from whimbrel.model.place import MAX_RADIUS_M
+from whimbrel.model.rows import fact_of
 from whimbrel.model.subscription import (
     MAX_FILTER_BYTES,
     MAX_IDENTIFIER,
     MAX_SUBSCRIPTION_NAME_BYTES,
     InterestChange,
 )
-from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.schemas import SCHEMAS, TIMES, log_table
+from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.snapshots import Missing
 
-__all__ = ["Judge", "is_dated", "missing_letters", "split"]
+__all__ = ["Judged", "judged", "missing_letters", "suspects"]
+
+Arrow = Any
+"""A ``pyarrow`` array, batch or table; pyarrow ships no types."""
+Mask = NDArray[np.bool_]
 
 _CONTENT_CHARACTERS = 4_096
-_SCHEMES = [scheme.value for scheme in Scheme]
-_DIGEST_BYTES = sorted(DIGEST_BYTES)
+_NODE = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_SCHEMES = pa.array([scheme.value for scheme in Scheme])
+_DIGEST_BYTES = pa.array(sorted(DIGEST_BYTES), pa.int32())
+_DATA_BUFFER = 2
+"""Which buffer of a text column has its bytes."""
 
 
-class Judge:
-    """The rules of a table; whoever judges batch after batch makes them once, which takes longer than to apply them."""
+class Judged(NamedTuple):
+    """The rows of a batch that keep the contract, and the others as ``dead_letters``."""
 
-    def __init__(self, table: str) -> None:
-        log_table(table)
-        rules = list(_rules(table))
-        self._table, self._rules = table, rules
-        self._is_bad = functools.reduce(operator.or_, (rule.is_broken for rule in rules))
-
-    @functools.cached_property
-    def _reason(self) -> Column:
-        """Why a row is bad; not put together before somebody asks, because that takes as long as all the rest."""
-        return F.coalesce(*(F.when(rule.is_broken, rule.reason()) for rule in self._rules))
-
-    def good(self, rows: DataFrame) -> DataFrame:
-        """Return the *rows* that keep the contract."""
-        return rows.where(~self._is_bad)
-
-    def dead(self, rows: DataFrame) -> DataFrame:
-        """Return the others, as ``dead_letters``."""
-        content = F.to_json(F.struct(*SCHEMAS[self._table].names))
-        return rows.where(self._is_bad).select(
-            F.current_timestamp().alias("found_at"),
-            F.lit(f"log table {self._table}").alias("source"),
-            F.col("seq").alias("position"),
-            self._reason.alias("reason"),
-            F.substring(content, 1, _CONTENT_CHARACTERS).cast("binary").alias("content"),
-        )
+    good: Arrow
+    dead: Arrow
 
 
-def split(table: str, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return the *rows* of the log's *table* that keep the contract, and the others as ``dead_letters``.
+def judged(
+    table: str,
+    rows: Arrow,
+    *,
+    node: str | None,
+    now: int,
+    suspected: Callable[[str, Arrow, str | None], Mask] | None = None,
+) -> Judged:
+    """Return *rows*, a batch of the log's *table*, without those that no fact can be built of, and these.
 
-    in:  a table of the log, as found
-    out: the same table; the table ``dead_letters``
+    *node* is the node whose log it is, if there is one; *now* is when a dead letter is found. *suspected* chooses the
+    rows that are looked at one by one.
     """
-    judge = Judge(table)
-    return judge.good(rows), judge.dead(rows)
+    is_suspect = (suspected or suspects)(table, rows, node)
+    reasons = {
+        number: reason
+        for number in np.flatnonzero(is_suspect).tolist()
+        if (reason := _refusal(table, rows.slice(number, 1), node)) is not None
+    }
+    if not reasons:
+        return Judged(rows, _NO_LETTERS)
+    is_good = np.ones(rows.num_rows, np.bool_)
+    is_good[list(reasons)] = False
+    return Judged(rows.filter(pa.array(is_good)), _letters(table, rows, reasons, now))
 
 
-def missing_letters(missing: Iterable[Missing], now: int) -> Any:  # a pyarrow.Table
+def missing_letters(missing: Iterable[Missing], now: int) -> Arrow:
     """Return rows of ``dead_letters`` that say which numbers were not there to be read."""
     rows = [
         {"found_at": now, "source": f"log of {each.node}", "position": each.first, "reason": str(each), "content": None}
@@ -98,236 +97,449 @@ def missing_letters(missing: Iterable[Missing], now: int) -> Any:  # a pyarrow.T
     return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)
 
 
-class _Rule(NamedTuple):
-    """Whether a row breaks it, never NULL, and what to tell if it does."""
-
-    is_broken: Column
-    reason: Callable[[], Column]
+# -- one row at a time -------------------------------------------------------------------------------------------------
 
 
-def _rules(table: str) -> Iterator[_Rule]:
-    for column in SCHEMAS[table]:
-        if not column.nullable:
-            reason = f"{column.name}: found null, allowed is a value"
-            yield _Rule(F.col(column.name).isNull(), functools.partial(F.lit, reason))
-    yield _unless(F.col("seq") >= 0, "seq", "a number from 0 on")
-    yield _node("node")
-    yield _dated(TIMES[table])
-    yield from _OWN_RULES[table]()
+def _refusal(table: str, row: Arrow, node: str | None) -> str | None:
+    """Return why no fact can be built of a row, or why it could not be matched by."""
+    try:
+        (values,) = rows_from_arrow(table, row)
+        fact_of(table, values)
+    except InvalidInputError as error:
+        return str(error)
+    if node is not None and values["node"] != node:
+        return str(InvalidValueError("node", values["node"], f"{node}, whose log it is in"))
+    if table == "interests":
+        return _filter_refusal(values["subject_filter"], values["filter_text"])
+    return None
 
 
-def _unless(is_fine: Column, name: str, allowed: str) -> _Rule:
-    """Return the rule that *is_fine* is not false; undefined is fine."""
-
-    def reason() -> Column:
-        found = F.coalesce(F.col(name).cast("string"), F.lit("null"))
-        return F.concat(F.lit(f"{name}: found "), found, F.lit(f", allowed is {allowed}"))
-
-    return _Rule(~F.coalesce(is_fine, F.lit(True)), reason)
-
-
-def is_dated(name: str) -> Column:
-    """Return whether a column has a time that every calendar knows; null if it has none."""
-    first, last = (F.timestamp_micros(F.lit(moment)) for moment in (FIRST_TIME, LAST_TIME))
-    return F.col(name).between(first, last)
+def _filter_refusal(subject_filter: object, filter_text: object) -> str | None:
+    for name, check, text in (
+        ("subject_filter", check_topic_filter, subject_filter),
+        ("filter_text", check_stored, filter_text),
+    ):
+        try:
+            if text is not None:
+                check(str(text))
+        except InvalidInputError as error:
+            return f"{name}: {error}"
+    return None
 
 
-def _dated(name: str) -> _Rule:
-    return _unless(is_dated(name), name, "a time in the years 1 to 9999")
+def _letters(table: str, rows: Arrow, reasons: Mapping[int, str], now: int) -> Arrow:
+    found = [
+        {
+            "found_at": now,
+            "source": f"log table {table}",
+            "position": rows.column("seq")[number].as_py(),
+            "reason": reason,
+            "content": _content(rows.slice(number, 1)),
+        }
+        for number, reason in reasons.items()
+    ]
+    return pa.Table.from_pylist(found, schema=TABLES["dead_letters"].schema)
 
 
-def _one_of(name: str, words: Sequence[str]) -> _Rule:
-    return _unless(F.col(name).isin(*words), name, ", ".join(words))
+_NO_LETTERS = TABLES["dead_letters"].schema.empty_table()
 
 
-def _node(name: str) -> _Rule:
-    # \A and \z: Java's $ would let a line's end pass.
-    allowed = "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
-    return _unless(F.col(name).rlike(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\z"), name, allowed)
+def _content(row: Arrow) -> bytes:
+    """Return a row as JSON, nulls left out and whatever is in it."""
+    values = {name: _plain(row.column(name)) for name in row.schema.names}
+    text = json.dumps({name: value for name, value in values.items() if value is not None}, ensure_ascii=False)
+    return text[:_CONTENT_CHARACTERS].encode(errors="replace")
 
 
-def _text(name: str, *, max_bytes: int, min_bytes: int = 0) -> _Rule:
-    size = F.octet_length(name)
-    is_fine = size.between(min_bytes, max_bytes) & ~F.contains(name, F.lit("\0"))
-    return _unless(is_fine, name, f"{min_bytes} to {max_bytes} bytes of text without U+0000")
+def _plain(column: Arrow) -> object:
+    """Return what JSON can say of the one value of a column."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        micros = column.cast(TIME_TYPE).cast(pa.int64())[0].as_py()
+        return format_time(micros) if micros is not None and FIRST_TIME <= micros <= LAST_TIME else micros
+    if pa.types.is_string(kind):
+        column = column.cast(pa.binary())  # what is no Unicode must not end the telling of it
+        value = column[0].as_py()
+        return None if value is None else value.decode(errors="replace")
+    try:
+        return _jsonable(column[0].as_py())
+    except (UnicodeDecodeError, ValueError) as error:
+        return f"not readable: {error}"
 
 
-def _name(name: str, *, max_bytes: int = MAX_NAME_BYTES) -> _Rule:
-    return _text(name, max_bytes=max_bytes, min_bytes=1)
+def _jsonable(value: object) -> object:
+    match value:
+        case bytes():
+            return value[:_CONTENT_CHARACTERS].hex()
+        case dict():
+            return {name: _jsonable(each) for name, each in value.items() if each is not None}
+        case list():
+            return [_jsonable(each) for each in value]
+        case tuple():  # an entry of a map
+            return [_jsonable(each) for each in value]
+        case _:
+            return value
 
 
-def _keys() -> _Rule:
-    def is_key(each: Column) -> Column:
-        is_fine = each["scheme"].isin(*_SCHEMES) & F.octet_length(each["digest"]).isin(*_DIGEST_BYTES)
-        return F.coalesce(is_fine, F.lit(False))
-
-    keys = F.col("keys")
-    are_few = (F.size(keys) <= MAX_KEYS) | (F.size(F.array_distinct(keys)) <= MAX_KEYS)
-    is_fine = (F.size(keys) == 0) | (F.forall(keys, is_key) & are_few)  # nearly always none
-    return _unless(is_fine, "keys", f"at most {MAX_KEYS} of a scheme and a digest of 20 or 32 bytes")
+# -- whole columns -----------------------------------------------------------------------------------------------------
 
 
-def _display() -> _Rule:
-    display = F.col("display")
-    is_fine = F.coalesce((display["width_px"] >= 0) & (display["height_px"] >= 0), F.lit(False))
-    return _unless(F.when(display.isNotNull(), is_fine), "display", "width and height from 0 on")
+def suspects(table: str, rows: Arrow, node: str | None) -> Mask:
+    """Return which rows of a batch may break the contract: every one that does, and few others."""
+    found = _Suspects(rows, TABLES[table].schema)
+    found.rank("seq", 0, INT64_MAX)
+    found.nodes("node", node)
+    found.times(_TIMES[table])
+    _RULES[table](found)
+    return found.mask
 
 
-def _publications() -> Iterator[_Rule]:
-    yield _name("publisher")
-    yield _unless(F.col("qos").between(0, 2), "qos", "0 to 2")
-    wildcard = F.contains("subject", F.lit("+")) | F.contains("subject", F.lit("#"))
-    yield _unless((F.col("subject") != "") & ~wildcard, "subject", "a subject without the wildcards + and #")
-    yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
-    for each in ("body", "properties"):
-        yield _unless(F.octet_length(each) <= MAX_BODY_BYTES, each, f"at most {MAX_BODY_BYTES} bytes")
-    yield _keys()
-    yield _unless(~(F.col("radius_m").isNotNull() & F.col("place").isNull()), "radius_m", "none without a place")
-    yield _unless(F.col("radius_m").between(0, MAX_RADIUS_M), "radius_m", f"0 to {MAX_RADIUS_M}")
-    yield _on_earth()
-    yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
-    yield _unless(F.col("packet_id").isNull() | (F.col("qos") == MAX_QOS), "packet_id", "none unless qos is 2")
-    yield _unless(F.col("will_seq") >= 0, "will_seq", "a number from 0 on")
-    names = F.map_keys("attributes")
-    yield _unless(F.size(F.array_distinct(names)) == F.size(names), "attributes", "each name once")
-    is_no_name = F.exists(names, lambda each: (each == "") | F.startswith(each, F.lit("\0")))
-    yield _unless(~is_no_name, "attributes", "names of at least one character, the first not U+0000")
-    is_bad = F.exists(F.map_values("attributes"), lambda entry: ~_is_attribute(entry))
-    yield _Rule(F.coalesce(is_bad, F.lit(False)), _bad_attribute)
+class _Suspects:
+    """Rows of one batch on which suspicion has fallen; each method looks at one column as a whole."""
+
+    def __init__(self, rows: Arrow, schema: Arrow) -> None:
+        self._rows = rows
+        self.mask: Mask = np.zeros(rows.num_rows, np.bool_)
+        for field in schema:
+            if not field.nullable and (column := self.column(field.name)).null_count:
+                self.flag(column.is_null())
+
+    def column(self, name: str) -> Arrow:
+        """Return a column as one array."""
+        column = self._rows.column(name)
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+    def flag(self, is_suspect: Arrow) -> None:
+        """Suspect where an Arrow array is true; null is not."""
+        if is_suspect.true_count:
+            self.mask |= is_suspect.fill_null(False).to_numpy(zero_copy_only=False)
+
+    def unless(self, is_fine: Arrow) -> None:
+        """Suspect where an Arrow array is false; null is not."""
+        self.flag(pc.invert(is_fine))
+
+    # -- kinds of columns ----------------------------------------------------------------------------------------------
+
+    def rank(self, name: str, least: int, most: int) -> None:
+        """Expect whole numbers."""
+        column = self.column(name)
+        if column.null_count < len(column):
+            extremes = pc.min_max(column).as_py()
+            if extremes["min"] < least or extremes["max"] > most:
+                self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
+
+    def between(self, name: str, least: float, most: float) -> None:
+        """Expect numbers that are none of NaN and infinity."""
+        self.flag(_outside(self.column(name), least, most))
+
+    def times(self, name: str) -> None:
+        """Expect times that every calendar has."""
+        column = self.column(name).cast(TIME_TYPE).cast(pa.int64())
+        self.flag(pc.or_(pc.less(column, FIRST_TIME), pc.greater(column, LAST_TIME)))
+
+    def nodes(self, name: str, only: str | None) -> None:
+        """Expect the names of nodes, or *only* one."""
+        column = self.column(name)
+        values = _valid_text(column, self)
+        if values is None:
+            return
+        known = pc.unique(values).to_pylist()
+        bad = [each for each in known if each is not None and (each != only if only else not _NODE.match(each))]
+        if bad:
+            self.flag(pc.is_in(values, pa.array(bad, pa.string())))
+
+    def text(self, name: str, max_bytes: int = MAX_NAME_BYTES, *, min_bytes: int = 1, without: bytes = b"\0") -> None:
+        """Expect text of some length, without some characters."""
+        column = self.column(name)
+        if column.null_count == len(column) or _valid_text(column, self) is None:
+            return
+        sizes = pc.binary_length(column)
+        extremes = pc.min_max(sizes).as_py()
+        if extremes["min"] < min_bytes or extremes["max"] > max_bytes:
+            self.flag(pc.or_(pc.less(sizes, min_bytes), pc.greater(sizes, max_bytes)))
+        for byte in without:
+            if _has_byte(column, byte):
+                self.flag(pc.match_substring(column, chr(byte)))
+
+    def size(self, name: str, most: int) -> None:
+        """Expect bytes, at most so many."""
+        self.flag(pc.greater(pc.binary_length(self.column(name)), most))
+
+    def words(self, name: str, allowed: Sequence[str]) -> None:
+        """Expect one of some words."""
+        column = self.column(name)
+        if column.null_count < len(column) and _valid_text(column, self) is not None:
+            self.flag(pc.and_(pc.invert(pc.is_in(column, pa.array(allowed))), column.is_valid()))
+
+    def fields(self, name: str, bounds: Mapping[str, tuple[float, float]]) -> None:
+        """Expect, where there is a structure, numbers in all of its fields."""
+        column = self.column(name)
+        if column.null_count == len(column):
+            return
+        for part, (least, most) in bounds.items():
+            values = pc.struct_field(column, part)
+            self.flag(pc.and_(column.is_valid(), values.is_null()))
+            self.flag(_outside(values, least, most))
+
+    def keys(self) -> None:
+        """Expect hashes of keys, and not too many."""
+        column = self.column("keys")
+        owners, each = _entries(column)
+        if not owners.size:
+            return
+        scheme, digest = each.flatten()
+        is_fine = pc.and_(pc.is_in(scheme, _SCHEMES), pc.is_in(pc.binary_length(digest), _DIGEST_BYTES))
+        self.mask[owners[~_true(is_fine)]] = True
+        self.flag(pc.greater(pc.list_value_length(column), MAX_KEYS))
+
+    def attributes(self) -> None:
+        """Expect each name once, and with each the value that its type says."""
+        column = self.column("attributes")
+        offsets = column.offsets.to_numpy()
+        begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        if not count:
+            return
+        owners = np.repeat(np.arange(len(column)), np.diff(offsets))
+        names, items = column.keys.slice(begin, count), column.items.slice(begin, count)
+        if _suspicious_bytes(names) or names.null_count:
+            self.mask[owners[_are_odd_names(names)]] = True
+        kinds, *fields = items.flatten()
+        is_fine = _have_values(kinds, fields)
+        if not is_fine.all():
+            self.mask[owners[~is_fine]] = True
+        if _suspicious_bytes(fields[2], is_zero_fine=True):
+            self.mask[owners[_are_no_text(fields[2])]] = True
+        encoded = names.dictionary_encode()
+        places = owners * (len(encoded.dictionary) + 1) + encoded.indices.fill_null(0).to_numpy()
+        order = np.sort(places)
+        twice = order[1:][order[1:] == order[:-1]]
+        self.mask[twice // (len(encoded.dictionary) + 1)] = True
+
+    def filters(self, name: str, check: Callable[[str], object]) -> None:
+        """Expect texts that *check* takes; each distinct one is looked at once."""
+        column = self.column(name)
+        if column.null_count == len(column) or _valid_text(column, self) is None:
+            return
+        encoded = column.dictionary_encode()
+        is_bad = [not _passes(check, text) for text in encoded.dictionary.to_pylist()]
+        if any(is_bad):
+            self.flag(pa.array(is_bad).take(encoded.indices))
 
 
-def _bad_attribute() -> Column:
-    bad = F.get(F.filter(F.map_entries("attributes"), lambda entry: ~_is_attribute(entry["value"])), F.lit(0))
-    kind = F.coalesce(bad["value"]["type"].cast("string"), F.lit("null"))
-    allowed = F.lit(", allowed is 1 to 5 with a value in the field of that type")
-    return F.concat(F.lit("attribute "), bad["key"], F.lit(": found type "), kind, allowed)
+def _outside(values: Arrow, least: float, most: float) -> Arrow:
+    """Return where numbers are less, more or none at all; null is not."""
+    if values.null_count == len(values):
+        return pa.nulls(len(values), pa.bool_())
+    return pc.invert(pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most)))
 
 
-def _is_attribute(entry: Column) -> Column:
-    kind, integer = entry["type"], entry["int"]
-    is_fine = (
-        ((kind == int(AttributeType.INT32)) & integer.between(INT32_MIN, INT32_MAX))
-        | ((kind == int(AttributeType.INT64)) & integer.isNotNull())
-        | ((kind == int(AttributeType.REAL64)) & entry["real"].isNotNull())
-        | ((kind == int(AttributeType.STRING)) & entry["text"].isNotNull())
-        | ((kind == int(AttributeType.OPAQUE)) & entry["opaque"].isNotNull())
-    )
-    return F.coalesce(is_fine, F.lit(False))
+def _entries(column: Arrow) -> tuple[NDArray[np.int64], Arrow]:
+    """Return the entries of a column of lists, and of each the row that it is in."""
+    return pc.list_parent_indices(column).to_numpy(), column.flatten()
 
 
-def _interests() -> Iterator[_Rule]:
-    yield _one_of("change", [change.value for change in InterestChange])
-    yield _name("device")
-    yield _name("session")
-    yield _text("name", max_bytes=MAX_SUBSCRIPTION_NAME_BYTES)
-    yield _text("filter_text", max_bytes=MAX_FILTER_BYTES)
-    yield _name("policy")
-    yield _keys()
-    yield _on_earth("near")
-    yield _unless(F.col("ttl_us") >= 0, "ttl_us", "a number from 0 on")
-    yield _unless(F.col("max_held") >= 0, "max_held", "a number from 0 on")
-    yield _unless(F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
-    yield _unless(F.col("identifier").between(1, MAX_IDENTIFIER), "identifier", f"1 to {MAX_IDENTIFIER}")
-    yield _judged(check_topic_filter, "subject_filter")
-    yield _judged(check_stored, "filter_text")
+def _true(values: Arrow) -> Mask:
+    found: Mask = values.fill_null(False).to_numpy(zero_copy_only=False)
+    return found
 
 
-def _presence() -> Iterator[_Rule]:
-    change = F.col("change")
-    yield _name("device")
-    yield _name("session")
-    yield _one_of("change", [each.value for each in PresenceChange])
-    of_session = (PresenceChange.JOINED.value, PresenceChange.LEFT.value, PresenceChange.RECEIPTS.value)
-    is_of_session = change.isin(*of_session)
-    fits = is_of_session == F.col("session").isNotNull()
-    yield _unless(fits, "session", "a session where a device joins, leaves or changes its receipts, else none")
-    joins = (change == PresenceChange.JOINED.value) == F.col("receipt").isNotNull()
-    yield _unless(joins, "receipt", "take or keep where a device joins, else none")
-    yield _one_of("receipt", [mode.value for mode in Mode])
-    is_of_a_packet = change.isin(PresenceChange.RELEASED.value, PresenceChange.COMPLETED.value)
-    fits = is_of_a_packet == F.col("packet_id").isNotNull()
-    yield _unless(fits, "packet_id", "one where a packet is released or completed, else none")
-    yield _unless(F.col("packet_id").between(1, MAX_PACKET_ID), "packet_id", f"1 to {MAX_PACKET_ID}")
-    may_expire = change.isin(PresenceChange.JOINED.value, PresenceChange.DISCONNECTED.value)
-    is_fine = F.col("session_expiry_us").isNull() | may_expire
-    yield _unless(is_fine, "session_expiry_us", "none unless joined or disconnected")
-    yield _unless(F.col("session_expiry_us") >= 0, "session_expiry_us", "a number from 0 on")
-    is_fine = F.col("sent_seq").isNull() | (change == PresenceChange.DISCONNECTED.value)
-    yield _unless(is_fine, "sent_seq", "none unless disconnected")
-    yield _unless(F.col("sent_seq") >= 0, "sent_seq", "a number from 0 on")
-    may_confirm = change.isin(PresenceChange.JOINED.value, PresenceChange.RECEIPTS.value)
-    yield _unless(F.col("confirms").isNull() | may_confirm, "confirms", "none unless joined or receipts")
-    is_said = (change != PresenceChange.RECEIPTS.value) | F.col("confirms").isNotNull()
-    yield _unless(is_said, "confirms", "true or false where it changes")
-    yield _unless(F.col("owner").isNull() | (change == PresenceChange.JOINED.value), "owner", "none unless joined")
-    yield _name("owner")
+def _has_byte(column: Arrow, byte: int) -> bool:
+    """Tell whether a byte is anywhere in a text column's memory, perhaps beside what the column shows of it."""
+    data = column.buffers()[_DATA_BUFFER]
+    return data is not None and bool((np.frombuffer(data, np.uint8) == byte).any())
 
 
-def _sessions() -> Iterator[_Rule]:
-    yield _one_of("change", [change.value for change in SessionChange])
-    yield _name("session")
-    yield _name("device")
-    yield _text("access", max_bytes=MAX_ACCESS_BYTES)
+def _suspicious_bytes(column: Arrow, *, is_zero_fine: bool = False) -> bool:
+    """Tell whether a text column may have empty texts, U+0000 or what is no Unicode in it."""
+    if not is_zero_fine:
+        sizes = pc.min(pc.binary_length(column)).as_py()
+        if sizes == 0 or _has_byte(column, 0):
+            return True
+    return not _is_text(column)
 
 
-def _reports() -> Iterator[_Rule]:
-    yield _name("device")
-    yield _display()
-    yield _unless(F.col("battery").between(0, 1), "battery", "0 to 1")
-    yield _unless(F.col("received") >= 0, "received", "a number from 0 on")
-    yield _unless(F.col("sent") >= 0, "sent", "a number from 0 on")
-    yield _on_earth()
+def _is_text(column: Arrow) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
-def _receipts() -> Iterator[_Rule]:
-    yield _one_of("outcome", [outcome.value for outcome in Outcome])
-    yield _one_of("via", ["live", "held", "retained"])
-    yield _unless(F.length("body_hash") == 32, "body_hash", "32 bytes of SHA-256")
-    yield _name("session")
-    yield _name("device")
-    yield _node("notification_node")
-    yield _unless(F.col("notification_seq") >= 0, "notification_seq", "a number from 0 on")
-    are_named = F.forall("subscriptions", lambda each: each["name"].isNotNull())
-    yield _unless(are_named, "subscriptions", "a name in each")
-    for each in ("battery", "network_connection"):
-        yield _unless(F.col(each).between(0, 1), each, "0 to 1")
-    yield _display()
-    yield _dated("published_at")
-    yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
+def _are_no_text(column: Arrow) -> Mask:
+    """Return which values of a text column are no Unicode."""
+    return np.array([not _is_unicode(value) for value in column.cast(pa.binary()).to_pylist()], np.bool_)
 
 
-def _wills() -> Iterator[_Rule]:
-    yield _one_of("change", [each.value for each in WillChange])
-    yield _name("device")
-    # Nothing else is said of a will that was withdrawn, so nothing else of it is read.
-    is_left = F.coalesce(F.col("change") == WillChange.LEFT.value, F.lit(False))
-    for rule in _of_a_will():
-        yield _Rule(is_left & rule.is_broken, rule.reason)
+def _are_odd_names(column: Arrow) -> Mask:
+    """Return which names of attributes are missing, empty, no Unicode or have a U+0000."""
+    values = column.cast(pa.binary()).to_pylist()
+    return np.array([not value or b"\0" in value or not _is_unicode(value) for value in values], np.bool_)
 
 
-def _of_a_will() -> Iterator[_Rule]:
-    yield _unless(F.col("subject").isNotNull(), "subject", "one where a will is left")
-    yield _name("subject", max_bytes=MAX_SUBJECT_BYTES)
-    yield _unless(F.col("qos").between(0, MAX_QOS), "qos", "0 to 2")
-    for each in ("body", "properties"):
-        yield _unless(F.octet_length(each) <= MAX_BODY_BYTES, each, f"at most {MAX_BODY_BYTES} bytes")
-    for each in ("delay_us", "expiry_us"):
-        yield _unless(F.col(each) >= 0, each, "a number from 0 on")
-    yield _keys()
+def _is_unicode(value: bytes | None) -> bool:
+    try:
+        return value is None or value.decode() is not None
+    except UnicodeDecodeError:
+        return False
 
 
-def _on_earth(name: str = "place") -> _Rule:
-    """Return the rule of a place, or of an area."""
-    place, allowed = F.col(name), "latitude -90 to 90 and longitude -180 to 180"
-    is_fine = place["latitude"].between(-90, 90) & place["longitude"].between(-180, 180)
-    if name == "near":
-        is_fine &= place["radius_m"].between(0, MAX_RADIUS_M)
-        allowed += f" and radius_m 0 to {MAX_RADIUS_M}"
-    is_fine = F.when(place.isNotNull(), F.coalesce(is_fine, F.lit(False)))
-    return _unless(is_fine, name, allowed)
+def _valid_text(column: Arrow, found: _Suspects) -> Arrow | None:
+    """Return a text column; None, and the rows suspected, if something in it is no Unicode."""
+    if _is_text(column):
+        return column
+    found.mask |= _are_no_text(column)
+    found.mask |= True  # what else is wrong with the others is not looked for in whole columns
+    return None
 
 
-_OWN_RULES: dict[str, Callable[[], Iterator[_Rule]]] = {
+def _have_values(kinds: Arrow, fields: Sequence[Arrow]) -> Mask:
+    """Return which attributes have the value that their type says."""
+    kind = kinds.fill_null(0).to_numpy()
+    integers = fields[0].fill_null(INT64_MAX).to_numpy()
+    places = {AttributeType.INT32: 0, AttributeType.INT64: 0, AttributeType.REAL64: 1}
+    places |= {AttributeType.STRING: 2, AttributeType.OPAQUE: 3}
+    found: Mask = np.zeros(kind.size, np.bool_)
+    for each, place in places.items():
+        is_kind = kind == int(each)
+        if is_kind.any():
+            found |= is_kind & fields[place].is_valid().to_numpy(zero_copy_only=False)
+    found &= (kind != int(AttributeType.INT32)) | ((integers >= INT32_MIN) & (integers <= INT32_MAX))
+    return found
+
+
+@lru_cache(maxsize=100_000)
+def _passes(check: Callable[[str], object], text: str | None) -> bool:
+    try:
+        return text is None or check(text) is not NotImplemented
+    except InvalidInputError:
+        return False
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+_EARTH = {"latitude": (-90.0, 90.0), "longitude": (-180.0, 180.0)}
+_SCREEN = {"width_px": (0, INT32_MAX), "height_px": (0, INT32_MAX)}
+
+
+def _publications(found: _Suspects) -> None:
+    found.text("publisher")
+    found.text("subject", MAX_SUBJECT_BYTES, without=b"\0+#")
+    found.rank("qos", 0, MAX_QOS)
+    found.size("body", MAX_BODY_BYTES)
+    found.size("properties", MAX_BODY_BYTES)
+    found.keys()
+    found.fields("place", _EARTH)
+    found.between("radius_m", 0, MAX_RADIUS_M)
+    found.flag(pc.and_(found.column("radius_m").is_valid(), found.column("place").is_null()))
+    packets = found.column("packet_id")
+    found.rank("packet_id", 1, MAX_PACKET_ID)
+    found.flag(pc.and_(packets.is_valid(), pc.not_equal(found.column("qos"), MAX_QOS)))
+    found.rank("will_seq", 0, INT64_MAX)
+    found.attributes()
+
+
+def _interests(found: _Suspects) -> None:
+    found.words("change", [each.value for each in InterestChange])
+    found.text("device")
+    found.text("session")
+    found.text("name", MAX_SUBSCRIPTION_NAME_BYTES, min_bytes=0)
+    found.text("filter_text", MAX_FILTER_BYTES, min_bytes=0)
+    found.text("policy")
+    found.keys()
+    found.fields("near", {**_EARTH, "radius_m": (0, MAX_RADIUS_M)})
+    found.rank("ttl_us", 0, INT64_MAX)
+    found.rank("max_held", 0, INT32_MAX)
+    found.rank("qos", 0, MAX_QOS)
+    found.rank("identifier", 1, MAX_IDENTIFIER)
+    found.filters("subject_filter", check_topic_filter)
+    found.filters("filter_text", check_stored)
+
+
+def _presence(found: _Suspects) -> None:
+    for name in ("device", "session", "owner"):
+        found.text(name)
+    found.words("change", [each.value for each in PresenceChange])
+    found.words("receipt", [each.value for each in Mode])
+    if found.mask.all():
+        return
+    change = found.column("change")
+
+    def belongs(name: str, *changes: PresenceChange, is_needed: bool) -> None:
+        """Expect a value where the change is one of some, and else none."""
+        may = pc.is_in(change, pa.array([each.value for each in changes]))
+        has = found.column(name).is_valid()
+        found.flag(pc.xor(may, has) if is_needed else pc.and_not(has, may))
+
+    joined, disconnected = PresenceChange.JOINED, PresenceChange.DISCONNECTED
+    belongs("session", joined, PresenceChange.LEFT, PresenceChange.RECEIPTS, is_needed=True)
+    belongs("receipt", joined, is_needed=True)
+    belongs("packet_id", PresenceChange.RELEASED, PresenceChange.COMPLETED, is_needed=True)
+    belongs("session_expiry_us", joined, disconnected, is_needed=False)
+    belongs("sent_seq", disconnected, is_needed=False)
+    belongs("confirms", joined, PresenceChange.RECEIPTS, is_needed=False)
+    belongs("owner", joined, is_needed=False)
+    is_said = found.column("confirms").is_valid()
+    found.flag(pc.and_not(pc.equal(change, PresenceChange.RECEIPTS.value), is_said))
+    found.rank("packet_id", 1, MAX_PACKET_ID)
+    found.rank("session_expiry_us", 0, INT64_MAX)
+    found.rank("sent_seq", 0, INT64_MAX)
+
+
+def _sessions(found: _Suspects) -> None:
+    found.words("change", [each.value for each in SessionChange])
+    found.text("session")
+    found.text("device")
+    found.text("access", MAX_ACCESS_BYTES, min_bytes=0)
+
+
+def _reports(found: _Suspects) -> None:
+    found.text("device")
+    found.fields("display", _SCREEN)
+    found.between("battery", 0, 1)
+    found.rank("received", 0, INT64_MAX)
+    found.rank("sent", 0, INT64_MAX)
+    found.fields("place", _EARTH)
+
+
+def _receipts(found: _Suspects) -> None:
+    found.words("outcome", [each.value for each in Outcome])
+    found.words("via", ["live", "held", "retained"])
+    found.flag(pc.not_equal(pc.binary_length(found.column("body_hash")), 32))
+    found.text("session")
+    found.text("device")
+    found.nodes("notification_node", None)
+    found.rank("notification_seq", 0, INT64_MAX)
+    owners, each = _entries(found.column("subscriptions"))
+    if owners.size:
+        subject_filters, names = each.flatten()
+        is_odd = names.is_null().to_numpy(zero_copy_only=False)
+        if is_odd.any() or not (_is_text(names) and _is_text(subject_filters)):
+            is_odd = is_odd | _are_no_text(names) | _are_no_text(subject_filters)
+            found.mask[owners[is_odd]] = True
+    found.between("battery", 0, 1)
+    found.between("network_connection", 0, 1)
+    found.fields("display", _SCREEN)
+    found.times("published_at")
+    found.text("subject", MAX_SUBJECT_BYTES)
+
+
+def _wills(found: _Suspects) -> None:
+    found.words("change", [each.value for each in WillChange])
+    found.text("device")
+    found.text("subject", MAX_SUBJECT_BYTES)
+    if not found.mask.all():
+        is_left = pc.equal(found.column("change"), WillChange.LEFT.value)
+        found.flag(pc.and_(is_left, found.column("subject").is_null()))
+    found.rank("qos", 0, MAX_QOS)
+    found.size("body", MAX_BODY_BYTES)
+    found.size("properties", MAX_BODY_BYTES)
+    found.rank("delay_us", 0, INT64_MAX)
+    found.rank("expiry_us", 0, INT64_MAX)
+    found.keys()
+
+
+_RULES: dict[str, Callable[[_Suspects], None]] = {
     "publications": _publications,
     "interests": _interests,
     "presence": _presence,
@@ -336,21 +548,5 @@ _OWN_RULES: dict[str, Callable[[], Iterator[_Rule]]] = {
     "receipts": _receipts,
     "wills": _wills,
 }
-
-
-def _judged(check: Callable[[str], object], name: str) -> _Rule:
-    """Return the rule that *check* takes the column *name*; of a batch each distinct text is looked at once."""
-
-    def reason(text: str) -> str | None:
-        try:
-            check(text)
-        except InvalidInputError as error:
-            return f"{name}: {error}"
-        return None
-
-    def reasons(texts: pa.Array) -> pa.Array:
-        encoded = texts.dictionary_encode()
-        return pa.array(map(reason, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
-
-    found = cast("Column", F.arrow_udf(reasons, "string")(F.col(name)))  # type: ignore[attr-defined]  # pyspark's stubs of F lack it
-    return _Rule(found.isNotNull(), lambda: found)
+_TIMES = {name: TABLES[name].schema.names[2] for name in _RULES}
+"""The third column of each of the log's tables says when the node accepted the fact."""

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, reduce
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.dead_letters import is_dated, missing_letters, split
+from whimbrel.pipeline.dead_letters import missing_letters
 from whimbrel.pipeline.deliveries import LogTables, deliveries
 from whimbrel.pipeline.latency import latency
 from whimbrel.pipeline.link_quality import link_quality
+from whimbrel.pipeline.log_frames import LogFrame
 from whimbrel.pipeline.matches import matches
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.popularity import popularity
-from whimbrel.pipeline.reading import read_table
 from whimbrel.pipeline.replicas import replicas
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.snapshots import missing_numbers, snapshot
@@ -83,50 +84,30 @@ class _Log:
         self.spark, self._path = spark, path
         check_format(path)
         self._at = snapshot(path)  # one moment for all tables: the node goes on writing
-        self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
+        self._now = time.time_ns() // 1_000
 
-    def table(self, name: str) -> DataFrame:
+    @cache  # noqa: B019 # as long as the job
+    def table(self, name: str) -> LogFrame:
         """Return the good rows of a table."""
-        return self._both(name)[0]
+        return LogFrame.at(self.spark, self._path, name, self._at, now=self._now)
 
-    def dead(self, name: str) -> DataFrame:
-        """Return why the others are not."""
-        return self._both(name)[1]
-
-    def missing(self) -> list[DataFrame]:
-        """Return what was given numbers and is not there any more, as dead letters, if anything is."""
+    def dead(self) -> DataFrame:
+        """Return why the others are not, of all tables, and which numbers are not there any more."""
+        frames = [self.table(name).dead() for name in TIMES]
         found = [each for node in self._at.last for each in missing_numbers(self._path, node)]
-        if not found:
-            return []
-        return [self.spark.createDataFrame(missing_letters(found, time.time_ns() // 1_000), SCHEMAS["dead_letters"])]
-
-    def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
-        if name not in self._split:
-            self._split[name] = split(name, read_table(self.spark, self._path, name, at=self._at))
-        return self._split[name]
+        if found:
+            frames.append(self.spark.createDataFrame(missing_letters(found, self._now), SCHEMAS["dead_letters"]))
+        return reduce(DataFrame.unionByName, frames)
 
     @property
     def tables(self) -> LogTables:
         """The tables that decide who gets what."""
-        return LogTables(
-            publications=self.table("publications"),
-            interests=self.table("interests"),
-            presence=self.table("presence"),
-            sessions=self.table("sessions"),
-            receipts=self.table("receipts"),
-            reports=self.table("reports"),
-            wills=self.table("wills"),
-            numbers=self.numbers,
-        )
+        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers)
 
     @property
-    def numbers(self) -> DataFrame:
-        """Numbers and times of all publications: to say which are good, Spark must look at their attributes.
-
-        A time that no calendar has is left out: it would end everything that is held.
-        """
-        everything = read_table(self.spark, self._path, "publications", at=self._at)
-        return everything.select("node", "seq", "published_at").dropna().where(is_dated("published_at"))
+    def numbers(self) -> LogFrame:
+        """Numbers and times of all publications: to say which are good, a worker must look at their attributes."""
+        return self.table("publications").numbers()
 
 
 def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
@@ -137,17 +118,13 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":
-        found = [log.dead(each) for each in TIMES]
-        everything = found[0]
-        for other in (*found[1:], *log.missing()):
-            everything = everything.unionByName(other)
-        return everything
+        return log.dead()
     if name == "link_quality":
-        return link_quality(log.table("reports"))
+        return link_quality(log.table("reports").frame())
     if name == "popularity":
-        return popularity(
-            log.table("publications"), log.table("interests"), log.table("sessions"), window_us=plan.window_us
-        )
+        published = log.table("publications").select("node", "seq", "published_at", "subject")
+        changes = (log.table(each).frame() for each in ("interests", "sessions"))
+        return popularity(published.frame(), *changes, window_us=plan.window_us)
     if name == "latency":
         return latency(_read_or_made("deliveries", log, plan, made), window_us=plan.window_us)
     return replicas(
