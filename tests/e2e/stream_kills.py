@@ -36,8 +36,8 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, InterestChanged, Receipt, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.delta import DeltaOutput, read
 from whimbrel.pipeline.jobs import run
-from whimbrel.pipeline.outputs import Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.snapshots import snapshot
 from whimbrel.pipeline.stream import Stream
@@ -438,7 +438,7 @@ def _changed_at(path: Path) -> int:
 
 def _written(out: Path, batch: int) -> int:
     """Return how many tables have a batch."""
-    return sum(Output(out, table).has(batch) for table in TABLES_MADE)
+    return sum(DeltaOutput(out, table).has(batch) for table in TABLES_MADE)
 
 
 def _await(

@@ -1,13 +1,15 @@
 """Jobs: from a log to tables, with paths and progress; every table is a pure transform in a file of its own.
 
-Rule: a table appears whole or not at all: it is written under a name that readers skip, then takes its place.
+Rule: a table appears whole or not at all: executors write its files, and one commit replaces those of before.
+Rule: paths have a scheme wherever Spark sees them: what is without one may be anywhere, say on HDFS.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -17,9 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
+from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.dead_letters import missing_letters
 from whimbrel.pipeline.deliveries import LogTables, deliveries
+from whimbrel.pipeline.delta import check_folder, open_table, replace_table
 from whimbrel.pipeline.latency import latency
 from whimbrel.pipeline.link_quality import link_quality
 from whimbrel.pipeline.log_frames import LogFrame
@@ -59,21 +63,21 @@ def run(
     log, out = log.absolute(), out.absolute()  # Java has a working directory of its own
     if log == out or log in out.parents:
         raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
-    kept = [name for name in tables if (out / name).is_symlink()]
-    if kept:
-        raise InvalidValueError("directory for the tables", str(out), f"one where no stream keeps {', '.join(kept)}")
+    if (out / "_stream").is_dir():
+        raise InvalidValueError("directory for the tables", str(out), "one where no stream keeps its tables")
+    for name in tables:
+        check_folder(out, name)
     source = _Log(spark, log)
     made: dict[str, dict[str, object]] = {}
-    paths: dict[str, Path] = {}
+    paths: dict[str, list[Path]] = {}
     for name in TABLES_MADE:
         if name in tables:
             if on_progress is not None:
                 on_progress(name)
             begun = time.monotonic()
-            path = _write(_table(name, source, plan or Plan(), paths), out / name)
-            paths[name] = path
-            rows = spark.read.parquet(str(path)).count()
-            made[name] = asdict(Made(name, str(path), rows, round(time.monotonic() - begun, 3)))
+            paths[name] = _write(_table(name, source, plan or Plan(), paths), out, name)
+            rows = sum(statistics(path, ())[0] for path in paths[name])
+            made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
     return made
 
 
@@ -110,7 +114,7 @@ class _Log:
         return self.table("publications").numbers()
 
 
-def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
+def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
@@ -136,26 +140,42 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
     )
 
 
-def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
+def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table that another one is made of."""
-    return log.spark.read.parquet(str(made[name])) if name in made else _table(name, log, plan, made)
+    if name not in made:
+        return _table(name, log, plan, made)
+    paths = [path.as_uri() for path in made[name]]
+    return (
+        log.spark.read.schema(SCHEMAS[name]).parquet(*paths) if paths else log.spark.createDataFrame([], SCHEMAS[name])
+    )
 
 
-def _write(table: DataFrame, path: Path) -> Path:
-    """Write *table* to *path*, whole or not at all; what was there before is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (path.with_name(f"_{path.name}-{uuid4().hex}") for _ in range(2))
+@contextmanager
+def _times_in_micros(spark: SparkSession) -> Iterator[None]:
+    """Let Spark write times as everybody reads them, not as Impala's int96; a session of others is left as it was."""
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "TIMESTAMP_MICROS")
     try:
-        table.write.parquet(str(fresh))
-        if path.exists():
-            path.rename(old)
-        try:
-            fresh.rename(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+        yield
     finally:
+        if before is not None:
+            spark.conf.set(name, before)
+
+
+def _write(table: DataFrame, out: Path, name: str) -> list[Path]:
+    """Let executors write *table*, and let it replace what was there in one commit; return its files."""
+    open_table(out, name)
+    fresh = out / name / f"run-{uuid4().hex}"
+    try:
+        with _times_in_micros(table.sparkSession):
+            table.write.parquet(fresh.as_uri())
+        paths = [path for path in sorted(fresh.glob("*.parquet")) if statistics(path, ())[0]]
+        replace_table(out, name, paths)
+    except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
-    return path
+        raise
+    for path in fresh.iterdir():  # checksums of Hadoop's, and files without rows
+        if path not in paths:
+            path.unlink()
+    return paths

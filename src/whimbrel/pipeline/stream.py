@@ -7,7 +7,7 @@ from one batch to the next is ``state`` (of a node) and ``windows`` (of time).
 | what | where | when |
 |---|---|---|
 | which numbers a batch has | ``intents`` | before anything is made of them |
-| the rows of the batch | ``outputs``, whole or not at all | then |
+| the rows of the batch | a commit of each table (``delta``), whole or not at all | then |
 | what is remembered of time, and so that all rows are there | the store of ``windows`` | then |
 | what is remembered of each node | a store for each | at last |
 
@@ -45,9 +45,9 @@ from whimbrel.log.reader import Frontier
 from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.dead_letters import missing_letters
+from whimbrel.pipeline.delta import LARGEST_BYTES, WHOLE, DeltaOutput
 from whimbrel.pipeline.matchers import Matchers
 from whimbrel.pipeline.node_state import Held, NodeState
-from whimbrel.pipeline.outputs import WHOLE, Output
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.replicas import planned
 from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
@@ -68,6 +68,7 @@ _POLL_S = 0.05
 _PATIENCE_S, _GLANCE_S = 10.0, 0.25
 """How long a tick waits for something new at most, and how soon it notices that it need not."""
 _COMPACT_EVERY = 8
+_SMALLEST_BYTES = 1 << 20
 _PARTS_KEPT = 8
 """Rows that are removed by their age go with those of an eighth of the time that they were kept."""
 
@@ -137,6 +138,8 @@ class Stream:
         self._windows: Windows | None = None
         self._intents = _Intents(self.folder / "intents")
         self._readers: dict[str, SpanReader] = {}
+        self._nodes = nodes(self._log)
+        """Those that there were when the last batch began: to list them takes a look at every folder of the log."""
         self._matchers = Matchers(self.folder / "matchers")
         self._taking = threading.RLock()
         """Whoever looks at what is remembered waits for the batch under way."""
@@ -155,7 +158,7 @@ class Stream:
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
             self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
-            self._outputs = {table: Output(self.out, table) for table in self.plan.tables}
+            self._outputs = {table: DeltaOutput(self.out, table) for table in self.plan.tables}
             shutil.rmtree(self.folder / "matchers", ignore_errors=True)
             for name in ("state", "matchers", "intents"):
                 (self.folder / name).mkdir(exist_ok=True)
@@ -164,8 +167,8 @@ class Stream:
         except BaseException:
             self.close()
             raise
-        for output in self._outputs.values():  # what a stream that was killed has left; of tables that are sound
-            output.sweep()
+        for output in self._outputs.values():  # now that they are sound: one that is lost may be put back
+            output.create()
 
     # -- the query ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +234,7 @@ class Stream:
         with self._taking:
             try:
                 with _told_as_lost():
+                    self._nodes = nodes(self._log)
                     self._check_tables()
                     self._finish()
                     while not self._is_ending.is_set() and self._take(ends):
@@ -350,8 +354,7 @@ class Stream:
             windows.end(piece.spells)
             has_changed |= bool(piece.spells.num_rows)
         made.add("dead_letters", _late_letters(late))
-        in_force = pa.concat_tables([each.open_spells() for each in self._all_states()])
-        made.windows["popularity"] = windows.popularity(in_force, has_changed=has_changed)
+        made.windows["popularity"] = windows.popularity(self._in_force, has_changed=has_changed)
         made.windows["latency"] = windows.latency()
         windows.forget()
         subscribers = windows.subscribers
@@ -364,6 +367,10 @@ class Stream:
                 made.windows["replicas"] = {WHOLE: pa.Table.from_batches([rows])}
             except TooManySubjectsError as error:  # the plan before stays; the other tables are as good as ever
                 made.notes.append(f"replicas: {error}")
+
+    def _in_force(self) -> Any:  # a pyarrow.Table
+        """Return the spells of all subscriptions that go on."""
+        return pa.concat_tables([each.open_spells() for each in self._all_states()])
 
     def _write(self, made: _Made, batch: int) -> None:
         for table, output in self._outputs.items():
@@ -388,7 +395,7 @@ class Stream:
         return self._states[node]
 
     def _all_states(self) -> list[NodeState]:
-        return [self._state_of(node) for node in nodes(self._log)]
+        return [self._state_of(node) for node in self._nodes]
 
     @property
     def _of_time(self) -> Windows:
@@ -406,6 +413,9 @@ class Stream:
         known = windows.applied + (1 if self._begun() else 0)
         for table, output in self._outputs.items():
             found, least = output.last_batch(), windows.written.get(table, -1)
+            if found < 0 and least < 0 and not output.is_of_a_stream():
+                allowed = "a folder without tables of a batch run, or one that a stream made"
+                raise InvalidValueError("directory for the tables", str(self.out / table), allowed)
             if found > known:
                 raise LostStateError(f"table {table}", f"batch {known}", f"batch {found}")
             if found < least:
@@ -449,17 +459,28 @@ class Stream:
     # -- tidying up --------------------------------------------------------------------------------------------------
 
     def _tidy(self, batch: int) -> None:
-        """Put small files together, and remove versions that nobody reads any more and rows that are too old."""
-        if batch % _COMPACT_EVERY:
+        """Put small files together, and remove files that no reader needs any more and rows that are too old.
+
+        Small ones often and large ones rarely, each eight times the size in an eighth of the turns, so that a row is
+        written anew a few times and not with every turn.
+        """
+        number = batch + 1
+        if number % _COMPACT_EVERY:
             return
+        target = _SMALLEST_BYTES
+        while number % (_COMPACT_EVERY * _COMPACT_EVERY) == 0 and target < LARGEST_BYTES:
+            number, target = number // _COMPACT_EVERY, target * 8
         for table, output in self._outputs.items():
             before = self._of_time.first_open if table in {"popularity", "latency"} else None
             keep_us = self.plan.keep_us
             if keep_us is not None:
-                # A node whose clock is ahead must not make anybody's rows old.
-                output.expire(min(self._watermark(), _now()) - keep_us, before=before)
-            output.compact(before=before, within=None if keep_us is None else keep_us // _PARTS_KEPT)
-            output.sweep()
+                # A node whose clock is ahead must not make anybody's rows old. What has gone by a little is left for
+                # the next time: to remove rows is to write the others of their file anew.
+                step, horizon = max(1, keep_us // _PARTS_KEPT), min(self._watermark(), _now()) - keep_us
+                output.expire(horizon - horizon % step, before=before)
+            output.compact(target_bytes=min(target, LARGEST_BYTES), before=before)
+            if target >= LARGEST_BYTES or batch < _COMPACT_EVERY:
+                output.sweep()
 
     def close(self) -> None:
         """Let go of the tables; what was committed is kept."""
