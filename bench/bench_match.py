@@ -27,11 +27,11 @@ from peers import PlainPython, RuleEngine
 from plain_scan import PlainScan, count_listed, count_tried
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import parse
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.kernels import Events
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.index.packed import PackedIndex, Workspace
+from whimbrel.match.index.packer import PackingProcess
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.match.matcher import Interest, Matcher
-from whimbrel.match.packed import PackedIndex, Workspace
-from whimbrel.match.packer import PackingProcess
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 from workloads import WORKLOAD_A, WORKLOAD_B3, WORKLOAD_U10, WORKLOAD_ZIPF, Workload

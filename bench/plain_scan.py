@@ -20,12 +20,11 @@ import numpy as np
 from numba import njit
 
 from whimbrel.language.ast import PatternFunction
-from whimbrel.match.kernels import Events
-from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
-from whimbrel.match.leaves import Op
-from whimbrel.match.packed import PackedIndex
-from whimbrel.match.packing import pack
-from whimbrel.match.plans import Harvest, harvest
+from whimbrel.match.index.packed import PackedIndex
+from whimbrel.match.index.packing import pack
+from whimbrel.match.index.plans import Harvest, harvest
+from whimbrel.match.kernels.arrays import Events
+from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 from whimbrel.model.attributes import Attributes, type_of
 
 __all__ = ["PlainScan", "ScanEvents", "count_listed", "count_tried"]

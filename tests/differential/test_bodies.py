@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.match.bodies import Bodies
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.events import Encoder
-from whimbrel.match.kernels import Events
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.match.events.encoder import Encoder
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import from_arrow, to_arrow
-from whimbrel.match.content import ContentIndex
+from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.model.attributes import DEFAULT_LIMITS, INT32_MAX, Attributes, Int64, checked
 from whimbrel.model.notification import Notification

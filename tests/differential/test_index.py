@@ -17,11 +17,12 @@ from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import parse
 from whimbrel.language.printer import print_filter
-from whimbrel.match import content, packing, searching, segments
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.packed import CorruptIndexError, PackedIndex
-from whimbrel.match.packer import PackingProcess, PackingProcessError
-from whimbrel.match.segments import Part, Segment, pack_parts
+from whimbrel.match.events import searching
+from whimbrel.match.index import content, packing, segments
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.index.packed import CorruptIndexError, PackedIndex
+from whimbrel.match.index.packer import PackingProcess, PackingProcessError
+from whimbrel.match.index.segments import Part, Segment, pack_parts
 from whimbrel.model.attributes import Attributes, checked
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 from whimbrel.testing.strategies import attributes, filters
@@ -251,7 +252,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path, monkeyp
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("whimbrel.match.packed.os.fsync", full)
+    monkeypatch.setattr("whimbrel.match.index.packed.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         ContentIndex.load([(1, "a == 2")]).save(path)
     assert path.read_bytes() == before

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whimbrel.errors import FilterError, InvalidValueError
-from whimbrel.match import packing
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.kernels import PackedArrays
+from whimbrel.match.index import packing
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.index.packed import CorruptIndexError
+from whimbrel.match.kernels.arrays import PackedArrays
 from whimbrel.match.matcher import Interest, Matcher
-from whimbrel.match.packed import CorruptIndexError
 
 FILTERS = (
     *(f"a == {i % 3} && b == 'x{i % 4}' && c > {i}" for i in range(70)),

@@ -1,6 +1,6 @@
 """A second hold, as naive as can be: dictionaries scanned in full, the rules of docs/explanation/holding.md as written.
 
-It shares nothing with ``hold/sessions.py`` but the facts and the commands, so an error would have to be made twice.
+It shares nothing with ``hold/rules/`` but the facts and the commands, so an error would have to be made twice.
 Every method names the rule it is.
 """
 

@@ -25,8 +25,8 @@ from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.printer import print_filter
 from whimbrel.language.shapes import ShapeCache
 from whimbrel.language.tokens import OPERATORS, Kind, tokenize
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.plans import Harvest, harvest
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.index.plans import Harvest, harvest
 from whimbrel.model.attributes import Attributes
 from whimbrel.testing.strategies import filters
 

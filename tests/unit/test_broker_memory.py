@@ -360,3 +360,39 @@ def _kept(payload: bytes) -> Message:
     )
     message.keep()
     return message
+
+
+def test_a_crowd_that_is_away_does_not_keep_others_from_being_served(tmp_path: Path) -> None:
+    """What waits for absent sessions takes seven eighths; the last eighth is for clients that keep up."""
+    rig = _limited(tmp_path, 400_000)
+    for number in range(10):
+        rig.subscriber(f"absent-{number}", "crowd", qos=1, expiry_s=1_000).drop()
+    attacker, publisher = rig.client("attacker"), rig.client("publisher")
+    reader = rig.subscriber("reader", "well", qos=1)
+    codes: list[int] = []
+    while not codes or codes[-1] == ReasonCode.SUCCESS:
+        attacker.send(publishing("crowd", bytes(64), 1, 1))
+        rig.settle()
+        codes += [each.code for each in attacker.taken(Puback)]
+    assert codes[-1] == ReasonCode.QUOTA_EXCEEDED
+    assert len(codes) > 5
+    publisher.send(publishing("well", b"served", 1, 1))
+    rig.settle()
+    assert [each.code for each in publisher.taken(Puback)] == [ReasonCode.SUCCESS]
+    assert reader.payloads() == [b"served"]
+
+
+def test_a_client_that_does_not_keep_up_is_not_served_from_the_last_eighth(tmp_path: Path) -> None:
+    """Otherwise it would fill that as well."""
+    rig = _limited(tmp_path, 400_000)
+    slow = rig.client("slow", expiry_s=1_000, options={Property.RECEIVE_MAXIMUM: 1})
+    slow.send(subscribing("t", qos=1))
+    rig.settle()
+    publisher = rig.client("publisher")
+    codes: list[int] = []
+    while not codes or codes[-1] == ReasonCode.SUCCESS:
+        publisher.send(publishing("t", bytes(64), 1, 1))
+        rig.settle()
+        codes += [each.code for each in publisher.taken(Puback)]
+    assert codes[-1] == ReasonCode.QUOTA_EXCEEDED
+    assert rig.broker.memory.used < 400_000 * 7 // 8 + 5_000

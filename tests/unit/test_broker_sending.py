@@ -16,7 +16,7 @@ from whimbrel.mqtt.properties import Properties, Property
 
 BOUND = 65_536
 BODY = bytes(2_000)
-MANY = 100
+MANY = 90
 """Three times what may wait."""
 
 

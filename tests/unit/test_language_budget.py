@@ -12,7 +12,7 @@ from whimbrel.language.budget import ADMITTED, MAX_CONSTANT, MAX_STEPS, STORED, 
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import Filter, parse, parse_stored
 from whimbrel.language.patterns import byte_searcher
-from whimbrel.match.content import ContentIndex
+from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.verdicts import verdicts
 
 MEGABYTE = "".join(random.Random(1).choices("xy", k=1 << 20))
@@ -35,7 +35,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return search_counted
 
-    for module in ("language.backends.python", "match.searching", "language.patterns"):
+    for module in ("language.backends.python", "match.events.searching", "language.patterns"):
         monkeypatch.setattr(f"whimbrel.{module}.byte_searcher", counted)
     return seen
 

@@ -8,8 +8,8 @@ from whimbrel.errors import FilterError
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import parse
 from whimbrel.language.rewrites import normal_form
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.leaves import MAX_LEAVES, clauses
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.index.leaves import MAX_LEAVES, clauses
 
 BOMBS = {
     "a thousand ors": " || ".join(f"a{i} == {i}" for i in range(1_000)),

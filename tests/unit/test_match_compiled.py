@@ -13,10 +13,10 @@ import pytest
 
 import whimbrel
 from whimbrel.match import first_use
-from whimbrel.match.compiled import DONE, safe_folder
+from whimbrel.match.kernels.compiled import DONE, safe_folder
 
 SCRIPT = """
-from whimbrel.match import compiled, kernels
+from whimbrel.match.kernels import compiled, hash_table as kernels
 kernels.mix(1, 2)
 print(kernels.__file__)
 print(compiled.kernels_folder())
@@ -48,7 +48,8 @@ def test_a_copy_of_the_package_finds_what_another_one_compiled(tmp_path: Path) -
     assert first[1] == second[1]
     assert first[1].startswith(str(tmp_path / ".cache" / "whimbrel" / "kernels"))
     assert (first[2], second[2]) == ("1", "0")
-    changed = tmp_path / "one" / "whimbrel" / "match" / "layout.py"  # no kernel is in it, but what they are made of
+    package = tmp_path / "one" / "whimbrel" / "match"
+    changed = package / "kernels" / "layout.py"  # no kernel is in it, but what they are made of
     changed.write_text(changed.read_text() + "# changed\n")
     third = _tried(tmp_path / "one", tmp_path)
     assert (third[1] != first[1], third[2]) == (True, "1")

@@ -10,7 +10,7 @@ import pytest
 from whimbrel.language.ast import PatternFunction
 from whimbrel.language.budget import UNBOUNDED
 from whimbrel.language.patterns import searcher
-from whimbrel.match.searching import ColumnPattern, ColumnPatterns
+from whimbrel.match.events.searching import ColumnPattern, ColumnPatterns
 
 MANY = 5_000
 ORDINARY: dict[str, Callable[[int], str]] = {

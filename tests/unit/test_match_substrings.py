@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whimbrel.match.content import ContentIndex
-from whimbrel.match.kernels import walk_through
-from whimbrel.match.tries import build_tries
+from whimbrel.match.index.content import ContentIndex
+from whimbrel.match.kernels.tries import build_tries, walk_through
 
 SEED = 7
 

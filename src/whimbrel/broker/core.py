@@ -65,7 +65,7 @@ _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
 _MOST_PACKETS = 2_000
 """How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
-_OF_SUBSCRIBE = 9
+_OF_SUBSCRIBE = 39
 """As how many more SUBSCRIBE and UNSUBSCRIBE count."""
 _MOST_WAITING = 10_000
 """How many facts may wait to be applied before clients are read from again."""
@@ -114,8 +114,8 @@ class Broker:
         self._sender = state.sender = Sender(self.counters)
         self._visitors = state.visitors = visitors = Visitors() if visitors is None else visitors
         self._delivering = Delivering(config, self._journal, state, self._sender, visitors)
-        self._publishing = Publishing(config, self._journal, state, self._sender, visitors)
         self._long_work = LongWork(self._resume)
+        self._publishing = Publishing(config, self._journal, state, self._sender, visitors, self._long_work)
         self._interests = Interests(
             config, self._journal, state, self._sender, visitors, self._delivering, self._long_work
         )
@@ -293,6 +293,9 @@ class Broker:
                     end += 1
                 self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
                 at = end
+                if link.is_busy:
+                    link.behind += packets[at:]
+                    break
             elif type(packet) is Puback and link.client is not None:
                 end = at + 1
                 while end < count and type(packets[end]) is Puback:

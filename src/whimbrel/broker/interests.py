@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.clients import Client, Link, Outgoing
 from whimbrel.broker.config import Config
 from whimbrel.broker.delivering import Delivering
-from whimbrel.broker.journal import Journal
+from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.long_work import PIECE, LongWork
 from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.messages import Message
@@ -34,6 +34,7 @@ from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
+from whimbrel.match.matcher import ReadInterest
 from whimbrel.match.topics import matches
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
@@ -141,6 +142,9 @@ class Interests:
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
                 done += self._spend(budget, options, subscription, now)
+                read = yield from self.reading(subscription)
+                if client.link is not link:
+                    return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
             except ProtocolError as error:
                 codes.append(error.code)
@@ -148,7 +152,7 @@ class Interests:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
-                self.put(link, client, subscription, request.retain_handling, now)
+                self.put(link, client, subscription, request.retain_handling, self._journal.last_at, read)
         self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
@@ -177,6 +181,14 @@ class Interests:
         """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
         cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
         self._budget.packet(client.session).spend(cost, now)
+
+    def begin(self, link: Link, work: Pieces) -> None:
+        """Begin what a client asks for and may take several turns."""
+        self._long_work.begin(link, work)
+
+    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
+        """Read the content filter of a subscription, yielding after each step if it is long."""
+        return self._state.routes.reading(subscription)
 
     def asked_for(
         self,
@@ -242,8 +254,17 @@ class Interests:
         if is_ending or Right.CHANGE_SUBSCRIPTIONS not in rights:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
 
-    def put(self, link: Link, client: Client, subscription: Subscription, retain_handling: int, now: int) -> None:
-        """Put a subscription that was checked in its place."""
+    def put(
+        self,
+        link: Link,
+        client: Client,
+        subscription: Subscription,
+        retain_handling: int,
+        now: int,
+        read: ReadInterest | None = None,
+    ) -> None:
+        """Put a subscription that was checked in its place; its filter may have been *read*."""
+        self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.setdefault(session, {})
@@ -289,13 +310,13 @@ class Interests:
         asked_seq: int,
     ) -> Iterator[None]:
         """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
-        key = (subscription.session, wanted, subscription.name)
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
         asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
+        allowance = self._state.routes.allowance()
         for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._journal.last_at
             if done % PIECE == 0:
@@ -303,8 +324,8 @@ class Interests:
                 waiting.clear()
                 self._delivering.pump(client, now)
                 yield
-                is_latest = client.link is link and link.retained.get(key) == asked_seq
-                if not is_latest or identity not in self._state.subscribed.get(subscription.session, ()):
+                allowance.renew()
+                if not self._is_asked_for(link, client, subscription, asked_seq):
                     return
             if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
                 continue  # what came, or replaced it, after the subscription comes as it was published
@@ -312,8 +333,13 @@ class Interests:
                 continue
             if not self._visitors.may_receive(link, client.id, message.subject):
                 continue
-            if asked is not None and not asked.matches(message.attributes()):
-                continue
+            if asked is not None:
+                ask = partial(asked.matches, message.attributes())
+                is_wanted = yield from allowance.attempting(ask)
+                if not self._is_asked_for(link, client, subscription, asked_seq):
+                    return
+                if not is_wanted:
+                    continue
             if not _keys_allow(message, subscription):
                 continue
             qos = min(message.qos, subscription.qos or 0)
@@ -322,9 +348,16 @@ class Interests:
             else:
                 self._sender.copy(link, message, identifiers, now, retain=True)
         client.queue.extend(waiting)
+        key = (subscription.session, wanted, subscription.name)
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
         self._delivering.pump(client, self._journal.last_at)
+
+    def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
+        """Tell whether a connection still waits for what was retained when it made *subscription*."""
+        session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
+        is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
+        return is_latest and (wanted, name) in self._state.subscribed.get(session, ())
 
     def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
         """Tell what the sessions subscribe to that this connection joined, as if it were retained."""

@@ -19,7 +19,7 @@ from whimbrel.model.facts import Fact, later
 
 __all__ = ["Apply", "Journal", "Pieces"]
 
-_MOST_APPLIED = 500
+_MOST_APPLIED = 200
 """How many facts are applied in one turn of the event loop."""
 
 Pieces: TypeAlias = Iterator[None]

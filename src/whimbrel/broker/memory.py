@@ -4,6 +4,8 @@ Held and retained messages, wills, what waits to be written to connections, pack
 subscriptions and sessions. Rule: each change is counted when it is made; nobody ever adds everything up.
 Rule: these are estimates, measured on CPython 3.11 and rounded up. They bound the process within a small factor; what
 an interpreter, its libraries and the compiled matcher take beside them is a constant.
+Rule: an eighth of it is for what only passes through: notifications for clients that keep up, connections and
+subscriptions. Otherwise one who fills the memory with what nobody fetches would keep all others from being served.
 Rule: the limit decides about what is new. What is there stays, also after a restart with a lower limit.
 """
 
@@ -21,6 +23,8 @@ CLIENT_BYTES = 4_500
 NAMED_SESSION_BYTES = 2_000
 PENDING_BYTES = 1_200
 """One notification that one session has not received yet, beside the notification itself, which is there once."""
+_PASSING = 8
+"""One in so many bytes is for what passes through."""
 _PLAIN_BYTES, _CONTENT_BYTES, _BYTES_A_CHARACTER = 1_200, 2_400, 5
 
 
@@ -72,9 +76,9 @@ class Memory:
             self.set_outgoing(self.measure())
         return self.used + more <= self.most
 
-    def refusal(self, more: int = 0) -> tuple[ReasonCode, str] | None:
-        """Return why nothing more is kept, if so."""
-        if self.has_room(more):
+    def refusal(self, more: int = 0, *, is_lasting: bool = False) -> tuple[ReasonCode, str] | None:
+        """Return why nothing more is kept, if so; what *is_lasting* may not take the last eighth."""
+        if self.has_room(more + (self.most // _PASSING if is_lasting else 0)):
             return None
         return ReasonCode.QUOTA_EXCEEDED, f"all that is kept takes {self.most} bytes (limits.memory_bytes), no more may"
 

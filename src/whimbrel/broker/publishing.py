@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -10,6 +10,7 @@ from whimbrel.broker.clients import Client, Link
 from whimbrel.broker.config import Config
 from whimbrel.broker.journal import Journal, Pieces
 from whimbrel.broker.lanes import Lane, Lanes, Others
+from whimbrel.broker.long_work import LongWork
 from whimbrel.broker.messages import Message
 from whimbrel.broker.routes import OPEN, Found, Secured
 from whimbrel.broker.sending import Sender
@@ -20,9 +21,10 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.wills import LeftWill
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
+from whimbrel.language.allowance import Allowance, OutOfAllowanceError
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
-from whimbrel.match.bodies import Bodies
+from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
@@ -39,6 +41,8 @@ _RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _EXACTLY_ONCE = 2
+_PASSING = 8
+"""Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
 _KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
@@ -51,9 +55,15 @@ class Publishing:
     """The way of a publication."""
 
     def __init__(
-        self, config: Config, journal: Journal, state: BrokerState, sender: Sender, visitors: Visitors
+        self,
+        config: Config,
+        journal: Journal,
+        state: BrokerState,
+        sender: Sender,
+        visitors: Visitors,
+        long_work: LongWork,
     ) -> None:
-        self._config, self._journal, self._state = config, journal, state
+        self._config, self._journal, self._state, self._long_work = config, journal, state, long_work
         self._sender, self._visitors, self.counters = sender, visitors, state.counters
         self._lanes = Lanes(state, self.refused_topic)
         self.is_refusing = False
@@ -73,16 +83,41 @@ class Publishing:
         now = self._journal.now(now)
         if self._is_open(link) and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
             packets = packets[self._passed_live(link, client, packets, repeat(()), now) :]
+        allowance = self._state.routes.allowance()
         while packets and link.closing is None:  # what comes behind a request for keys has these keys
             end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
-            self._taken_in(link, client, packets[:end], now)
+            try:
+                self._taken_in(link, client, packets[:end], now, allowance)
+            except OutOfAllowanceError:  # nothing of these was taken in yet
+                self._long_work.begin(link, self._taking_in(link, client, packets, allowance))
+                return
             packets = packets[end:]
+
+    def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
+        """Take in publications that ask many dear patterns one by one, yielding where a turn's *allowance* is spent."""
+        for packet in packets:
+            take_in = partial(self._taken_in, link, client, [packet])
+            while client.link is link and link.closing is None:
+                try:
+                    take_in(self._journal.last_at, allowance)
+                    break
+                except OutOfAllowanceError:
+                    yield
+                    allowance.renew()
 
     def _is_open(self, link: Link) -> bool:
         """Tell whether what comes over a link may be passed on without looking at keys or the disk."""
         return not link.keyring.publications.hashes and not self.is_refusing
 
-    def _taken_in(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
+    def _taken_in(
+        self,
+        link: Link,
+        client: Client,
+        packets: Sequence[Publish],
+        now: int,
+        allowance: Allowance,
+    ) -> None:
+        """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
         has_keys = bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
         if has_keys or any(packet.properties.user for packet in packets):
@@ -91,7 +126,8 @@ class Publishing:
                 packets[at], secured[at] = unlocked_by(packet, link.keyring, is_ours=link.is_ours)
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
-        handles = self._matched(packets, opened)  # they stay: what a request changes waits for the disk
+        # They stay: what a request changes waits for the disk.
+        handles = self._matched(packets, opened, allowance)
         at, is_quick = 0, self._is_open(link) and routes.has_content
         while at < len(packets) and link.closing is None:
             if is_quick and packets[at].qos < _EXACTLY_ONCE:
@@ -172,13 +208,33 @@ class Publishing:
     def _held_refusal(self, *, makes_room: bool = False) -> tuple[ReasonCode, str] | None:
         """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
         most = self._config.limits.held_bytes
-        if self._state.held_bytes > most:
+        if self._state.held_bytes > most + most // _PASSING:
             return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, no more are allowed"
         memory = self._state.memory
         return None if makes_room or memory.has_room() else memory.refusal()
 
-    def _matched(self, packets: Sequence[Publish], secured: Sequence[Secured]) -> Sequence[Sequence[int]]:
-        """Return for each publication the handles of those who want it for its content as well."""
+    def _lasting_refusal(self, found: Found) -> tuple[ReasonCode, str] | None:
+        """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
+
+        One client can fill what may be held with what nobody fetches; that must not stop those who are served at once.
+        """
+        most, state = self._config.limits.held_bytes, self._state
+        if state.held_bytes > most:
+            full: tuple[ReasonCode, str] | None = (
+                ReasonCode.QUOTA_EXCEEDED,
+                f"{most} bytes are held, no more are allowed",
+            )
+        else:
+            full = state.memory.refusal(is_lasting=True)
+        return None if full is None or state.keep_up(found) else full
+
+    def _matched(
+        self, packets: Sequence[Publish], secured: Sequence[Secured], allowance: Allowance
+    ) -> Sequence[Sequence[int]]:
+        """Return for each publication the handles of those who want it for its content as well.
+
+        ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
+        """
         routes = self._state.routes
         if not routes.has_content:
             return [()] * len(packets)
@@ -189,11 +245,18 @@ class Publishing:
             if each is not NO_PROPERTIES
         }
         is_open = all(each is OPEN for each in secured)
-        return routes.by_content(subjects, Bodies(texts, given), None if is_open else secured)
+        asked = subjects, Bodies(texts, given), None if is_open else secured
+        if not routes.pattern_instructions:
+            return routes.by_content(*asked)
+        return allowance.attempt(lambda: routes.by_content(*asked))
 
-    def _found(self, packet: Publish, secured: Secured) -> Found:
-        """Return everybody who wants a publication, and may have it."""
-        return self._state.routes.everybody(packet.topic, self._matched([packet], [secured])[0], secured)
+    def _finding(self, packet: Publish, secured: Secured) -> Generator[None, None, Found]:
+        """Find everybody who wants a publication, and may have it, yielding while that takes long."""
+        routes = self._state.routes
+        match = partial(self._matched, [packet], [secured])
+        allowance = routes.allowance()
+        (handles,) = yield from allowance.attempting(partial(match, allowance))
+        return routes.everybody(packet.topic, handles, secured)
 
     def _received(
         self, link: Link, client: Client, packet: Publish, secured: Secured | str, found: Found, now: int
@@ -215,8 +278,8 @@ class Publishing:
             taker(link, client, packet, now)
             return
         refusal = self._refusal(link, client, packet)
-        if refusal is None and not qos and any(not is_private(session) for session, _ in found):
-            refusal = self._state.memory.refusal()  # a named session holds QoS 0 too
+        if refusal is None and (qos or any(not is_private(session) for session, _ in found)):
+            refusal = self._lasting_refusal(found)  # a named session holds QoS 0 too
         if refusal is not None:
             self.refuse(link, client, packet, *refusal)
             return
@@ -249,8 +312,7 @@ class Publishing:
         now = self._journal.now(now)
         packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
         expires_at = None if expiry_us is None else now + expiry_us
-        found = self._found(packet, secured)
-        self._accept(packet, secured, found, left.device, expires_at, 0, answer, now, will_seq=left.seq)
+        self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq)
 
     # -- refusing ----------------------------------------------------------------------------------------------------
 
@@ -278,7 +340,7 @@ class Publishing:
             grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
                 return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
-            if grows > 0 and (full := state.memory.refusal(grows)) is not None:
+            if grows > 0 and (full := state.memory.refusal(grows, is_lasting=True)) is not None:
                 return full
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
@@ -333,7 +395,7 @@ class Publishing:
         self,
         packet: Publish,
         secured: Secured,
-        found: Found,
+        found: Found | None,
         publisher: str,
         expires_at: int | None,
         packet_id: int,
@@ -342,7 +404,10 @@ class Publishing:
         *,
         will_seq: int | None = None,
     ) -> None:
-        """Give a publication its number, write it down, and pass it on when it is accepted."""
+        """Give a publication its number, write it down, and pass it on when it is accepted.
+
+        Who wants it was *found*; of a will it is asked when it is durable.
+        """
         journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
         if state.ready and not packet.qos:
             self.pump_ready(now)
@@ -378,8 +443,12 @@ class Publishing:
             body=body,
             secured=secured,
         )
+        if found is None:
+            apply_will = partial(self._finding_and_passing_on, message, packet, packet_id, answer, now)
+            journal.entered(seq, apply_will, is_owed=True)
+            return
         lane = self._lane(message, found) if len(found) <= PIECE else None
-        is_owed = will_seq is not None or (qos > 0 and self._is_owed(message, found, lane, packet_id))
+        is_owed = qos > 0 and self._is_owed(message, found, lane, packet_id)
         if is_owed or journal.waiting or len(found) > PIECE:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
             journal.entered(seq, apply, is_owed=is_owed)
@@ -438,11 +507,21 @@ class Publishing:
         now: int,
     ) -> Pieces | None:
         if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
-            found = self._found(packet, message.secured)
+            return self._finding_and_passing_on(message, packet, packet_id, answer, now)
         if len(found) > PIECE:
             return self._passing_on(message, found, packet_id, answer, now)
         self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
         return None
+
+    def _finding_and_passing_on(
+        self, message: Message, packet: Publish, packet_id: int, answer: _Answer | None, now: int
+    ) -> Pieces:
+        """Find who wants a publication and pass it on, yielding while that takes long."""
+        found = yield from self._finding(packet, message.secured)
+        if len(found) > PIECE:
+            yield from self._passing_on(message, found, packet_id, answer, now)
+        else:
+            self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
 
     def _lane(self, message: Message, found: Found) -> Lane | None:
         """Return the lane of a publication that may take one."""

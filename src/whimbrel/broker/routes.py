@@ -9,7 +9,8 @@ patterns (``language.budget``), or not at all if it cannot be read; ``refused_to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,20 +22,25 @@ from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import asked_for
+from whimbrel.language.allowance import Allowance
 from whimbrel.language.filters import parse
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import Interest, Matcher, ReadInterest
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["OPEN", "Found", "Routes", "Secured"]
+__all__ = ["OPEN", "Found", "Routes", "Secured", "is_long"]
 
 Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
 _REMEMBERED = 100_000
 _BY_SESSION = itemgetter(0)
+_PIECE_S = 0.004
+"""How long the patterns may be asked at a stretch."""
+_LONG_FILTER = 1_024
+"""Content filters of so many characters take a millisecond to read, and are read in steps."""
 _FEW = 10
 """Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
@@ -51,9 +57,15 @@ OPEN = Secured(NO_KEYS, deliver_insecure=True)
 
 
 class Routes:
-    """The subscriptions of a broker; *make_matcher* gives the index for content filters."""
+    """The subscriptions of a broker; *make_matcher* gives the index for content filters.
 
-    def __init__(self, make_matcher: Callable[[], Matcher] = Matcher) -> None:
+    By *stopwatch* a match with dear patterns is broken off, to be taken up again.
+    """
+
+    def __init__(
+        self, make_matcher: Callable[[], Matcher] = Matcher, *, stopwatch: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._stopwatch = stopwatch
         self._plain = TopicIndex()
         self._matcher = make_matcher()
         self._numbers: dict[tuple[str, Identity], int] = {}
@@ -73,6 +85,8 @@ class Routes:
         """Why this version would not accept the filter of a subscription that an older one accepted."""
         self.unreadable: dict[tuple[str, Identity], str] = {}
         """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
+        self._read: dict[tuple[str, Identity], ReadInterest] = {}
+        """Filters that were read for subscriptions which are not put yet."""
         self._remembered: dict[str, Found] = {}
         self.epoch = 0
         """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
@@ -89,6 +103,21 @@ class Routes:
         """Let the matcher make itself at home with what did not change since the last call."""
         self._matcher.content.settle()
 
+    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
+        """Read the content filter of a subscription, yielding after each step if it is long; return it for ``expect``.
+
+        What has a number is applied before everything that has a higher one. So what takes long about a long filter is
+        done before, where only the client waits that asks for it.
+        """
+        if not is_long(subscription.filter_text):
+            return None
+        return (yield from self._matcher.reading(_interest(subscription)))
+
+    def expect(self, subscription: Subscription, read: ReadInterest | None) -> None:
+        """Keep what was *read* of a subscription until it is put."""
+        if read is not None:
+            self._read[_key(subscription)] = read
+
     def put(self, subscription: Subscription) -> None:
         """Add *subscription*, or replace the one with its identity."""
         identity = (subscription.subject_filter, subscription.name)
@@ -100,17 +129,13 @@ class Routes:
         if is_plain:
             self._plain.add(subject_filter, number)
         else:
-            interest = Interest(
-                filter_text=subscription.filter_text,
-                subject_filter=subject_filter,
-                keys=subscription.keys,
-                accept_insecure=subscription.accept_insecure,
-            )
             refusal = _refusal(subscription.filter_text)
             if refusal is not None:
                 self.refused_today[subscription.session, identity] = refusal
             try:
-                handle = self._matcher.add(str(number), interest)
+                handle = self._matcher.add(
+                    str(number), _interest(subscription), self._read.pop(_key(subscription), None)
+                )
             except FilterError as error:
                 self.unreadable[subscription.session, identity] = error.reason
                 self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
@@ -183,6 +208,10 @@ class Routes:
         )
         return _by_row(rows, found, len(subjects))
 
+    def allowance(self) -> Allowance:
+        """Return an allowance for asking the patterns about one publication, or several that came together."""
+        return Allowance(self._stopwatch, _PIECE_S)
+
     def everybody(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
         """Return everybody who wants a notification: for its subject, and those of *handles* for its content."""
         plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
@@ -204,6 +233,24 @@ class Routes:
             session, identity, _, _ = wanted[number]
             found[session] = (*found.get(session, ()), identity)
         return [(session, sorted_identities(found[session])) for session in sorted(found)]
+
+
+def is_long(filter_text: str | None) -> bool:
+    """Tell whether a content filter takes long to read."""
+    return filter_text is not None and len(filter_text) >= _LONG_FILTER
+
+
+def _key(subscription: Subscription) -> tuple[str, Identity]:
+    return subscription.session, (subscription.subject_filter, subscription.name)
+
+
+def _interest(subscription: Subscription) -> Interest:
+    return Interest(
+        filter_text=subscription.filter_text,
+        subject_filter=asked_for(subscription.subject_filter) or "#",
+        keys=subscription.keys,
+        accept_insecure=subscription.accept_insecure,
+    )
 
 
 def _refusal(text: str | None) -> str | None:

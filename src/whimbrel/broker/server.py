@@ -47,8 +47,8 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.broker.websocket import Framing, accept
 from whimbrel.errors import WhimbrelError
 from whimbrel.log.errors import LogWriteError
+from whimbrel.match.index.packer import PackingProcess
 from whimbrel.match.matcher import Matcher
-from whimbrel.match.packer import PackingProcess
 
 if TYPE_CHECKING:
     from whimbrel.broker.learning import Learning

@@ -27,6 +27,7 @@ from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.messages import Message
 from whimbrel.broker.questions import Asker, Questions
 from whimbrel.broker.requests import VERBS, Request, id_of, read_request
+from whimbrel.broker.routes import is_long
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.state import BrokerState
 from whimbrel.broker.subscribing import Options, check_filter, identity_of
@@ -36,7 +37,9 @@ from whimbrel.broker.visitors import Visitors
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Cost, Passwords, Right, read_access
 from whimbrel.hold.private import is_private
+from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
+from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Puback, Publish, Pubrec, SubscriptionRequest
@@ -68,6 +71,8 @@ class _Asked(NamedTuple):
     client: Client
     packet: Publish
     request: Request
+    read: ReadInterest | None = None
+    """What was read of a subscription whose filter is long."""
 
     @property
     def is_here(self) -> bool:
@@ -178,6 +183,8 @@ class Sessions:
         asked = _Asked(link, client, packet, request)
         if request.verb == "keys":  # at once: they are those of what comes behind it, which may not wait for the disk
             self._set_keys(asked)
+        elif request.verb == "subscribe" and is_long(request.filter):
+            self._interests.begin(link, self._reading(asked, now))
         else:
             self._journal.then(partial(self._begin, asked, now))
 
@@ -423,25 +430,47 @@ class Sessions:
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
-    def _subscribe(self, asked: _Asked, joining: Joining, now: int) -> None:
-        request = asked.request
+    def _reading(self, asked: _Asked, now: int) -> Pieces:
+        """Read a long filter of a subscription that is asked for, yielding after each step; then look at the request.
+
+        Only what the work costs is judged before; rights may change meanwhile.
+        """
         try:
-            if request.topic.startswith(OWN_TOPICS):
-                reason = f"{request.topic.split('/', 1)[0]} is told to devices, and no session holds it"
-                raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
-            if request.filter is not None:
-                check_filter(request.filter, self._interests.limits)
-            options = Options(
-                filter_text=request.filter,
-                ttl_us=None if request.ttl is None else request.ttl * _SECOND_US,
-                max_held=request.max,
-                name=request.name,
-                keys=for_subscription(request.keys),
-                is_insecure=request.insecure,
-            )
-            wanted = SubscriptionRequest(request.topic, request.qos)
-            subscription = self._interests.asked_for(asked.link, wanted, options, joining.session)
+            subscription = self._wanted(asked)
             self._interests.spend(asked.client, subscription, self._journal.now(now))
+        except ProtocolError as error:
+            self._refuse(asked, error.code, error.reason)
+            return
+        except InvalidValueError as error:
+            self._refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
+            return
+        read = yield from self._interests.reading(subscription)
+        self._journal.then(partial(self._begin, asked._replace(read=read), now))
+
+    def _wanted(self, asked: _Asked) -> Subscription:
+        """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``."""
+        request = asked.request
+        if request.topic.startswith(OWN_TOPICS):
+            reason = f"{request.topic.split('/', 1)[0]} is told to devices, and no session holds it"
+            raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
+        if request.filter is not None:
+            check_filter(request.filter, self._interests.limits)
+        options = Options(
+            filter_text=request.filter,
+            ttl_us=None if request.ttl is None else request.ttl * _SECOND_US,
+            max_held=request.max,
+            name=request.name,
+            keys=for_subscription(request.keys),
+            is_insecure=request.insecure,
+        )
+        wanted = SubscriptionRequest(request.topic, request.qos)
+        return self._interests.asked_for(asked.link, wanted, options, request.session)
+
+    def _subscribe(self, asked: _Asked, joining: Joining, now: int) -> None:
+        try:
+            subscription = self._wanted(asked)
+            if asked.read is None:
+                self._interests.spend(asked.client, subscription, self._journal.now(now))
             self._interests.check(asked.link, asked.client, subscription, joining.rights)
         except ProtocolError as error:
             self._refuse(asked, error.code, error.reason)
@@ -451,7 +480,7 @@ class Sessions:
             return
         is_here = joining.session in asked.link.rights  # else what is retained would come to somebody who is not
         handling = _RETAINED_TOO if is_here else _NOTHING_RETAINED
-        self._interests.put(asked.link, asked.client, subscription, handling, self._journal.now(now))
+        self._interests.put(asked.link, asked.client, subscription, handling, self._journal.now(now), asked.read)
         told = {"session": joining.session, "subscription": subscription_tree(subscription)}
         self._journal.then(partial(self._answer, asked, told))
 

@@ -478,6 +478,14 @@ class BrokerState:
                 return True
         return False
 
+    def keep_up(self, found: Found) -> bool:
+        """Tell whether all of these sessions are of one client each, which is here and has taken what came before."""
+        for session, _ in found:
+            client = self.clients.get(client_of(session) or "")
+            if client is None or client.link is None or client.link.is_lagging or client.queue or client.live:
+                return False
+        return True
+
     def granted(self, session: str, identities: Iterable[Identity]) -> int:
         """Return the highest QoS that some subscriptions of a private session were granted."""
         found = (self.hold.subscription(session, identity) for identity in identities)

@@ -56,7 +56,7 @@ class WillHandling:
             return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the will's {secured}"
         if state.held_bytes + state.wills.bytes > limits.held_bytes:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.held_bytes} bytes are held, wills among them; no more are"
-        return state.memory.refusal(len(will.payload))
+        return state.memory.refusal(len(will.payload), is_lasting=True)
 
     # -- coming ------------------------------------------------------------------------------------------------------
 

@@ -1,16 +1,20 @@
-"""Commands: what the hold tells its shell to do, in this order."""
+"""Commands: what the hold tells its shell to do, in this order; and the names of what it is told."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from whimbrel.model.facts import Outcome
 from whimbrel.model.subscription import InterestChange, Subscription
 
-__all__ = ["Command", "Forget", "HandOver", "Identity", "Settle", "Store", "Tell", "TellAll"]
+__all__ = ["Command", "Forget", "HandOver", "Identity", "Matches", "Settle", "Store", "Tell", "TellAll"]
 
 Identity: TypeAlias = tuple[str | None, str]
 """Subject filter and name: what a subscription is known by within its session."""
+
+Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
+"""For each session that wants a notification, the subscriptions that do."""
 
 
 class Store(NamedTuple):

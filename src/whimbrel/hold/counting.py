@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import itemgetter
-from typing import TypeAlias
 
-from whimbrel.hold.commands import Identity
+from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.private import client_of, is_shared
 from whimbrel.hold.state import Session, State
 
 __all__ = ["Matches", "counting", "in_order", "sorted_identities"]
 
 _NEVER = -1
-
-Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
-"""For each session that wants a notification, the subscriptions that do."""
 
 
 def in_order(matches: Matches) -> Matches:

@@ -6,14 +6,13 @@ hand-over is to be confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from whimbrel.hold.commands import Identity
-from whimbrel.hold.state import Session
+from whimbrel.hold.commands import Matches
+from whimbrel.hold.state import State
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["CONFIRMED", "effective", "is_live_only", "of_hand_over"]
+__all__ = ["CONFIRMED", "EXACTLY_ONCE", "effective", "is_live_only", "of_counted"]
 
+EXACTLY_ONCE = 2
 CONFIRMED = 2
 """The quality of a hand-over that MQTT has no say in."""
 
@@ -31,10 +30,11 @@ def is_live_only(qos: int, subscription: Subscription | None) -> bool:
     return qos == 0 or subscription.qos == 0
 
 
-def of_hand_over(qos: int, counting: Iterable[tuple[Session, Iterable[Identity]]]) -> int:
+def of_counted(state: State, qos: int, counted: Matches) -> int:
     """Return the quality of a hand-over: the highest over all subscriptions that it counts for."""
     is_asked, highest = False, 0
-    for session, identities in counting:
+    for name, identities in counted:
+        session = state.sessions[name]
         if not session.with_qos:
             highest = qos
             continue

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from whimbrel.hold.commands import Identity
+from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.private import is_private, is_shared
 from whimbrel.hold.retention import Lapses
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Outcome
 from whimbrel.model.subscription import Subscription
 
-if TYPE_CHECKING:  # a lane is made of these classes
-    from whimbrel.hold.lane import Lane
-
-__all__ = ["Copy", "Flight", "Member", "Pending", "Session", "State"]
+__all__ = ["Copy", "FastLane", "Flight", "Member", "Pending", "Session", "State", "Terms"]
 
 
 class Flight(NamedTuple):
@@ -57,6 +55,36 @@ class Pending:
         self.in_flight: set[str] = set()
 
 
+class Terms:
+    """What some subscriptions of a session say together, worked out once."""
+
+    __slots__ = ("handed", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
+
+    def __init__(self, session: str, identities: tuple[Identity, ...]) -> None:
+        self.identities = identities
+        self.handed: Matches = ((session, identities),)
+        self.qos = -1
+        """The highest granted; -1: not for the fast lane."""
+        self.kept: tuple[tuple[Identity, int], ...] = ()
+        """For whom it is held, and how long."""
+        self.room = 0
+        """How many may be pending before any of them must displace one; 0 if any is live only."""
+        self.shortest_us = self.longest_us = 0
+
+
+class FastLane:
+    """The fast lane of a session; ``rules.fast_lane`` says when there is one, and what it is for."""
+
+    __slots__ = ("device", "flights", "member", "name", "pending", "session", "terms")
+
+    def __init__(self, session: Session, device: str, member: Member) -> None:
+        self.session = session
+        self.name, self.device, self.member, self.pending = session.name, device, member, session.pending
+        self.flights: dict[int, Terms] = {}
+        """By number, the oldest first."""
+        self.terms: dict[tuple[Identity, ...], Terms] = {}
+
+
 class Session:
     """Subscriptions, the devices that come and go, and what is owed to them."""
 
@@ -76,7 +104,7 @@ class Session:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_private = is_private(name)
-        self.lane: Lane | None = None
+        self.lane: FastLane | None = None
         self.access: str | None = None
         self.subscriptions: dict[Identity, Subscription] = {}
         self.members: dict[str, Member] = {}
@@ -108,6 +136,13 @@ class Copy:
         """Devices that have it: never again to these."""
         self.attempted: dict[str, int] = {}
         """Devices that it may have been sent to and was taken back from without a receipt, and with which quality."""
+
+    def lapse_of(self, ttl_us: int) -> int:
+        """Return until when it is held for a subscription with this time to live (rule 3)."""
+        lapse, expires_at = self.published_at + ttl_us, self.expires_at
+        if expires_at is not None and expires_at < lapse:
+            return expires_at
+        return lapse if lapse < INT64_MAX else INT64_MAX  # noqa: FURB136  # min() takes as long as all of it
 
 
 class State:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import re2
 
+from whimbrel.language.allowance import CHEAP_STEPS, current_allowance
 from whimbrel.language.ast import PatternFunction
 from whimbrel.language.codes import ErrorCode
 
@@ -63,9 +64,21 @@ def searcher(function: PatternFunction, pattern: str) -> Searcher:
 def byte_searcher(function: PatternFunction, pattern: str) -> ByteSearcher:
     """Return the test that *function*, one of ``COMPILED``, makes of a string in UTF-8, or raise ``PatternError``."""
     # Of a match only the verdict is wanted: the classes around this call take ten times as long as a short search.
-    match_at = _compiled(regex_of(function, pattern))._regexp.Match  # noqa: SLF001
+    compiled = _compiled(regex_of(function, pattern))
+    match_at = compiled._regexp.Match  # noqa: SLF001
     anchor = re2._Anchor.UNANCHORED if function is PatternFunction.REGEX else re2._Anchor.ANCHOR_BOTH  # noqa: SLF001
-    return lambda data: match_at(anchor, data, 0, len(data))[0][0] != _NOT_FOUND
+    cheap_bytes, key = CHEAP_STEPS // max(1, compiled.programsize), (function, pattern)
+
+    def is_found(data: bytes) -> bool:
+        return bool(match_at(anchor, data, 0, len(data))[0][0] != _NOT_FOUND)
+
+    def search(data: bytes) -> bool:
+        if len(data) <= cheap_bytes:
+            return bool(match_at(anchor, data, 0, len(data))[0][0] != _NOT_FOUND)
+        allowance = current_allowance()
+        return is_found(data) if allowance is None else allowance.decided(key, data, is_found)
+
+    return search
 
 
 def program_size(function: PatternFunction, pattern: str) -> int:

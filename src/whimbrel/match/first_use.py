@@ -12,10 +12,10 @@ from pathlib import Path
 
 from whimbrel.language.ast import PatternFunction
 from whimbrel.language.budget import UNBOUNDED
-from whimbrel.match.bodies import Bodies
-from whimbrel.match.compiled import DONE, kernels_folder
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.match.events.searching import FEW, ColumnPattern, ColumnPatterns
+from whimbrel.match.kernels.compiled import DONE, kernels_folder
 from whimbrel.match.matcher import Interest, Matcher
-from whimbrel.match.searching import FEW, ColumnPattern, ColumnPatterns
 
 __all__ = ["compile_all", "is_compiled", "make_ready"]
 

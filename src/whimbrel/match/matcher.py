@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,19 +24,20 @@ from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
-from whimbrel.match.content import Beside, ContentIndex, Pack, Run
+from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run
+from whimbrel.match.index.delta import ReadFilter, finished, reading
+from whimbrel.match.index.packed import DAMAGE, CorruptIndexError
+from whimbrel.match.index.segments import pack_parts
+from whimbrel.match.index.texts import Texts
 from whimbrel.match.keys import KeyTable, may_deliver
-from whimbrel.match.packed import DAMAGE, CorruptIndexError
-from whimbrel.match.segments import pack_parts
 from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
-from whimbrel.match.texts import Texts
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.bounds import whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
 
-__all__ = ["NEVER", "Interest", "Matcher", "check_stored"]
+__all__ = ["NEVER", "Interest", "Matcher", "ReadInterest", "check_stored"]
 
 _QUARANTINE = 65_536
 """Handles freed after a handle before it is given out again."""
@@ -52,8 +53,41 @@ class Interest:
     accept_insecure: bool = True
 
 
+class ReadInterest(NamedTuple):
+    """An interest with a content filter, read and ready to be added."""
+
+    interest: Interest
+    indexed: _Indexed
+    read: ReadFilter
+
+
+class _Indexed(NamedTuple):
+    """The filter that stands in the content index for a topic filter and a content filter."""
+
+    text: str
+    has_subject: bool
+
+
 NEVER = "never == 1 && never == 2"
 """A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
+
+
+def _check(interest: Interest) -> None:
+    check_stored(interest.filter_text)
+    if interest.subject_filter is not None:
+        check_topic_filter(interest.subject_filter)
+
+
+def _joining(subject: str, text: str) -> Generator[None, None, _Indexed]:
+    """Return subject and content as one filter, or the content alone where the two are too much for one."""
+    joined = print_filter(with_subject(check_topic_filter(subject), parse_stored(text)))
+    yield
+    try:
+        if recognise(joined) is None:  # a shape that is known is neither too long nor too deep
+            parse_stored(joined)
+    except FilterError:
+        return _Indexed(text, has_subject=False)
+    return _Indexed(joined, has_subject=True)
 
 
 def check_stored(text: str | None) -> None:
@@ -139,20 +173,36 @@ class Matcher:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, subscription: str, interest: Interest) -> int:
+    def add(self, subscription: str, interest: Interest, read: ReadInterest | None = None) -> int:
         """Add a subscription, or replace the one with this id; return its handle.
 
-        A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing.
+        A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing. What
+        ``reading`` returned for the interest may be given: the rest is quick.
         """
-        check_stored(interest.filter_text)
-        if interest.subject_filter is not None:
-            check_topic_filter(interest.subject_filter)
+        if read is not None and read.interest != interest:
+            read = None
+        if read is None:
+            _check(interest)
         self.remove(subscription)
         handle = self._new_handle(subscription)
-        text = self._put(handle, interest)
+        text = self._put(handle, interest, None if read is None else read.indexed)
         if text is not None:
-            self._content.add(handle, text)
+            self._content.add(handle, text, None if read is None else read.read)
         return handle
+
+    @staticmethod
+    def reading(interest: Interest) -> Generator[None, None, ReadInterest | None]:
+        """Do what takes long about adding an interest, yielding after each step; return None if it has no content.
+
+        Raise what ``add`` raises.
+        """
+        _check(interest)
+        text, subject = interest.filter_text, interest.subject_filter
+        if text is None:
+            return None
+        yield
+        indexed = _Indexed(text, has_subject=False) if subject is None else (yield from _joining(subject, text))
+        return ReadInterest(interest, indexed, (yield from reading(indexed.text)))
 
     def remove(self, subscription: str) -> bool:
         """Remove a subscription; return whether there was one."""
@@ -187,7 +237,7 @@ class Matcher:
         self._handles[subscription] = handle
         return handle
 
-    def _put(self, handle: int, interest: Interest) -> str | None:
+    def _put(self, handle: int, interest: Interest, indexed: _Indexed | None = None) -> str | None:
         """Note everything but the content; return the text to index, if there is one."""
         if interest.keys is not NO_KEYS or not interest.accept_insecure:
             self._keys.put(handle, interest.keys, accept_insecure=interest.accept_insecure)
@@ -199,22 +249,14 @@ class Matcher:
             self._topics.add(subject, handle)
             self._subjects[handle] = subject
         elif subject is not None and text is not None:
-            return self._with_levels(handle, check_topic_filter(subject), text)
+            if indexed is None:
+                indexed = finished(_joining(subject, text))
+            if indexed.has_subject:
+                self._with_subject.add(handle)
+            if not indexed.has_subject or not is_exact(subject):
+                self._looked_at_again[handle] = subject
+            return indexed.text
         return text
-
-    def _with_levels(self, handle: int, subject: str, text: str) -> str:
-        """Return subject and content as one filter; where that is not exact, the subject is looked at again."""
-        joined = print_filter(with_subject(subject, parse_stored(text)))
-        if not is_exact(subject):
-            self._looked_at_again[handle] = subject
-        try:
-            if recognise(joined) is None:  # a shape that is known is neither too long nor too deep
-                parse_stored(joined)
-        except FilterError:  # each is a filter, but the two together are too long or too deep
-            self._looked_at_again[handle] = subject
-            return text
-        self._with_subject.add(handle)
-        return joined
 
     # -- matching ----------------------------------------------------------------------------------------------------
 

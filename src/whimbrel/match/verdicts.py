@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from whimbrel.language.ast import Not, Predicate
 from whimbrel.language.printer import print_filter
-from whimbrel.match.content import ContentIndex
+from whimbrel.match.index.content import ContentIndex
 from whimbrel.model.attributes import Attributes
 
 __all__ = ["verdicts"]

@@ -24,6 +24,8 @@ MAX_PACKET_BYTES = MAX_VARINT + 5
 """The largest packet there can be: a byte, four bytes of length, and what they can say."""
 
 
+_PACKET_BYTES = 96
+"""A packet takes as long to decode and handle as so many bytes more."""
 _new = tuple.__new__  # the shortest PUBACK is as frequent as PUBLISH, and is read here at once
 _SUCCESS = ReasonCode.SUCCESS
 
@@ -61,7 +63,7 @@ class Decoder:
     ) -> None:
         self.version = version
         self._piece_bytes = piece_bytes
-        """Packets that begin behind so many bytes are left for the next ``receive``."""
+        """Packets that begin behind so many bytes are left for the next ``receive``; each counts as some more."""
         self.has_more = False
         """Whether the next ``receive`` may return packets although it is given nothing."""
         self._stops_after_connect = stops_after_connect
@@ -128,8 +130,8 @@ class Decoder:
         """Append the whole packets of *data*; return where the first that is not whole begins."""
         at, end, version, most = 0, len(data), self.version, self._max_packet_bytes
         self.has_more = False
-        last = min(end, self._piece_bytes)
-        while at < last:
+        last = self._piece_bytes
+        while at < last and at < end:
             first = data[at]
             if version is None and first >> 4 != PacketType.CONNECT:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT")
@@ -167,6 +169,7 @@ class Decoder:
             else:
                 packets.append(decode(first, data[start:stop], version))
             at = stop
+            last -= _PACKET_BYTES
         if at < end:
             self.has_more, self._needed = True, 0
         return at

@@ -43,7 +43,7 @@ class ServerLimits:
     receive_maximum: int = 32
     topic_alias_maximum: int = 32
     outbound_topic_aliases: int = 32
-    piece_bytes: int = 65_536
+    piece_bytes: int = 131_072
     """How much of what came is decoded at once: tens of thousands of the shortest packets take tens of milliseconds."""
 
 

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from whimbrel.errors import FilterError
 from whimbrel.hold.private import asked_for
+from whimbrel.match.index.packed import CorruptIndexError
 from whimbrel.match.matcher import NEVER, Interest, Matcher, check_stored
-from whimbrel.match.packed import CorruptIndexError
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.sim.kernels.links import connect, disconnect
 
 __all__ = ["COUNTERS", "CampusState", "advance"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.sim.contacts.crossings import TOUCH_S
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.mobility.walks import Walks

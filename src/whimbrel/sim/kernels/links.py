@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.sim.contacts.table import Contacts
 
 __all__ = ["connect", "disconnect", "link_room", "most_neighbours"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
+from whimbrel.match.kernels.compiled import njit
 from whimbrel.sim.kernels.links import connect, disconnect
 
 __all__ = ["route_all"]

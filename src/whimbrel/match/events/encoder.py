@@ -14,13 +14,13 @@ import numpy as np
 from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.language.operators import text as text_value
 from whimbrel.language.patterns import COMPILED
-from whimbrel.match.bodies import Bodies, Names, read_objects
-from whimbrel.match.kernels import Events
-from whimbrel.match.searching import ColumnPattern, ColumnPatterns
+from whimbrel.match.events.bodies import Bodies, Names, read_objects
+from whimbrel.match.events.searching import ColumnPattern, ColumnPatterns
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
 if TYPE_CHECKING:
-    from whimbrel.match.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+    from whimbrel.match.events.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
 
 __all__ = ["Encoder", "joined"]
 

@@ -6,7 +6,6 @@
 all bodies are: a short, flat object of JSON in ASCII.
 Rule: what there is any doubt about (escapes, nesting, CBOR, names twice, numbers that a double or an int32 does not
 hold exactly) is *hard*, and left to ``attributes_of``.
-Rule: numba's cache looks only at this file: after changing ``hash_bytes`` of ``kernels``, touch it.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import hash_bytes
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.hash_table import find_text, hash_bytes, table_of_texts
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes
 from whimbrel.model.codecs import attributes_of
 
@@ -39,7 +38,7 @@ _TRUE, _NULL = b"tn"
 _WORDS, _WORD_ENDS = np.frombuffer(b"truefalsenull", np.uint8), np.array([4, 9, 13])
 _DELETE = 0x7F
 _MAP_FIRST, _MAP_LAST = 0xA0, 0xBF  # CBOR's maps begin so
-_EMPTY, _UNKNOWN, _DERIVED = -1, -1, -2
+_UNKNOWN, _DERIVED = -1, -2
 
 
 class Bodies(Sequence[Attributes]):
@@ -71,24 +70,10 @@ class Names:
         np.cumsum([len(text) for text in texts], out=starts[1:])
         data = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
         numbers = np.array([*columns.values(), *(_DERIVED for _ in derived)], np.int32)
-        self.arrays = (_hashed(starts, data, seed), starts, data, numbers)
+        self.arrays = (table_of_texts(starts, data, seed), starts, data, numbers)
         """For ``read_objects``: numbers of names by hash, the names, and their columns."""
         self.most = min(len(columns), _MOST_NAMES)
         """How many items a body can have."""
-
-
-@njit(cache=True)
-def _hashed(starts: Any, data: Any, seed: int) -> Any:
-    room = 2
-    while room < 2 * starts.size:
-        room *= 2
-    table = np.full(room, _EMPTY, np.int32)
-    for i in range(starts.size - 1):
-        at = hash_bytes(data, starts[i], starts[i + 1], seed) & (room - 1)
-        while table[at] != _EMPTY:
-            at = (at + 1) & (room - 1)
-        table[at] = i
-    return table
 
 
 @njit(cache=True)
@@ -186,24 +171,6 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
 
 
 @njit(cache=True)
-def _column_of(text: Any, start: int, stop: int, hashed: int, table: Any, starts: Any, data: Any, columns: Any) -> int:
-    """Return the column of a name."""
-    mask = table.size - 1
-    at = hashed & mask
-    while table[at] != _EMPTY:
-        found = table[at]
-        begin = starts[found]
-        if starts[found + 1] - begin == stop - start:
-            i = 0
-            while i < stop - start and data[begin + i] == text[start + i]:
-                i += 1
-            if i == stop - start:
-                return columns[found]
-        at = (at + 1) & mask
-    return _UNKNOWN
-
-
-@njit(cache=True)
 def read_objects(
     text: Any,
     ends: Any,
@@ -248,7 +215,8 @@ def read_objects(
                     is_new = is_new and known[i] != hashed
                 known[names] = hashed
                 names += 1
-                number = _column_of(text, start, stop, hashed, table, starts, data, columns)
+                found = find_text(table, starts, data, text, start, stop, hashed)
+                number = columns[found] if found >= 0 else _UNKNOWN
                 at = _after_space(text, stop + 1, end)
                 if not is_new or number == _DERIVED or at == end or text[at] != _COLON:
                     break

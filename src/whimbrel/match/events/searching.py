@@ -18,9 +18,8 @@ import numpy as np
 from whimbrel.language.ast import PatternFunction
 from whimbrel.language.literals import Requirement, required_literals
 from whimbrel.language.patterns import byte_searcher, regex_of
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import walk_through
-from whimbrel.match.tries import build_tries
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.tries import build_tries, walk_through
 
 __all__ = ["FEW", "ColumnPattern", "ColumnPatterns"]
 

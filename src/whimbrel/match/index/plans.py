@@ -19,8 +19,8 @@ from whimbrel.language.patterns import COMPILED
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, name
-from whimbrel.match.layout import ACCEPT, CLOSURE, MULTI, REJECT
-from whimbrel.match.leaves import Clause, Formula, Leaf, Op, clauses
+from whimbrel.match.index.leaves import Clause, Formula, Leaf, clauses
+from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 
 __all__ = ["Dictionary", "Harvest", "Option", "harvest"]
 

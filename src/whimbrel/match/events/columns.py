@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.match.compiled import njit, read_only
+from whimbrel.match.kernels.compiled import njit, read_only
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, AttributeType
 from whimbrel.model.rows import UNBOUNDED
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_from_column_value

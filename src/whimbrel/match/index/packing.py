@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from whimbrel.language.ast import PatternFunction
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import PackedArrays, hash_bytes, mix
-from whimbrel.match.layout import ACCEPT, REJECT
-from whimbrel.match.leaves import Op
-from whimbrel.match.plans import Dictionary, Harvest, Option
-from whimbrel.match.tries import build_tries
+from whimbrel.match.index.plans import Dictionary, Harvest, Option
+from whimbrel.match.kernels.arrays import PackedArrays
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.hash_table import EMPTY, free_row, mix, rows_for, table_of_texts
+from whimbrel.match.kernels.layout import ACCEPT, REJECT, Op
+from whimbrel.match.kernels.tries import build_tries
 
 __all__ = ["pack"]
 
@@ -36,7 +36,6 @@ _MAX_BLOCKED = 12
 """Columns of one list that get bitmaps."""
 _WEIGHT = np.array([1, 4, 64])
 """How much likelier an anchor is active than an equality is: a pattern somewhat, a present attribute much."""
-_EMPTY = -1
 _INT_NE, _INT_LT, _INT_LE, _INT_EQ = int(Op.INT_NE), int(Op.INT_LT), int(Op.INT_LE), int(Op.INT_EQ)
 _REAL_EQ, _STRING_EQ = int(Op.REAL_EQ), int(Op.STRING_EQ)
 
@@ -152,38 +151,25 @@ def _anchor_tables(dictionary: Dictionary, kinds: Any, ids: Any, seed: int) -> d
 
 
 @njit(cache=True, nogil=True)
-def _room(entries: int) -> int:
-    room = 2
-    while room < 2 * entries:
-        room *= 2
-    return room
-
-
-@njit(cache=True, nogil=True)
 def _pair_table(keys: Any, values: Any, seed: int) -> Any:
-    room = _room(keys.size)
-    table = np.full(2 * room, _EMPTY, np.int64)
+    table = np.full(2 * rows_for(keys.size), EMPTY, np.int64)
     for i in range(keys.size):
-        at = mix(keys[i], seed) & (room - 1)
-        while table[2 * at] != _EMPTY:
-            at = (at + 1) & (room - 1)
-        table[2 * at] = keys[i]
-        table[2 * at + 1] = values[i]
+        row = free_row(table, 1, mix(keys[i], seed))
+        table[row] = keys[i]
+        table[row + 1] = values[i]
     return table
 
 
 @njit(cache=True, nogil=True)
 def _symbol_table(keys: Any, anchors: Any, symbols: Any, seed: int) -> Any:
-    room = _room(anchors.size)
-    table = np.full(4 * room, _EMPTY, np.int64)
+    table = np.full(4 * rows_for(anchors.size), EMPTY, np.int64)
     for i in range(anchors.size):
-        at = mix(keys[i, 0] ^ seed, keys[i, 1]) & (room - 1)
-        while table[4 * at] != _EMPTY:
-            at = (at + 1) & (room - 1)
-        table[4 * at] = keys[i, 0]
-        table[4 * at + 1] = keys[i, 1]
-        table[4 * at + 2] = anchors[i]
-        table[4 * at + 3] = symbols[i]
+        column, bits = keys[i, 0], keys[i, 1]
+        row = free_row(table, 2, mix(column ^ seed, bits))
+        table[row] = column
+        table[row + 1] = bits
+        table[row + 2] = anchors[i]
+        table[row + 3] = symbols[i]
     return table
 
 
@@ -192,19 +178,7 @@ def _string_table(dictionary: Dictionary, seed: int) -> dict[str, Any]:
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=starts[1:])
     data = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
-    return {"string_table": _hash_strings(starts, data, seed), "string_start": starts, "string_bytes": data}
-
-
-@njit(cache=True, nogil=True)
-def _hash_strings(starts: Any, data: Any, seed: int) -> Any:
-    room = _room(starts.size)
-    table = np.full(room, _EMPTY, np.int32)
-    for i in range(starts.size - 1):
-        at = hash_bytes(data, starts[i], starts[i + 1], seed) & (room - 1)
-        while table[at] != _EMPTY:
-            at = (at + 1) & (room - 1)
-        table[at] = i
-    return table
+    return {"string_table": table_of_texts(starts, data, seed), "string_start": starts, "string_bytes": data}
 
 
 def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:

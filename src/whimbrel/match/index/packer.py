@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.match.segments import Part, Segment, pack_parts
+from whimbrel.match.index.segments import Part, Segment, pack_parts
 
 __all__ = ["PackingProcess", "PackingProcessError"]
 

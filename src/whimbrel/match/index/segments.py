@@ -16,10 +16,10 @@ import numpy as np
 
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse_stored
-from whimbrel.match.memory import give_back
-from whimbrel.match.packed import DAMAGE, CorruptIndexError, PackedIndex, Workspace
-from whimbrel.match.plans import Harvest, harvest
-from whimbrel.match.texts import Texts
+from whimbrel.match.index.memory import give_back
+from whimbrel.match.index.packed import DAMAGE, CorruptIndexError, PackedIndex, Workspace
+from whimbrel.match.index.plans import Harvest, harvest
+from whimbrel.match.index.texts import Texts
 from whimbrel.model.attributes import Attributes
 
 __all__ = ["Part", "Segment", "pack_filters", "pack_parts"]

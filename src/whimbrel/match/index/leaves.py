@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import islice, product
 from typing import TypeAlias
 
@@ -38,39 +37,13 @@ from whimbrel.language.ast import (
     children,
 )
 from whimbrel.language.rewrites import flatten, push_not
+from whimbrel.match.kernels.layout import Op
 from whimbrel.model.attributes import AttributeType
 
-__all__ = ["Clause", "Formula", "Leaf", "Op", "Operand", "clauses"]
+__all__ = ["Clause", "Formula", "Leaf", "Operand", "clauses"]
 
 MAX_LEAVES = 4_096
 """Leaves of one filter, all clauses together; a larger filter is left to the closures."""
-
-
-class Op(IntEnum):
-    """What a leaf asks of a column; the numbers are the kernel's."""
-
-    INT_EQ = 0
-    INT_NE = 1
-    INT_LT = 2
-    INT_LE = 3
-    INT_GT = 4
-    INT_GE = 5
-    REAL_EQ = 6
-    REAL_NE = 7
-    REAL_LT = 8
-    REAL_LE = 9
-    REAL_GT = 10
-    REAL_GE = 11
-    STRING_EQ = 12
-    STRING_NE = 13
-    PATTERN = 14
-    NOT_PATTERN = 15
-    PRESENT = 16
-    TYPE_IS = 17
-    TYPE_IS_NOT = 18
-    NAN = 19
-    NOT_NAN = 20
-    MAYBE = 21
 
 
 _COMPARISON = {

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit, read_only
-from whimbrel.match.kernels import DTYPES, PackedArrays
-from whimbrel.match.layout import REJECT
-from whimbrel.match.leaves import Op
+from whimbrel.match.kernels.arrays import DTYPES, PackedArrays
+from whimbrel.match.kernels.compiled import njit, read_only
+from whimbrel.match.kernels.hash_table import EMPTY
+from whimbrel.match.kernels.layout import REJECT, Op
 from whimbrel.model.bounds import INT32_MAX
 
 __all__ = ["fault"]
 
-_EMPTY = -1
 _LAST_OP, _PATTERN, _NOT_PATTERN = max(map(int, Op)), int(Op.PATTERN), int(Op.NOT_PATTERN)
 _LONGEST_LIST = (1 << 24) - 1
 _MOST_SHIFT = 62
@@ -68,7 +67,7 @@ def _sizes(a: PackedArrays, columns: int, patterns: int, _handles: int) -> str |
         return f"lists has {a.lists.size} numbers, not four each"
     for name, words in (("string_table", 1), ("symbol_table", 4), ("pair_table", 2), ("trie_key", 1)):
         rows, rest = divmod(getattr(a, name).size, words)
-        if rest or rows < 1 or rows & (rows - 1) or not (getattr(a, name)[::words] == _EMPTY).any():
+        if rest or rows < 1 or rows & (rows - 1) or not (getattr(a, name)[::words] == EMPTY).any():
             return f"{name} of {rows} rows is no hash table: a power of two, at least one of them empty"
     return None
 
@@ -112,7 +111,7 @@ def _tables(a: PackedArrays, columns: int, patterns: int, _handles: int) -> str 
         if not _are_reached_once(getattr(a, name), words, at, reached):
             return f"{name} leads to a list that is not there, or that something else leads to"
     symbols = np.sort(a.symbol_table[3::4])
-    symbols = symbols[symbols != _EMPTY]
+    symbols = symbols[symbols != EMPTY]
     if symbols.size and (symbols[0] < 0 or symbols[-1] > INT32_MAX or (symbols[1:] == symbols[:-1]).any()):
         return "symbol_table has symbols that are not each its own"
     return None
@@ -161,7 +160,7 @@ def _are_ascending(numbers: Any, most: int) -> bool:
 def _are_reached_once(table: Any, words: int, at: int, reached: Any) -> bool:
     for place in range(at, table.size, words):
         which = np.int64(table[place])
-        if which == _EMPTY:
+        if which == EMPTY:
             continue
         if which < 0 or which >= reached.size or reached[which]:
             return False
@@ -172,7 +171,7 @@ def _are_reached_once(table: Any, words: int, at: int, reached: Any) -> bool:
 @njit(cache=True, nogil=True)
 def _are_of_one_trie(keys: Any, after: Any, root: Any, states: int) -> bool:
     for at in range(keys.size):
-        if keys[at] != _EMPTY:
+        if keys[at] != EMPTY:
             state = keys[at] >> 8
             if state < 0 or state >= states or root[state] != root[after[at]]:
                 return False

@@ -2,8 +2,9 @@
 
 Numba keeps them by the path of their source. But on a cluster the package comes as a zip, to another path with every
 job, and each worker would compile it all again, for half a minute; and a kernel that calls one of another file would
-stay as it was when that file changes. So the folder is named after the content of all modules of a package: whoever
-has these finds what any process of this user has compiled, wherever the modules are.
+stay as it was when that file changes. So the folder is named after the content of all modules of a package and of the
+packages inside it: a process that has the same modules finds what any process of this user has compiled, wherever the
+modules lie.
 
 Rule: code is loaded from there, so the folder is this user's, and nobody else may write into it; where there is none
 such, numba does as it likes. So it does if ``NUMBA_CACHE_DIR`` says where.
@@ -16,10 +17,11 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,14 +42,14 @@ class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wan
     """Tells numba where a kernel of ours is kept; of no other function."""
 
     def __init__(self, kernel: Any, file: str, folder: Path) -> None:
-        self._folder, self._line = folder, kernel.__code__.co_firstlineno
+        self._folder, self._name = folder, f"{kernel.__module__}-{kernel.__code__.co_firstlineno}"
         self._py_file = file  # numba names it in a warning
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
         """Return the place of a kernel, None if numba is to look for one."""
-        package = py_func.__module__.rpartition(".")[0]
-        is_ours = package in _PACKAGES and not getattr(config, "CACHE_DIR", "")
+        package = next((each for each in _PACKAGES if py_func.__module__.startswith(f"{each}.")), None)
+        is_ours = package is not None and not getattr(config, "CACHE_DIR", "")
         found = kernels_folder(package) if is_ours else None
         return None if found is None else cls(py_func, py_file, found)
 
@@ -60,18 +62,26 @@ class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wan
         return self._folder.name
 
     def get_disambiguator(self) -> str:
-        """Return what tells kernels of one name apart."""
-        return str(self._line)
+        """Return what tells kernels of one name apart: numba itself looks only at the last part of a module's name."""
+        return self._name
 
 
 @cache
 def kernels_folder(package: str = "whimbrel.match") -> Path | None:
     """Return the folder of the kernels that the modules of *package* make."""
     digest = sha256()
-    for module in sorted(files(package).iterdir(), key=lambda each: each.name):
-        if module.name.endswith(".py"):
-            digest.update(module.name.encode() + b"\0" + sha256(module.read_bytes()).digest())
+    for name, content in sorted(_modules(files(package))):
+        digest.update(name.encode() + b"\0" + sha256(content).digest())
     return safe_folder(_places(), digest.hexdigest()[:16])
+
+
+def _modules(package: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of every module in *package* and in the packages inside it."""
+    for found in package.iterdir():
+        if found.name.endswith(".py"):
+            yield prefix + found.name, found.read_bytes()
+        elif found.is_dir() and found.name != "__pycache__":
+            yield from _modules(found, f"{prefix}{found.name}/")
 
 
 def safe_folder(places: Iterable[Path], name: str) -> Path | None:

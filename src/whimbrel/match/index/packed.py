@@ -15,20 +15,13 @@ import numpy as np
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.language.budget import UNBOUNDED
-from whimbrel.match.events import Encoder
-from whimbrel.match.integrity import fault
-from whimbrel.match.kernels import (
-    Events,
-    Matches,
-    PackedArrays,
-    Scratch,
-    match_event,
-    match_events,
-    new_table,
-    write_addresses,
-)
-from whimbrel.match.packing import pack
-from whimbrel.match.plans import Dictionary, Harvest, harvest
+from whimbrel.match.events.encoder import Encoder
+from whimbrel.match.index.integrity import fault
+from whimbrel.match.index.packing import pack
+from whimbrel.match.index.plans import Dictionary, Harvest, harvest
+from whimbrel.match.kernels.addresses import new_table, write_addresses
+from whimbrel.match.kernels.arrays import Events, Matches, PackedArrays, Scratch
+from whimbrel.match.kernels.matching import match_event, match_events
 from whimbrel.model.attributes import Attributes, Int64
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.bounds import whole as whole_number
@@ -55,7 +48,7 @@ class CorruptIndexError(InvalidInputError):
 
 
 class PackedIndex:
-    """Filters under handles, packed once; see ``kernels`` for how it matches."""
+    """Filters under handles, packed once; see ``kernels.matching`` for how it matches."""
 
     def __init__(
         self,

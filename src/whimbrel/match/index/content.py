@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from whimbrel.match.bodies import Bodies
-from whimbrel.match.delta import Delta
-from whimbrel.match.events import Encoder, joined
-from whimbrel.match.kernels import Events
-from whimbrel.match.segments import Part, Segment, pack_filters, pack_parts
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.match.events.encoder import Encoder, joined
+from whimbrel.match.index.delta import Delta, ReadFilter
+from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
+from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
 
 __all__ = ["Beside", "ContentIndex", "Pack", "Run"]
@@ -107,11 +107,14 @@ class ContentIndex:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, handle: int, text: str) -> None:
-        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none."""
+    def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
+        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none.
+
+        It may have been *read* before, which takes nearly all the time.
+        """
         with self._lock:
             delta = self._state.deltas[-1]
-            delta.add(handle, text)
+            delta.add(handle, text, read)
             self._added += 1
             is_due = len(delta) >= _DELTA or delta.patterns >= _DELTA_PATTERNS
             is_due = is_due and self._run is not None and not self._is_packing
@@ -260,7 +263,7 @@ class ContentIndex:
 
         A column or a row that is no attributes raises ``InvalidValueError``, and nothing is matched.
         """
-        from whimbrel.match.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+        from whimbrel.match.events.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
 
         rows = AttributeColumn(column)
         return self._match_many(lambda encoder: encoder.arrow(rows), rows, beside)

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Tries of the patterns of all columns, in one hash table of transitions: prefixes, suffixes, and substrings.
+"""Tries of the patterns of all columns, in one hash table of transitions, and how a string walks them.
 
+There are tries of prefixes, of suffixes and of substrings.
 Substrings get the failure links of Aho and Corasick (1975), so that one pass over a text finds all of them.
 """
 
@@ -12,21 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.match.compiled import njit
-from whimbrel.match.kernels import mix
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.kernels.hash_table import EMPTY, find_row, free_row, mix, rows_for
 
-__all__ = ["build_tries"]
-
-_EMPTY = -1
+__all__ = ["build_tries", "mark_pattern", "walk_end", "walk_through"]
 
 
 @njit(cache=True, nogil=True)
 def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots: int) -> Any:
     """Insert every pattern below its root; return the table, and parent, byte, depth and end state."""
-    room = 1
-    while room < 2 * (data.size + 2):
-        room *= 2
-    keys = np.full(room, _EMPTY, np.int64)
+    room = rows_for(data.size + 2)
+    keys = np.full(room, EMPTY, np.int64)
     after = np.zeros(room, np.int32)
     states = data.size + n_roots + 1
     parent = np.full(states, -1, np.int32)
@@ -35,17 +32,15 @@ def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots
     root_of = np.arange(states).astype(np.int32)
     ends = np.zeros(roots.size, np.int32)
     count = n_roots
-    mask = room - 1
     for p in range(roots.size):
         state = roots[p]
         length = starts[p + 1] - starts[p]
         for i in range(length):
             b = data[starts[p] + (length - 1 - i if reverse[p] else i)]
             key = (np.int64(state) << 8) | np.int64(b)
-            at = mix(key, seed) & mask
-            while keys[at] != _EMPTY and keys[at] != key:
-                at = (at + 1) & mask
-            if keys[at] == _EMPTY:
+            at = find_row(keys, 0, mix(key, seed), key, EMPTY)
+            if at == EMPTY:
+                at = free_row(keys, 0, mix(key, seed))
                 keys[at] = key
                 after[at] = count
                 parent[count] = state
@@ -61,7 +56,6 @@ def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots
 @njit(cache=True, nogil=True)
 def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: Any, pattern: Any, seed: int) -> Any:
     """Compute failure links and the links to shorter patterns that end at the same place, shallow states first."""
-    mask = keys.size - 1
     fail = np.zeros(parent.size, np.int32)
     link = np.full(parent.size, -1, np.int32)
     for i in range(order.size):
@@ -74,12 +68,9 @@ def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: An
         found = root
         while back != root:
             back = fail[back]
-            key = (np.int64(back) << 8) | np.int64(byte[state])
-            at = mix(key, seed) & mask
-            while keys[at] != _EMPTY and keys[at] != key:
-                at = (at + 1) & mask
-            if keys[at] == key:
-                found = after[at]
+            step = _step(keys, after, back, byte[state], seed)
+            if step >= 0:
+                found = step
                 break
         fail[state] = found
         link[state] = found if pattern[found] >= 0 else link[found]
@@ -102,3 +93,88 @@ def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: i
     order = np.argsort(depth, kind="stable").astype(np.int32)
     fail, link = _link(keys, after, parent, byte, order, root_of, pattern, seed)
     return {"key": keys, "next": after, "fail": fail, "link": link, "pattern": pattern}
+
+
+@njit(cache=True)
+def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
+    """Return the state after *byte*, or -1 if the trie does not go on with it."""
+    key = (np.int64(state) << 8) | np.int64(byte)
+    at = find_row(keys, 0, mix(key, seed), key, EMPTY)
+    return after[at] if at >= 0 else -1
+
+
+@njit(cache=True)
+def mark_pattern(number: int, epoch: int, pattern_epoch: Any, pattern_anchor: Any, active: Any, n: int) -> int:
+    """Note that a pattern was found; return how many lists are active now."""
+    if number >= 0 and pattern_epoch[number] != epoch:
+        pattern_epoch[number] = epoch
+        if pattern_anchor[number] >= 0:
+            active[n] = pattern_anchor[number]
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def walk_end(
+    keys: Any,
+    after: Any,
+    pattern: Any,
+    seed: int,
+    state: int,
+    data: Any,
+    begin: int,
+    stop: int,
+    step: int,
+    epoch: int,
+    pattern_epoch: Any,
+    pattern_anchor: Any,
+    active: Any,
+    n: int,
+) -> int:
+    """Mark the prefixes of a string that the trie below *state* holds; or, read backwards, the suffixes."""
+    n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    for i in range(begin, stop, step):
+        state = _step(keys, after, state, data[i], seed)
+        if state < 0:
+            break
+        n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    return n
+
+
+@njit(cache=True)
+def walk_through(
+    keys: Any,
+    after: Any,
+    pattern: Any,
+    fail: Any,
+    link: Any,
+    seed: int,
+    root: int,
+    data: Any,
+    begin: int,
+    stop: int,
+    epoch: int,
+    pattern_epoch: Any,
+    pattern_anchor: Any,
+    active: Any,
+    n: int,
+) -> int:
+    """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975).
+
+    A marked pattern has had its shorter suffixes marked with it, so the chain of suffixes ends at the first that is
+    marked: every step along it but the last of each byte marks a pattern, and all of them together are linear in the
+    string and in what is found.
+    """
+    state = root
+    n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
+    for i in range(begin, stop):
+        found = _step(keys, after, state, data[i], seed)
+        while found < 0 and state != root:
+            state = fail[state]
+            found = _step(keys, after, state, data[i], seed)
+        state = found if found >= 0 else root
+        ending = state if pattern[state] >= 0 else link[state]
+        while ending >= 0 and pattern_epoch[pattern[ending]] != epoch:
+            n = mark_pattern(pattern[ending], epoch, pattern_epoch, pattern_anchor, active, n)
+            ending = link[ending]
+    return n

@@ -7,8 +7,9 @@ found is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
+from typing import NamedTuple, TypeVar, cast
 
 from whimbrel.language.ast import Literal, Name, Pattern, Predicate, walk
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
@@ -17,14 +18,44 @@ from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template
 from whimbrel.language.tokens import literal
 from whimbrel.language.tokens import name as name_of
-from whimbrel.match.leaves import Clause, Op, clauses
+from whimbrel.match.index.leaves import Clause, clauses
+from whimbrel.match.kernels.layout import Op
 from whimbrel.model.attributes import Attributes, Scalar
 
-__all__ = ["Delta"]
+__all__ = ["Delta", "ReadFilter", "finished", "reading"]
+
+_Result = TypeVar("_Result")
 
 _LONG = 256
 """Filters of more characters take long to compile, as do those with patterns: not when an event waits."""
 _EQUALITIES = frozenset((Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ))
+
+
+class ReadFilter(NamedTuple):
+    """A filter as the delta keeps it: all that takes long about adding one, and depends on its text alone."""
+
+    text: str
+    anchors: list[object]
+    patterns: int
+    verdict: VerdictFunction | None
+    """None where it is compiled when it is first asked."""
+
+
+def reading(text: str) -> Generator[None, None, ReadFilter]:
+    """Read a filter, yielding after each step that takes some milliseconds for a long one; return it.
+
+    Raise ``FilterError`` if *text* is none.
+    """
+    tree = parse_stored(text)
+    yield
+    anchors = _anchors(text, tree)
+    yield
+    patterns, verdict = 0, None
+    if "(" in text:
+        patterns = sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
+    if "(" in text or len(text) > _LONG:  # a client that adds many of them is slowed down; a publication is not
+        verdict = compile_filter(tree)
+    return ReadFilter(text, anchors, patterns, verdict)
 
 
 class Delta:
@@ -41,17 +72,16 @@ class Delta:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def add(self, handle: int, text: str) -> None:
-        """Add a filter; raise ``FilterError`` if *text* is none."""
-        tree = parse_stored(text)
-        anchors = _anchors(text, tree)
+    def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
+        """Add a filter, which may have been *read* before; raise ``FilterError`` if *text* is none."""
+        if read is None or read.text != text:
+            read = finished(reading(text))
         self.texts[handle] = text
-        if "(" in text:
-            self.patterns += sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
-        if "(" in text or len(text) > _LONG:  # whoever adds many of them is slowed down; whoever is asked first is not
-            self._verdicts[handle] = compile_filter(tree)
-        self._anchors[handle] = anchors
-        for anchor in anchors:
+        self.patterns += read.patterns
+        if read.verdict is not None:
+            self._verdicts[handle] = read.verdict
+        self._anchors[handle] = read.anchors
+        for anchor in read.anchors:
             self._found.setdefault(anchor, {})[handle] = None
 
     def remove(self, handle: int) -> bool:
@@ -86,6 +116,15 @@ class Delta:
                 return False
             verdict = self._verdicts[handle] = compile_filter(parse_stored(text))
         return verdict(attributes) is True
+
+
+def finished(work: Generator[None, None, _Result]) -> _Result:
+    """Do all of *work* at once; return what it returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return cast("_Result", done.value)
 
 
 def _anchors(text: str, tree: Predicate) -> list[object]:

@@ -1,0 +1,85 @@
+"""Changes of subscriptions and of sessions (rules 11 and 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whimbrel.hold.commands import Command, Tell
+from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.fast_lane import FastLanes
+from whimbrel.hold.rules.members import Members
+from whimbrel.hold.rules.work import PIECE, Work
+from whimbrel.hold.state import State
+from whimbrel.hold.view import View
+from whimbrel.model.facts import InterestChanged, Outcome, SessionChange, SessionChanged
+from whimbrel.model.subscription import InterestChange
+
+__all__ = ["Changes"]
+
+_DROPPED = Outcome.DROPPED
+
+
+class Changes:
+    """Takes in changes of subscriptions and of sessions."""
+
+    def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, members: Members) -> None:
+        self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members
+
+    def interest(self, fact: InterestChanged) -> list[Command]:
+        """Put a subscription in place or take it away, and tell the others (rule 11)."""
+        out: list[Command] = []
+        self._endings.advance(fact.changed_at, out)
+        subscription = fact.subscription
+        if fact.change is InterestChange.REMOVED and subscription.session not in self._state.sessions:
+            return out
+        session = self._view.session(subscription.session)
+        self._lanes.close(session)
+        identity = (subscription.subject_filter, subscription.name)
+        if fact.change is InterestChange.REMOVED:
+            self._state.remove(session, identity)
+            self._view.touch(("turn", identity[0], session.name))
+            for seq in list(session.counts.get(identity, ())):
+                self._endings.strip(session, seq, identity, _DROPPED, self._state.now, out)
+            session.counts.pop(identity, None)
+        else:
+            self._state.put(session, subscription)
+        self._view.touch(("session", session.name))
+        self._view.touch(("subscription", session.name, *identity))
+        for device, member in session.members.items():
+            if member.is_present and device != fact.device:
+                out.append(Tell(device, session.name, fact.change, subscription))
+        return out
+
+    def session_changed(self, fact: SessionChanged) -> Work:
+        """Delete a session, or change who may do what in it."""
+        out: list[Command] = []
+        self._endings.advance(fact.changed_at, out)
+        if fact.change is SessionChange.DELETED:
+            yield from self._delete(fact.session, out)
+        else:
+            self._view.session(fact.session).access = fact.access
+            self._view.touch(("session", fact.session))
+        return out
+
+    def _delete(self, name: str, out: list[Command]) -> Iterator[None]:
+        """End everything, let everybody go (rule 12)."""
+        session = self._state.sessions.get(name)
+        if session is None:
+            return
+        self._lanes.close(session)
+        for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
+            if count % PIECE == 0:
+                yield
+            if pending.end is None:
+                self._endings.end(session, seq, _DROPPED, tuple(pending.held), self._state.now, out)
+        for device in sorted(session.members):
+            member = session.members[device]
+            self._members.away(device, name)
+            self._view.touch(("member", name, device))
+            yield from self._members.note_sent(device, member)
+            yield from self._members.let_go(session, device, member, out)
+        for identity in session.subscriptions:
+            self._view.touch(("subscription", name, *identity))
+            self._view.touch(("turn", identity[0], name))
+        self._view.touch(("session", name))
+        self._state.delete(session)

@@ -1,0 +1,291 @@
+"""The devices of sessions: they join, confirm what they have, go away and leave (rules 6, 7, 10 and 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from whimbrel.hold.commands import Command, Forget, HandOver, Settle, TellAll
+from whimbrel.hold.private import client_of, private_session
+from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, of_counted
+from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.fast_lane import FastLanes
+from whimbrel.hold.rules.work import PIECE, QUICK_PIECE, Work, all_of, at_once
+from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
+from whimbrel.hold.view import View
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.facts import Mode, Outcome, PresenceChange, PresenceChanged
+
+__all__ = ["Members"]
+
+_DELIVERED, _EXPIRED, _TAKEN = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.TAKEN_ELSEWHERE
+_DROPPED, _WITHHELD = Outcome.DROPPED, Outcome.WITHHELD
+_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
+"""What a receipt may say; the others are the hold's to find out."""
+
+
+class Members:
+    """Takes in what becomes of devices, and what they confirm."""
+
+    def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes) -> None:
+        self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
+
+    def presence(self, fact: PresenceChanged) -> Work:
+        """Take in that a device joins, leaves, goes away, or confirms otherwise from now on."""
+        if fact.change is PresenceChange.JOINED:
+            assert fact.session is not None
+            takes = fact.receipt is Mode.TAKE
+            return self._join(fact.changed_at, fact.device, fact.session, takes=takes, confirms=fact.confirms)
+        if fact.change is PresenceChange.RECEIPTS:
+            assert fact.session is not None
+            is_confirming = bool(fact.confirms)
+            return at_once(self._change_receipts(fact.changed_at, fact.device, fact.session, confirms=is_confirming))
+        if fact.change is PresenceChange.LEFT:
+            assert fact.session is not None
+            return self._leave(fact.changed_at, fact.device, fact.session)
+        if fact.change is PresenceChange.DISCONNECTED:
+            return self._disconnect(fact.changed_at, fact.device, sent_seq=fact.sent_seq)
+        return at_once(self._endings.tick(fact.changed_at))
+
+    def joined(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None = None) -> list[Command]:
+        """Let a device be present in a session from now on; it gets what is held (rule 6)."""
+        return all_of(self._join(at, device, name, takes=takes, confirms=confirms))
+
+    def _join(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None) -> Work:
+        out: list[Command] = []
+        self._endings.advance(at, out)
+        session = self._view.session(name)
+        self._lanes.close(session)
+        for other in self._state.joined.get(device, ()):
+            self._lanes.close(self._state.sessions[other])
+        member = session.members.get(device)
+        if member is None:
+            member = session.members[device] = Member(is_present=True, takes=takes)
+            self._view.touch(("session", name))
+        begun = set() if member.is_present else set(member.in_flight)
+        member.is_present, member.takes, member.confirms = True, takes, confirms
+        self._state.joined.setdefault(device, set()).add(name)
+        self._view.touch(("member", name, device))
+        out.append(TellAll(device, name, tuple(session.subscriptions.values())))
+        for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
+            if count % PIECE == 0:
+                yield
+            if seq in begun:
+                flight = member.in_flight[seq]
+                counted = ((name, flight.identities),)
+                out.append(HandOver(device, seq, counted, is_held=True, is_again=True, qos=flight.qos))
+            elif pending.end is None and device not in pending.settled and device not in pending.in_flight:
+                self._hand_over_held(session, device, member, seq, pending, out)
+        return out
+
+    def _hand_over_held(
+        self, session: Session, device: str, member: Member, seq: int, pending: Pending, out: list[Command]
+    ) -> None:
+        copy = self._state.copies[seq]
+        identities = tuple(pending.held)
+        self._view.touch(("pending", session.name, seq))
+        if device in copy.received:
+            self._endings.settle(session.name, device, seq, pending, identities, _DELIVERED, self._state.now, out)
+            if member.takes:
+                self._endings.end(session, seq, _TAKEN, identities, self._state.now, out)
+            return
+        pending.in_flight.add(device)
+        counted = ((session.name, identities),)
+        on_its_way = self._on_its_way(device, seq, session.name)
+        if on_its_way is not None:  # it was not its own receipt, or it would be settled: it will be confirmed
+            member.in_flight[seq] = Flight(identities, on_its_way.qos)
+            out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False))
+            return
+        attempted = copy.attempted.get(device)
+        qos = attempted or (of_counted(self._state, copy.qos, counted) if session.with_qos else CONFIRMED)
+        is_own = qos == 0 and not member.confirms_qos_0(is_expiring=copy.expires_at is not None)
+        member.in_flight[seq] = Flight(identities, qos)
+        is_again = attempted is not None
+        out.append(HandOver(device, seq, counted, is_held=True, is_again=is_again, qos=qos, is_own_receipt=is_own))
+        if is_own:
+            self.confirm(session, device, member, seq, _DELIVERED, out)
+
+    def _change_receipts(self, at: int, device: str, name: str, *, confirms: bool) -> list[Command]:
+        """Let hand-overs of quality 0 to a member have receipts from now on, or none (rule 16)."""
+        out: list[Command] = []
+        self._endings.advance(at, out)
+        session = self._state.sessions.get(name)
+        member = None if session is None else session.members.get(device)
+        if member is not None:
+            member.confirms = confirms
+            self._view.touch(("member", name, device))
+        return out
+
+    def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
+        """Return what a device has in flight through another session than the one it is joining."""
+        # Only its own sessions are looked at: a notification may be held in thousands.
+        for name in (*self._state.joined.get(device, ()), private_session(device)):
+            session = self._state.sessions.get(name) if name != joining else None
+            pending = None if session is None else session.pending.get(seq)
+            if session is not None and pending is not None and device in pending.in_flight:
+                return session.members[device].in_flight[seq]
+        return None
+
+    def _leave(self, at: int, device: str, name: str) -> Work:
+        """Let a device be no member of a session any more (rule 10)."""
+        out: list[Command] = []
+        self._endings.advance(at, out)
+        session = self._state.sessions.get(name)
+        if session is not None and device in session.members:
+            self._lanes.close(session)
+            member = session.members.pop(device)
+            self.away(device, name)
+            self._view.touch(("session", name))
+            self._view.touch(("member", name, device))
+            yield from self.note_sent(device, member)
+            yield from self.let_go(session, device, member, out)
+        return out
+
+    def disconnected(self, at: int, device: str, *, sent_seq: int | None = None) -> list[Command]:
+        """Let a device be away in all its sessions (rules 10 and 19)."""
+        return all_of(self._disconnect(at, device, sent_seq=sent_seq))
+
+    def _disconnect(self, at: int, device: str, *, sent_seq: int | None) -> Work:
+        out: list[Command] = []
+        self._endings.advance(at, out)
+        for name in sorted(self._state.joined.pop(device, ())):
+            session = self._state.sessions[name]
+            self._lanes.close(session)
+            member = session.members[device]
+            member.is_present = False
+            self._view.touch(("member", name, device))
+            begun: dict[int, Flight] = {}
+            yield from self.note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)
+            if session.is_private:
+                begun = self._begun(session, device, member)
+            yield from self.let_go(session, device, member, out, begun=begun)
+        return out
+
+    def note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
+        """Note that a device may have what it has in flight up to *sent_seq*, and did not confirm it."""
+        for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
+            if count % QUICK_PIECE == 0:
+                yield
+            if seq <= sent_seq:
+                self._state.copies[seq].attempted[device] = flight.qos
+                self._view.touch(("copy", seq))
+
+    def _begun(self, session: Session, device: str, member: Member) -> dict[int, Flight]:
+        """Return what was sent and is to be brought to its end, as MQTT has it (rule 19)."""
+        copies = self._state.copies
+        return {
+            seq: flight
+            for seq, flight in member.in_flight.items()
+            if device in copies[seq].attempted and self._must_finish(copies[seq], flight, session.pending[seq])
+        }
+
+    @staticmethod
+    def _must_finish(copy: Copy, flight: Flight, pending: Pending) -> bool:
+        """Tell whether a delivery goes on, whatever ends its notification: exactly once, or unsubscribed from since."""
+        if flight.qos == EXACTLY_ONCE:
+            return copy.qos == EXACTLY_ONCE
+        is_unsubscribed = pending.end is not None and pending.end[0] is _DROPPED and pending.lapses_at is not None
+        return flight.qos > 0 and is_unsubscribed
+
+    def away(self, device: str, name: str) -> None:
+        """Note that a device is not present in a session any more."""
+        joined = self._state.joined.get(device)
+        if joined is not None:
+            joined.discard(name)
+            if not joined:
+                del self._state.joined[device]
+
+    def let_go(
+        self,
+        session: Session,
+        device: str,
+        member: Member,
+        out: list[Command],
+        *,
+        begun: Mapping[int, Flight] = MappingProxyType({}),
+    ) -> Iterator[None]:
+        """Take back what a device had in flight, but what was *begun*; where the session has ended it, that is it."""
+        in_flight, member.in_flight = member.in_flight, dict(begun)
+        for count, seq in enumerate(in_flight, start=1):
+            if count % QUICK_PIECE == 0:
+                yield
+            if seq in begun:
+                continue
+            pending = session.pending[seq]
+            pending.in_flight.discard(device)
+            self._view.touch(("pending", session.name, seq))
+            if pending.end is not None:
+                outcome, identities, moment = pending.end
+                has_it = device in self._state.copies[seq].received
+                self._endings.settle(
+                    session.name, device, seq, pending, identities, _DELIVERED if has_it else outcome, moment, out
+                )
+                self._endings.close(session, seq, pending, out)
+
+    def confirmed(
+        self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
+    ) -> list[Command]:
+        """Take in that a device has a notification, or why it was not given it (rule 7)."""
+        out: list[Command] = []
+        state = self._state
+        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over
+            state.now = at
+        heap = state.lapses.heap
+        if heap and heap[0][0] <= state.now:
+            self._endings.end_lapsed(out)
+        found = state.sessions.get(session)
+        if found is None or outcome not in _RECEIPTS:
+            return out
+        lane = found.lane
+        if lane is not None and seq in lane.flights and device == lane.device:
+            if outcome is _DELIVERED:
+                terms, copy = lane.flights.pop(seq), state.copies[seq]
+                lapse = copy.lapse_of(terms.longest_us)
+                out.append(_NEW(Settle, (session, device, seq, terms.identities, outcome, state.now, lapse, via)))
+                copy.aloft -= 1
+                if copy.has_row:
+                    self._view.touch(("copy", seq))
+                if copy.aloft or copy.sessions:
+                    copy.received.add(device)
+                else:
+                    del state.copies[seq]
+                    out.append(_NEW(Forget, (seq,)))
+                return out
+            self._lanes.land(lane)
+        member = found.members.get(device)
+        if member is not None and seq in member.in_flight:
+            self.confirm(found, device, member, seq, outcome, out, via=via)
+        return out
+
+    def confirm(
+        self,
+        session: Session,
+        device: str,
+        member: Member,
+        seq: int,
+        outcome: Outcome,
+        out: list[Command],
+        *,
+        via: str | None = None,
+    ) -> None:
+        """Settle what a device has in flight (rule 7)."""
+        identities = member.in_flight.pop(seq).identities
+        pending = session.pending[seq]
+        pending.in_flight.discard(device)
+        if self._view.is_followed:
+            self._view.touch(("pending", session.name, seq))
+        if outcome is _DELIVERED:
+            copy = self._state.copies[seq]
+            copy.received.add(device)
+            copy.attempted.pop(device, None)
+            if self._view.is_followed:
+                self._view.touch(("copy", seq))
+        via = via if outcome is _DELIVERED else None
+        self._endings.settle(session.name, device, seq, pending, identities, outcome, self._state.now, out, via=via)
+        if outcome is _DELIVERED and member.takes and pending.end is None:
+            self._endings.end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
+        elif pending.end is not None:
+            self._endings.close(session, seq, pending, out)
+        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is nobody else to keep it for
+            self._endings.end(session, seq, outcome, tuple(pending.held), self._state.now, out)

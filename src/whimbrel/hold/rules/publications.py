@@ -1,0 +1,239 @@
+"""Publications: for whom a notification is held, and who is given it now (rules 2 to 5, and 13 to 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from operator import itemgetter
+
+from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Matches, Settle, Store
+from whimbrel.hold.counting import counting, in_order
+from whimbrel.hold.quality import CONFIRMED, is_live_only, of_counted
+from whimbrel.hold.retention import Retention
+from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.fast_lane import FastLanes
+from whimbrel.hold.rules.members import Members
+from whimbrel.hold.rules.work import PIECE, Work, all_of
+from whimbrel.hold.state import Copy, Flight, Pending, Session, State
+from whimbrel.hold.view import View
+from whimbrel.model.facts import Outcome
+
+__all__ = ["Publications"]
+
+_DELIVERED, _EXPIRED, _DISPLACED, _DROPPED = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED
+_BY_SESSION, _BY_DEVICE = itemgetter(0), itemgetter(0)
+_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+
+
+class Publications:
+    """Takes notifications in; without the fast lane, by the rules alone."""
+
+    def __init__(
+        self,
+        state: State,
+        view: View,
+        endings: Endings,
+        lanes: FastLanes,
+        members: Members,
+        *,
+        retention: Retention,
+        has_fast_lane: bool,
+    ) -> None:
+        self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members
+        self._retention, self._has_fast_lane = retention, has_fast_lane
+        self._fly = lanes.fly
+
+    def published(
+        self,
+        seq: int,
+        at: int,
+        expires_at: int | None,
+        matches: Matches,
+        *,
+        qos: int = CONFIRMED,
+        publisher: str | None = None,
+    ) -> list[Command]:
+        """Take in a notification that was accepted, and who wants it (rules 2 to 5, and 15 to 18)."""
+        return all_of(self.publishing(seq, at, expires_at, matches, qos=qos, publisher=publisher))
+
+    def publishing(
+        self,
+        seq: int,
+        at: int,
+        expires_at: int | None,
+        matches: Matches,
+        *,
+        qos: int = CONFIRMED,
+        publisher: str | None = None,
+    ) -> Work:
+        """Do what ``published`` does in pieces; see ``applying``."""
+        out: list[Command] = []
+        state = self._state
+        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over
+            state.now = at
+        heap = state.lapses.heap
+        if heap and heap[0][0] <= state.now:
+            self._endings.end_lapsed(out)
+        if state.choosy:
+            matches, chosen = counting(state, publisher, matches)
+            for share, name in chosen.items():
+                state.turns.setdefault(share, {})[name] = seq
+                self._view.touch(("turn", share, name))
+        if not matches:
+            return out
+        flown: list[HandOver] = []
+        own: dict[str, Settle] = {}
+        before, aloft, now = len(out), 0, state.now
+        if state.privates and self._has_fast_lane and (expires_at is None or expires_at > now):
+            if len(matches) > 1:
+                matches = sorted(matches, key=_BY_SESSION)
+            is_expiring, left = expires_at is not None, list[tuple[str, tuple[Identity, ...]]]()
+            for start in range(0, len(matches), PIECE):
+                if start:
+                    yield
+                some = matches[start : start + PIECE] if len(matches) > PIECE else matches
+                slow, count = self._fly(seq, qos, now - at, some, flown, own, is_expiring=is_expiring)
+                left += slow
+                aloft += count
+            matches = left
+        if not matches:  # nothing but fast lanes: in the order of sessions, which is that of their devices
+            if aloft:
+                copy = state.copies[seq] = Copy(qos, at, expires_at)
+                copy.aloft = aloft
+                copy.received.update(own)
+                out.append(_NEW(Store, (seq,)))
+            out += flown
+            out += own.values()
+            return out
+        copy = state.copies[seq] = Copy(qos, at, expires_at)
+        copy.aloft = aloft
+        yield from self._hold_and_hand_over(seq, copy, in_order(matches), flown, own, out)
+        if seq in state.copies:
+            out.insert(before, Store(seq))
+        else:
+            out.remove(Forget(seq))  # it was forgotten with its last ending, and need not be stored for that
+        return out
+
+    def _hold_and_hand_over(
+        self,
+        seq: int,
+        copy: Copy,
+        matches: Matches,
+        flown: list[HandOver],
+        own: dict[str, Settle],
+        out: list[Command],
+    ) -> Iterator[None]:
+        """Hold and hand over by the rules, together with what has *flown* already, and its *own* receipts."""
+        copy.has_row = True
+        if self._view.is_followed:
+            self._view.touch(("copy", seq))
+        expires_at = copy.expires_at
+        is_dead = expires_at is not None and expires_at <= self._state.now
+        ended: list[tuple[Session, Outcome, tuple[Identity, ...], int]] = []
+        for count, (name, identities) in enumerate(matches, start=1):
+            if count % PIECE == 0:
+                yield
+            session = self._view.session(name)
+            if session.lane is not None:
+                self._lanes.land(session.lane)  # what is older stands before this
+            copy.sessions.add(name)
+            if is_dead:
+                assert expires_at is not None
+                held: dict[Identity, int] = {}
+                end = (_EXPIRED, identities, expires_at)
+            else:
+                held, end = self._to_hold(session, identities, copy)
+            session.pending[seq] = Pending(held, max(held.values(), default=None))
+            self._state.pendings += 1
+            if self._view.is_followed:
+                self._view.touch(("pending", name, seq))
+            if held:
+                self._keep(session, seq, held, out)
+            else:
+                ended.append((session, *end))
+        handed = [] if is_dead else (yield from self._hand_over_live(seq, matches, copy, flown))
+        out += handed
+        for count, (session, outcome, identities, moment) in enumerate(ended, start=1):
+            if count % PIECE == 0:
+                yield
+            self._endings.end(session, seq, outcome, identities, moment, out)
+        for count, command in enumerate(handed, start=1):
+            if count % PIECE == 0:
+                yield
+            if command.is_own_receipt:
+                self._receive_at_once(command, copy, own, out)
+
+    def _receive_at_once(self, command: HandOver, copy: Copy, own: dict[str, Settle], out: list[Command]) -> None:
+        """Take a hand-over for its own receipt (rule 16)."""
+        device = command.device
+        settled = own.get(device)
+        if settled is not None:
+            copy.received.add(device)
+            out.append(settled)
+            return
+        for name, _ in command.sessions:
+            session = self._state.sessions[name]
+            self._members.confirm(session, device, session.members[device], command.seq, _DELIVERED, out)
+
+    def _to_hold(
+        self, session: Session, identities: tuple[Identity, ...], copy: Copy
+    ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
+        """Return until when it is held for whom; and how it ends if for nobody (rule 3)."""
+        held: dict[Identity, int] = {}
+        live_only: list[Identity] = []
+        lapsed: dict[Identity, int] = {}
+        for identity in identities:
+            subscription = session.subscriptions.get(identity)
+            ttl, most = self._retention.of(subscription)
+            lapse = copy.lapse_of(ttl)
+            if most == 0 or (session.is_private and is_live_only(copy.qos, subscription)):
+                live_only.append(identity)
+            elif lapse <= self._state.now:
+                lapsed[identity] = lapse
+            else:
+                held[identity] = lapse
+        if live_only or held:
+            return held, (_DROPPED, tuple(live_only), self._state.now)
+        latest = max(lapsed.values())
+        return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
+
+    def _keep(self, session: Session, seq: int, held: dict[Identity, int], out: list[Command]) -> None:
+        """Hold a notification for some subscriptions, displacing the oldest where there is no room (rule 4)."""
+        for identity, lapse in held.items():
+            queue = session.counts.setdefault(identity, {})
+            _, most = self._retention.of(session.subscriptions.get(identity))
+            while len(queue) >= most:
+                self._endings.strip(session, next(iter(queue)), identity, _DISPLACED, self._state.now, out)
+            queue[seq] = None
+            self._state.lapses.push(lapse, seq, session.name)
+
+    def _hand_over_live(
+        self, seq: int, matches: Matches, copy: Copy, flown: list[HandOver]
+    ) -> Generator[None, None, list[HandOver]]:
+        """Give every device that is present its one copy (rule 5); return all that are given one, by name."""
+        counted: dict[str, list[tuple[str, tuple[Identity, ...]]]] = {}
+        confirming: set[str] = set()
+        with_qos = 0
+        for count, match in enumerate(matches, start=1):
+            if count % PIECE == 0:
+                yield
+            name, identities = match
+            session = self._state.sessions[name]
+            with_qos += session.with_qos
+            pending = session.pending[seq]
+            for device, member in session.members.items():
+                if member.is_present:
+                    pending.in_flight.add(device)
+                    counted.setdefault(device, []).append(match)
+                    if member.confirms_qos_0(is_expiring=copy.expires_at is not None):
+                        confirming.add(device)
+        handed: list[HandOver] = []
+        for count, device in enumerate(sorted(counted), start=1):
+            if count % PIECE == 0:
+                yield
+            sessions = tuple(counted[device])
+            qos = of_counted(self._state, copy.qos, sessions) if with_qos else CONFIRMED
+            for name, identities in sessions:
+                self._state.sessions[name].members[device].in_flight[seq] = Flight(identities, qos)
+            is_own = qos == 0 and device not in confirming
+            handed.append(_NEW(HandOver, (device, seq, sessions, False, False, True, qos, is_own)))
+        return sorted(flown + handed, key=_BY_DEVICE) if flown else handed

@@ -1,0 +1,1 @@
+"""Events as the kernels read them, from bodies, Python attributes or an Arrow column."""

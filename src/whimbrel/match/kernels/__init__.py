@@ -1,0 +1,1 @@
+"""The hot loops of the packed index, compiled by numba over flat arrays."""

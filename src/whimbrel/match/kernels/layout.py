@@ -1,0 +1,43 @@
+"""The words of an entry, written by ``index.plans`` and ``index.packing``, read by ``matching``.
+
+An entry is a header ``handle | leaves << 32 | flags << 48``, then two words a leaf:
+``op | column << 8 | jump if true << 32 | jump if false << 48``, and the constant (an integer, or a double's bits).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["ACCEPT", "CLOSURE", "MULTI", "REJECT", "Op"]
+
+ACCEPT, REJECT = 0xFFFF, 0xFFFE
+"""Jumps that end an entry; every other one is the number of a leaf."""
+MULTI, CLOSURE = 1, 2
+"""Flags: its filter has several entries; the closures have the last word."""
+
+
+class Op(IntEnum):
+    """What a leaf asks of a column; the numbers are the kernel's."""
+
+    INT_EQ = 0
+    INT_NE = 1
+    INT_LT = 2
+    INT_LE = 3
+    INT_GT = 4
+    INT_GE = 5
+    REAL_EQ = 6
+    REAL_NE = 7
+    REAL_LT = 8
+    REAL_LE = 9
+    REAL_GT = 10
+    REAL_GE = 11
+    STRING_EQ = 12
+    STRING_NE = 13
+    PATTERN = 14
+    NOT_PATTERN = 15
+    PRESENT = 16
+    TYPE_IS = 17
+    TYPE_IS_NOT = 18
+    NAN = 19
+    NOT_NAN = 20
+    MAYBE = 21
