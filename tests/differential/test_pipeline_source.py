@@ -175,6 +175,14 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, log: Path, tmp_path:
     assert collected(spark, copy, tmp_path / "checkpoint") == []
 
 
+def test_a_brokers_data_folder_stands_for_its_log(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    """Nobody should have to know what lies where below ``--data``."""
+    register(spark)
+    (tmp_path / "log").symlink_to(log)
+    found = [spark.read.format("whimbrel").load(str(path)).count() for path in (tmp_path, log)]
+    assert found[0] == found[1] > 0
+
+
 def test_what_is_no_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """With the reason, not with an empty table."""
     with pytest.raises(NotALogError):

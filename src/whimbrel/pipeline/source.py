@@ -16,7 +16,9 @@ most as Spark's checkpoint says.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +35,14 @@ from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import to_arrow
-from whimbrel.log.layout import check_format, nodes
+from whimbrel.log.layout import FORMAT_FILE, check_format, nodes
 from whimbrel.log.reader import Frontier, read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.delta import check_folder
 from whimbrel.pipeline.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.sessions import is_connect, is_local
 from whimbrel.pipeline.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
 from whimbrel.pipeline.table_feed import TableReader, TableStreamReader
 
@@ -53,7 +56,13 @@ _TAIL_ROWS = 10_000
 
 
 def register(spark: SparkSession) -> None:
-    """Let *spark* know the format ``whimbrel``."""
+    """Let *spark* know the format ``whimbrel``.
+
+    Where nobody has said which Python workers run, those of this machine run the one that runs here: a notebook's is
+    seldom the first on the PATH.
+    """
+    if "PYSPARK_PYTHON" not in os.environ and not is_connect(spark) and is_local(spark.sparkContext.master or "local"):
+        spark.sparkContext.pythonExec = sys.executable
     spark.dataSource.register(WhimbrelSource)
 
 
@@ -120,7 +129,9 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
 def _asked(options: Mapping[str, str]) -> _Asked:
-    directory = _directory(options, "the directory of a log, as in load('/var/lib/whimbrel')")
+    directory = _directory(options, "the directory of a log, or a broker's --data, as in load('/var/lib/whimbrel')")
+    if not (directory / FORMAT_FILE).is_file() and (directory / "log" / FORMAT_FILE).is_file():
+        directory /= "log"
     check_format(directory)
     return _Asked(
         directory=directory,
