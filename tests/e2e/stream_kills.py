@@ -65,6 +65,7 @@ NICER = 1
 """By how much it gives way; enough to be seen."""
 _PER_BATCH, _AHEAD = 40, 160
 """Facts of each node."""
+_WORKERS_S = 5
 _ALL = 4
 """Tables that every batch changes, nearly."""
 _PLANNED = (
@@ -402,8 +403,8 @@ def _struck(
         victims[:] = process.workers() if cluster is None else cluster()
         return victims
 
-    _await(found, process)
-    for pid in random.sample(victims, random.randint(1, len(victims))):
+    _await(found, process, at_most_s=_WORKERS_S)  # a stream folds where it is driven, and may have none
+    for pid in random.sample(victims, random.randint(min(1, len(victims)), len(victims))):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     killed.kills.append(Killing(aim, "while it ran", process.told[-1]["batch"]))
