@@ -18,11 +18,11 @@ from itertools import count, cycle
 from pathlib import Path
 
 from hostile_links import HOST, HostileLink, HostileLinks, connect, publish, subscribe
-from whimbrel.broker.load import raise_file_limit
-from whimbrel.broker.websocket import client_request, masked
+from websocket_peer import client_frame, upgrade_request
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Connack, Disconnect, Pingreq, Puback, Publish, Suback
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.sim.load.processes import raise_file_limit
 
 __all__ = ["ATTACKS", "NEWCOMERS", "Attack", "Target", "attack"]
 
@@ -462,35 +462,23 @@ def _endless_handshakes(target: Target) -> Counter[str]:
 # -- WebSocket ---------------------------------------------------------------------------------------------------------
 
 
-def _frame(payload: bytes, first: int = 0x82) -> bytes:
-    """Return *payload* in a frame of a client, masked."""
-    key, size = b"\x37\xfa\x21\x3d", len(payload)
-    if size < 126:
-        head = bytes((first, 0x80 | size))
-    elif size < 1 << 16:
-        head = bytes((first, 0x80 | 126)) + size.to_bytes(2, "big")
-    else:
-        head = bytes((first, 0x80 | 127)) + size.to_bytes(8, "big")
-    return head + key + masked(payload, key)
-
-
 def _web_socket(target: Target, frames: bytes) -> Counter[str]:
     """Open WebSockets, CONNECT, and send *frames* as fast as the broker takes them."""
-    hello = client_request(HOST, "/mqtt", bytes(16))
-    return _torrent(target, target.ports["ws"], frames, lambda: hello + _frame(connect()))
+    hello = upgrade_request(HOST)
+    return _torrent(target, target.ports["ws"], frames, lambda: hello + client_frame(connect()))
 
 
 def _tiny_frames(target: Target) -> Counter[str]:
     stream = publish("w/s", bytes(64)) * 200
-    return _web_socket(target, b"".join(_frame(stream[at : at + 1]) for at in range(len(stream))))
+    return _web_socket(target, b"".join(client_frame(stream[at : at + 1]) for at in range(len(stream))))
 
 
 def _fragments(target: Target) -> Counter[str]:
     """Send messages of 1 MB in fragments of 64 KB, each a publication that nobody gets."""
     packet, size = publish("w/large", bytes(target.size(_MEGABYTE))), 1 << 16
-    parts = [packet[at : at + size] for at in range(0, len(packet), size)] + [b""]
-    firsts = [0x02, *([0x00] * (len(parts) - 2)), 0x80]
-    return _web_socket(target, b"".join(_frame(part, first) for part, first in zip(parts, firsts, strict=True)))
+    parts = [packet[at : at + size] for at in range(0, len(packet), size)]
+    frames = [client_frame(part, is_first=not number, is_final=False) for number, part in enumerate(parts)]
+    return _web_socket(target, b"".join(frames) + client_frame(b"", is_first=False))
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

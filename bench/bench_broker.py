@@ -1,7 +1,7 @@
 """How fast the broker passes on what is published, beside Mosquitto and amqtt; what it holds, and what it withstands.
 
 Every broker is a process of its own with its data in a temporary directory; ours writes its log, as it always does.
-The load is that of ``whimbrel bench broker`` (``whimbrel.broker.load``), the same for all, in MQTT 3.1.1.
+The load is that of ``whimbrel bench broker`` (``whimbrel.sim.load``), the same for all, in MQTT 3.1.1.
 Rule: a peer that is not installed is named in the notes and its ratios are left out.
 """
 
@@ -24,7 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from measure import Check, Comparison, Figure, Grid, Report, Timing
-from whimbrel.broker.load import Generator, Idle, Latency, Load, Served, Throughput, cpu_s, raise_file_limit, serve
+from whimbrel.sim.load.generator import Generator
+from whimbrel.sim.load.load import Idle, Latency, Load, Throughput
+from whimbrel.sim.load.processes import Served, cpu_s, raise_file_limit, serve
 
 __all__ = ["run"]
 

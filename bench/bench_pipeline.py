@@ -382,9 +382,9 @@ def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
     from whimbrel.log.columns import from_arrow
     from whimbrel.log.layout import parts
     from whimbrel.pipeline import jobs
-    from whimbrel.pipeline.generate import Recipe, generate
     from whimbrel.pipeline.schemas import TIMES
     from whimbrel.pipeline.single import SingleProcess
+    from whimbrel.sim.logs.generate import Recipe, generate
 
     spark = _session("local[2]")
     path = Path(log)

@@ -33,13 +33,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from measure import Check, Figure, Grid, Report, in_fresh_process
-from whimbrel.broker.clients import Link
+from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config, LimitSettings, LogSettings, MqttSettings, NodeSettings
-from whimbrel.broker.core import Broker
-from whimbrel.broker.load import Generator, Latency, Load, LoadError, resident_bytes, serve
-from whimbrel.broker.routes import Routes
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.storage import Storage
+from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Routes
+from whimbrel.broker.wire.clients import Link
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
 from whimbrel.log.export import export
@@ -62,6 +61,9 @@ from whimbrel.mqtt.packets import (
     SubscriptionRequest,
 )
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.sim.load.generator import Generator
+from whimbrel.sim.load.load import Latency, Load, LoadError
+from whimbrel.sim.load.processes import resident_bytes, serve
 
 __all__ = ["run"]
 

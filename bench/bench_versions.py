@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure import Check, Grid, Report
-from whimbrel.broker.load import Generator, Load, Served, serve
+from whimbrel.sim.load.generator import Generator
+from whimbrel.sim.load.load import Load
+from whimbrel.sim.load.processes import Served, serve
 
 __all__ = ["run"]
 

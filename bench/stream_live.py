@@ -29,7 +29,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stream's process is that of the tests
 
 from measure import Check, Figure, Grid
-from whimbrel.broker.load import Load, LoadError, Tally, _connected, _subscribe, resident_bytes, serve
+from whimbrel.sim.load.links import connect, subscribe
+from whimbrel.sim.load.load import Load, LoadError
+from whimbrel.sim.load.processes import resident_bytes, serve
+from whimbrel.sim.load.tally import Tally
 
 __all__ = ["Live", "LiveSizes", "live"]
 
@@ -263,9 +266,9 @@ class _Pair:
         self._packets = [self._load(port, topic) for topic in self._topics]
         self._sent = self._packet_id = 0
         wanted = Load(port=port, topic=f"live/{number}/+", qos=1, bodies=(_body(0, 0),))
-        self.subscriber = stack.enter_context(_connected(wanted, f"live-{number}", is_clean=False))
-        _subscribe(self.subscriber, wanted)
-        self.publisher = stack.enter_context(_connected(wanted, f"live-sensor-{number}"))
+        self.subscriber = stack.enter_context(connect(wanted, f"live-{number}", is_clean=False))
+        subscribe(self.subscriber, wanted)
+        self.publisher = stack.enter_context(connect(wanted, f"live-sensor-{number}"))
         self._tally = Tally(self._packets[0])
         packet = self._packets[0].encoded(0)
         self._heads = [load.encoded(0)[: -load.size_bytes - 2] for load in self._packets]

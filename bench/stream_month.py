@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from measure import Check, Figure, Grid
 from month import CUTS_PER_DAY, MonthSizes, Seen, visit_of, write_month
-from whimbrel.broker.load import resident_bytes
+from whimbrel.sim.load.processes import resident_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,10 +14,10 @@ import weakref
 from pathlib import Path
 from typing import Any, TypeVar
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.broker import Broker, Verify
 from whimbrel.broker.config import Config
-from whimbrel.broker.core import Broker, Verify
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.access import HASH_BYTES, Cost
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import Decoder, encode
@@ -137,6 +137,7 @@ class Rig:
         visitors: Visitors | None = None,
         verify: Verify | None = None,
         now: int | None = None,
+        has_direct_path: bool = True,
     ) -> None:
         self.now = START if now is None else now
         self.listened_us = 0
@@ -147,7 +148,14 @@ class Rig:
         self.log.open()
         self.state = BrokerState(NODE) if state is None else state
         self.broker = Broker(
-            config, self.log, self.state, rng=random.Random(1), visitors=visitors, verify=verify, now=now
+            config,
+            self.log,
+            self.state,
+            rng=random.Random(1),
+            visitors=visitors,
+            verify=verify,
+            now=now,
+            has_direct_path=has_direct_path,
         )
         # A test has many rigs, and forgets them; their files must not stay open for all the tests that come after.
         weakref.finalize(self, self.log._release)

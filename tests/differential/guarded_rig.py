@@ -6,8 +6,8 @@ from pathlib import Path
 
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.mqtt.packets import V5, Puback, Publish, Suback
 
 __all__ = ["allowing", "connect", "denying", "guarded", "publish", "received", "subscribe"]

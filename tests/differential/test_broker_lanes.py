@@ -11,8 +11,8 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
 from session_traffic import SessionTraffic
 
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
@@ -23,13 +23,9 @@ PIECEWISE += [f"whimbrel.hold.rules.{name}" for name in ("publications", "member
 """The modules that cut a publication for many into pieces."""
 
 
-def _without_lanes(folder: Path, monkeypatch: pytest.MonkeyPatch, rights: Rights = Rights.OPEN) -> Rig:
+def _without_lanes(folder: Path, rights: Rights = Rights.OPEN) -> Rig:
     """Return a broker that has every publication go through the hold."""
-    rig = Rig(folder, visitors=Visitors(rights))
-    way = rig.broker._publishing
-    monkeypatch.setattr(way._lanes, "get", lambda _subject: None)
-    monkeypatch.setattr(way._lanes, "of", lambda _subject, _found: None)
-    return rig
+    return Rig(folder, visitors=Visitors(rights), has_direct_path=False)
 
 
 def _heard(traffic: Traffic) -> dict[str, list[Packet]]:
@@ -61,12 +57,11 @@ def test_lanes_make_no_difference(
     seed: int,
     has_content: bool,  # noqa: FBT001 # pytest's parameter
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fast path that tells a client or the log anything else is not a fast path but another broker."""
     clients = 8 if has_content else 5
     ours = Traffic(Rig(tmp_path / "lanes"), seed, clients=clients, has_content=has_content)
-    slow = _without_lanes(tmp_path / "hold", monkeypatch)
+    slow = _without_lanes(tmp_path / "hold")
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
 
@@ -91,13 +86,12 @@ def test_lanes_make_no_difference_where_there_are_rights(
     seed: int,
     has_content: bool,  # noqa: FBT001 # pytest's parameter
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rights are asked about publishing on both ways, and receiving is asked about where they may refuse it."""
     clients = 8 if has_content else 5
     rights = _some_rights(seed, [f"c{number}" for number in range(clients)])
     rig = Rig(tmp_path / "lanes", visitors=Visitors(rights))
-    slow = _without_lanes(tmp_path / "hold", monkeypatch, rights)
+    slow = _without_lanes(tmp_path / "hold", rights)
     ours = Traffic(rig, seed, clients=clients, has_content=has_content)
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
@@ -108,11 +102,10 @@ def test_lanes_make_no_difference_beside_named_sessions(
     seed: int,
     has_content: bool,  # noqa: FBT001 # pytest's parameter
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A device may be in sessions that the hold is asked for, and be sent what it is not asked for."""
     ours = SessionTraffic(Rig(tmp_path / "lanes"), seed, has_content=has_content)
-    slow = _without_lanes(tmp_path / "hold", monkeypatch)
+    slow = _without_lanes(tmp_path / "hold")
     _check_alike(ours, SessionTraffic(slow, seed, has_content=has_content))
 
 
@@ -192,9 +185,9 @@ def test_what_expired_while_the_disk_was_waited_for_is_not_sent(tmp_path: Path) 
     assert _told_while_the_disk_sleeps(Rig(tmp_path)).payloads() == []
 
 
-def test_without_lanes_the_expired_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lanes_the_expired_is_not_sent(tmp_path: Path) -> None:
     """So says the hold (rule 2), and lanes have to agree with it."""
-    assert _told_while_the_disk_sleeps(_without_lanes(tmp_path, monkeypatch)).payloads() == []
+    assert _told_while_the_disk_sleeps(_without_lanes(tmp_path)).payloads() == []
 
 
 def test_an_expiry_of_no_time_is_expired(tmp_path: Path) -> None:
@@ -205,10 +198,10 @@ def test_an_expiry_of_no_time_is_expired(tmp_path: Path) -> None:
     assert wanting.payloads() == []
 
 
-def test_identifiers_stand_in_the_order_of_subscriptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identifiers_stand_in_the_order_of_subscriptions(tmp_path: Path) -> None:
     """One order for everybody: by subject filter and name, as the hold has it, in packets and in receipts."""
     sent = []
-    for rig in (Rig(tmp_path / "lanes"), _without_lanes(tmp_path / "hold", monkeypatch)):
+    for rig in (Rig(tmp_path / "lanes"), _without_lanes(tmp_path / "hold")):
         wanting = rig.client("wanting")
         for number, wanted in enumerate(("b", "+", "#", "b/#"), start=1):
             wanting.send(subscribing(wanted, qos=1)._replace(properties=Properties(identifiers=(number,))))

@@ -15,7 +15,7 @@ import pytest
 from broker_rig import NODE, Rig, publishing, subscribing
 from broker_traffic import Traffic, Voice
 
-from whimbrel.broker.state import BrokerState
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.reader import read
 from whimbrel.match.topics import matches

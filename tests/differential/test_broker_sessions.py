@@ -15,7 +15,7 @@ import pytest
 from broker_rig import NODE, Rig
 from session_traffic import SessionTraffic
 
-from whimbrel.broker.state import BrokerState
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.reader import read
 from whimbrel.mqtt.packets import V5, Packet

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Kind, RawClient
 
-from whimbrel.broker.users import Users
+from whimbrel.broker.access.users import Users
 from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Connect

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.e2e.broker_process import BrokerProcess
 
-from whimbrel.broker.users import Users
+from whimbrel.broker.access.users import Users
 from whimbrel.client import (
     AccessControlList,
     Backoff,

@@ -32,7 +32,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from tests.e2e.broker_process import BrokerProcess, Settings
 
-from whimbrel.broker.users import Users
+from whimbrel.broker.access.users import Users
 
 TIMEOUT_S = 60.0
 SESSIONS, ANSWERS = "$whimbrel/session/", "$whimbrel/session/answer"

@@ -23,10 +23,10 @@ from whimbrel.log.verification import verify
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.codecs import from_json
 from whimbrel.model.tables import TABLES, attributes_from_column_value
-from whimbrel.pipeline import generate as module
-from whimbrel.pipeline.generate import Recipe, generate
 from whimbrel.pipeline.schemas import TIMES
-from whimbrel.pipeline.worlds import WORLDS
+from whimbrel.sim.logs import generate as module
+from whimbrel.sim.logs.generate import Recipe, generate
+from whimbrel.sim.logs.worlds import WORLDS
 
 EVENTS = 6_000
 RECIPES = {name: Recipe(world=name, events=EVENTS, seed=5, nodes=("a", "b"), hours=30) for name in WORLDS}

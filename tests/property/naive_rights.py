@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from whimbrel.broker.client_ids import ClientRule
-from whimbrel.broker.rights import Action, Rights, Rule
+from whimbrel.broker.access.client_ids import ClientRule
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 
 __all__ = ["NaiveRights", "admits"]
 

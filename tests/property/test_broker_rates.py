@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whimbrel.broker.access.inflow import Inflow
+from whimbrel.broker.access.rate_limits import Meter, RateLimits, Rates
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.inflow import Inflow
-from whimbrel.broker.rate_limits import Meter, RateLimits, Rates
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Pingreq, Publish
 

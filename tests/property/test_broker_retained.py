@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.messages import Message
-from whimbrel.broker.retained import Retained
+from whimbrel.broker.state.retained import Retained
+from whimbrel.broker.wire.messages import Message
 from whimbrel.match.topics import is_topic_filter, matches
 
 LEVELS = st.sampled_from(["", "a", "b", "$c", "$"])

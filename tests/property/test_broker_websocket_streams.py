@@ -9,7 +9,7 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.websocket import Framing, masked
+from whimbrel.broker.shell.websocket import Framing
 
 MAX = 100_000
 MASKS = st.binary(min_size=4, max_size=4)
@@ -67,20 +67,12 @@ def cut(wire: bytes, seed: int) -> list[bytes]:
 
 def a_server() -> Framing:
     """Return a server's end."""
-    return Framing(is_server=True, max_frame_bytes=MAX)
-
-
-def a_client(seed: int) -> Framing:
-    """Return a client's end whose masks come from *seed*."""
-    rng = random.Random(seed)
-    return Framing(is_server=False, max_frame_bytes=MAX, mask_key=lambda: rng.randbytes(4))
+    return Framing(max_frame_bytes=MAX)
 
 
 def received(framing: Framing, pieces: list[bytes]) -> bytes:
     """Return what *framing* gives out for *pieces*, joined."""
-    chunks = [chunk for piece in pieces for chunk in framing.receive(piece)]
-    assert all(chunks), "a chunk is empty"
-    return b"".join(chunks)
+    return b"".join(framing.receive(piece) for piece in pieces)
 
 
 @given(drawn=frames(), seed=st.integers())
@@ -105,33 +97,13 @@ def test_every_proper_prefix_gives_what_came_and_needs_more(
     assert first + received(server, [wire[at:]]) == b"".join(payload for payload, _ in drawn)
 
 
-@given(wire=WIRES, seed=st.integers(), is_server=st.booleans())
-def test_any_bytes_give_chunks_or_a_failure_however_they_are_cut(wire: bytes, seed: int, *, is_server: bool) -> None:
+@given(wire=WIRES, seed=st.integers())
+def test_any_bytes_give_chunks_or_a_failure_however_they_are_cut(wire: bytes, seed: int) -> None:
     """The port is open to everybody; nothing else may escape."""
     results = []
     for pieces in ([wire], [bytes((byte,)) for byte in wire], cut(wire, seed)):
-        framing = a_server() if is_server else a_client(1)
+        framing = a_server()
         got = received(framing, pieces)
         assert framing.closed or framing.failure is None
         results.append((got, str(framing.failure), framing.peer_code, framing.closed, framing.to_send()))
     assert results[0] == results[1] == results[2]
-
-
-@given(payload=PAYLOADS, key=MASKS)
-def test_masking_is_what_the_rfc_says(payload: bytes, key: bytes) -> None:
-    """Both ways of doing it fast give the bytes of the slow one, and undo themselves."""
-    assert masked(payload, key) == naive_mask(payload, key)
-    assert masked(masked(payload, key), key) == payload
-
-
-@given(turns=st.lists(st.tuples(st.booleans(), PAYLOADS), max_size=8), seed=st.integers())
-def test_client_and_server_talk_both_ways_until_they_close(turns: list[tuple[bool, bytes]], seed: int) -> None:
-    """Our two halves, joined in memory."""
-    client, server = a_client(seed), a_server()
-    for is_from_client, payload in turns:
-        sender, receiver = (client, server) if is_from_client else (server, client)
-        assert received(receiver, cut(sender.wrap(payload), seed)) == payload
-    assert server.receive(client.close(1000)) == []
-    assert client.receive(server.to_send()) == []
-    assert (client.closed, server.closed, client.peer_code, server.peer_code) == (True, True, 1000, 1000)
-    assert (client.failure, server.failure, client.to_send()) == (None, None, b"")

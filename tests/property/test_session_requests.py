@@ -18,10 +18,10 @@ from broker_rig import ANSWERS, Peer, Rig, asking, quick_scrypt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.requests import VERBS, read_request
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.handlers.sessions.requests import VERBS, read_request
 from whimbrel.model.keys import Scheme
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.errors import ProtocolError

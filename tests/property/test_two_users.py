@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_rights import NaiveRights, admits
 
-from whimbrel.broker.client_ids import ClientRule
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.client_ids import ClientRule
+from whimbrel.broker.access.topic_rights import Action, Rule
 from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.rights import Action, Rule
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.private import is_shared
 from whimbrel.hold.rows import Key
 from whimbrel.log.reader import read

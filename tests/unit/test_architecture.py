@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,50 @@ ROWS = [
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
 LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but tests may import it
 
+MOST_FILES = 13
+CROWDED = {
+    "broker": "its rooms are being built: access, wire, state, handlers, shell",
+    "pipeline": "its rooms are being built: tables, stream, spark",
+    "cli": "nearby's four files become a room of their own",
+    "language": "one file a step from text to verdict; the backends have a room",
+    "log": "one file a step of a record from the writer to the export",
+    "model": "one file a value that travels; every other room imports them by name",
+}
+"""Folders with more modules than MOST_FILES, and why."""
+
+MOST_LINES = 500
+LONG = {
+    "broker/config.py": "one table of settings, with a docstring each",
+    "broker/broker.py": "to be split with the rooms of broker/",
+    "broker/handlers/publications/publishing.py": "to be split with the rooms of broker/",
+    "broker/shell/server.py": "to be split with the rooms of broker/",
+    "broker/handlers/sessions/named_sessions.py": "to be split with the rooms of broker/",
+    "broker/state/broker_state.py": "to be split with the rooms of broker/",
+    "client/client.py": "one class, the public interface: its methods and their docstrings",
+    "language/backends/spark.py": "one translator a backend, and one file a translator",
+    "model/rows.py": "how each table of the log is read from and written to rows, side by side",
+    "model/tables.py": "the schemas of all tables, side by side",
+    "mqtt/client.py": "one state machine: splitting it costs a call for every packet",
+    "pipeline/stream.py": "to be split with the rooms of pipeline/",
+}
+"""Modules of more than MOST_LINES lines, and why."""
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    """Return the imports of a file, and the attributes that it asks a name for."""
+    return [
+        node
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    ]
+
 
 def _room(module: str) -> str:
     return module.split(".")[1]
@@ -37,7 +84,7 @@ def _room(module: str) -> str:
 def _imports(path: Path) -> set[str]:
     """Return the rooms that the file at *path* imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -49,6 +96,31 @@ def _imports(path: Path) -> set[str]:
     return {_room(module) for module in names if _room(module) in LEVEL}
 
 
+def _name(path: Path) -> str:
+    """Return the dotted name of the module, or package, at *path*."""
+    parts = ("whimbrel", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported_modules(path: Path) -> set[str]:
+    """Return the modules of ours that the file imports, at any place of it: for types only and in functions, too."""
+    found: set[str] = set()
+    for node in _nodes(path):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= full & _modules().keys() or {str(node.module)}
+    return (found & _modules().keys()) - {_name(path)}
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    """Return the files of all modules, by name."""
+    return {_name(path): path for path in SOURCE.rglob("*.py")}
+
+
+@cache
 def _files() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name == "errors.py")
 
@@ -80,4 +152,54 @@ def test_no_file_is_named_for_nothing(word: str) -> None:
 @pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_every_module_says_what_it_is(path: Path) -> None:
     """The docstring is the first thing a newcomer reads."""
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert ast.get_docstring(_tree(path))
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Of modules in a circle none can be read, or changed, before the others."""
+    imports = {name: _imported_modules(path) for name, path in _modules().items()}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("room", sorted(LEVEL))
+def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
+    """Folders are layers: what lies below knows nothing of what lies above."""
+    layers: dict[str, set[str]] = {}
+    for path in SOURCE.glob(f"{room}/*/**/*.py"):
+        own = path.relative_to(SOURCE / room).parts[0]
+        inner = [name.split(".")[2:] for name in _imported_modules(path) if name.startswith(f"whimbrel.{room}.")]
+        layers.setdefault(own, set()).update({first for first, *_ in inner} - {own})
+    TopologicalSorter({own: below & layers.keys() for own, below in layers.items()}).prepare()
+
+
+def test_no_folder_is_crowded_without_a_reason() -> None:
+    """More than a dozen files in a folder is a folder that wants rooms."""
+    sizes = Counter(str(path.parent.relative_to(SOURCE)) for path in _files() if path.name != "__init__.py")
+    assert {folder for folder, size in sizes.items() if size > MOST_FILES} <= CROWDED.keys()
+
+
+def test_no_module_is_long_without_a_reason() -> None:
+    """A reader holds a few hundred lines in mind."""
+    lines = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8").count("\n") for path in _files()}
+    assert {name for name, count in lines.items() if count > MOST_LINES} <= LONG.keys()
+
+
+def _reached_into(path: Path) -> set[str]:
+    """Return the private names of other modules of ours that the file at *path* uses."""
+    found, ours = set[str](), set[str]()
+    for node in _nodes(path):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("whimbrel."):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")}
+            ours |= {a.asname or a.name for a in node.names if f"{node.module}.{a.name}" in _modules()}
+    for node in _nodes(path):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
+            found |= {f"{node.value.id}.{node.attr}"} if node.attr.startswith("_") else set()
+    return found
+
+
+def test_nothing_reaches_into_private_names() -> None:
+    """A leading underscore says that a name may change without notice: no other module may build on it."""
+    assert {_name(path): found for path in _files() if (found := _reached_into(path))} == {}

@@ -14,6 +14,7 @@ Other rows of the table are tests elsewhere, beside what they are about:
 | login: thousands of wrong passwords | two hashes until a right one's turn | ``test_broker_questions`` |
 | requests: 300 ``create`` requests | the same turns | ``test_broker_questions`` |
 | TLS: connections that never shake hands | ``limits.connect_timeout_s``, ``limits.connections`` | ``test_broker_service`` |
+| WebSocket: frames of one byte, or of none | 8 KB a read, 1,024 frames and a read a turn, 1 KB of each further client | ``test_broker_websocket_turns`` |
 | connections: silent, or byte by byte | ``limits.connect_timeout_s`` | ``test_broker_hostile`` |
 
 Rule: a row that the broker does not keep yet is a strict expected failure, which says what was found.
@@ -33,11 +34,11 @@ import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.http import BadRequestError, RequestReader
-from whimbrel.broker.long_work import PIECE
-from whimbrel.broker.routes import Routes
-from whimbrel.broker.websocket import Framing
-from whimbrel.broker.work_budget import filter_cost, topic_cost
+from whimbrel.broker.handlers.long_work import PIECE
+from whimbrel.broker.shell.http import BadRequestError, HttpExchange
+from whimbrel.broker.shell.websocket import Framing
+from whimbrel.broker.state.routes import Routes
+from whimbrel.broker.state.work_budget import filter_cost, topic_cost
 from whimbrel.hold.sessions import PIECE as SESSIONS
 from whimbrel.language import patterns
 from whimbrel.language.ast import Predicate
@@ -67,7 +68,7 @@ class Counted:
         self._patch(patch, Routes, "put", self._put)
         self._patch(patch, Parser, "parse", self._parse)
         patch.setattr(patterns, "_compiled", partial(_CountedRegex, self, patterns._compiled))
-        patch.setattr("whimbrel.broker.routes._PIECE_S", 0)  # an attempt makes one dear search, whatever its time
+        patch.setattr("whimbrel.broker.state.routes._PIECE_S", 0)  # an attempt makes one dear search, whatever its time
         patch.setattr("whimbrel.match.index.delta.compile_filter", self._compile)
 
     @staticmethod
@@ -339,14 +340,8 @@ def _newcomer_behind_a_guesser(attacked: Attacked) -> int:
 # -- WebSocket ---------------------------------------------------------------------------------------------------------
 
 
-def _tiny_frames(attacked: Attacked) -> int:
-    framing = Framing(is_server=True, max_frame_bytes=1_000)
-    del attacked
-    return len(framing.receive(b"\x82\x81\0\0\0\0x" * 10_000))
-
-
 def _fragments(attacked: Attacked) -> int:
-    framing, most = Framing(is_server=True, max_frame_bytes=1 << 20), 0
+    framing, most = Framing(max_frame_bytes=1 << 20), 0
     del attacked
     wire = (b"\x02\xff" + (1 << 16).to_bytes(8, "big") + bytes(4 + (1 << 16))) + (
         b"\x00\xff" + (1 << 16).to_bytes(8, "big") + bytes(4 + (1 << 16))
@@ -358,12 +353,12 @@ def _fragments(attacked: Attacked) -> int:
 
 
 def _endless_handshake(attacked: Attacked) -> int:
-    reader, sent = RequestReader(), 0
+    exchange, sent = HttpExchange(), 0
     del attacked
     try:
-        reader.receive(b"GET / HTTP/1.1\r\nX: ")
+        exchange.receive(b"GET / HTTP/1.1\r\nX: ")
         while sent <= 10 * HEAD_BYTES:
-            reader.receive(b"x" * 100)
+            exchange.receive(b"x" * 100)
             sent += 100
     except BadRequestError:
         pass
@@ -410,7 +405,6 @@ TABLE = (
     Row("retained: # ten times in one write", "messages sent a turn", PIECE + 10, _everything_again),
     Row("absent: a publication for 1,000 sessions", "sessions a turn", SESSIONS, _absent_crowd),
     Row("login: a newcomer behind 1,000 guesses", "passwords verified first", 101, _newcomer_behind_a_guesser),
-    Row("WebSocket: 10,000 frames of one byte in one read", "pieces for the core", 1, _tiny_frames),
     Row("WebSocket: 1 MB in fragments", "bytes kept", 139, _fragments),
     Row("WebSocket: a handshake that never ends", "bytes read", HEAD_BYTES, _endless_handshake),
 )

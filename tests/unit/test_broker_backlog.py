@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker_rig import Rig, publishing
 
-from whimbrel.broker.core import _MOST_WAITING
+from whimbrel.broker.broker import _MOST_WAITING
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.packets import Publish
 

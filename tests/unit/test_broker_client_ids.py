@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from whimbrel.broker import client_ids as module
-from whimbrel.broker.client_ids import ClientIds, ClientRule
+from whimbrel.broker.access import client_ids as module
+from whimbrel.broker.access.client_ids import ClientIds, ClientRule
 from whimbrel.errors import InvalidValueError
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from whimbrel.broker import collector as module
-from whimbrel.broker.collector import Collector
+from whimbrel.broker.shell import collector as module
+from whimbrel.broker.shell.collector import Collector
 
 
 class _Circle:

@@ -19,7 +19,7 @@ COUNT = 12
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Return a broker that makes one dear search a turn."""
-    monkeypatch.setattr("whimbrel.broker.routes._PIECE_S", 0)
+    monkeypatch.setattr("whimbrel.broker.state.routes._PIECE_S", 0)
     return Rig(tmp_path)
 
 

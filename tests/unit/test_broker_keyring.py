@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.keyring import (
+from whimbrel.broker.access.keyring import (
     NO_KEYS_AT_ALL,
     Keyring,
     for_publication,

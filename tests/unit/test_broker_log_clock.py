@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.heartbeat import Beat, Heartbeat, resumption
-from whimbrel.broker.log_clock import LogClock
+from whimbrel.broker.shell.heartbeat import Beat, Heartbeat, resumption
+from whimbrel.broker.shell.log_clock import LogClock
 
 S = 1_000_000
 START = 1_700_000_000 * S

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config, LimitSettings, SessionSettings
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.visitors import Visitors
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,

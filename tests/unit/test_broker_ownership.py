@@ -10,11 +10,11 @@ import pytest
 from broker_rig import NODE, START, Peer, Rig
 from guarded_rig import allowing, connect, publish, received, subscribe
 
-from whimbrel.broker.client_ids import ClientRule
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.client_ids import ClientRule
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.private import private_session
 from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter

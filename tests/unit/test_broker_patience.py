@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.patience import Patience
+from whimbrel.broker.access.password_rate_limit import Patience
 from whimbrel.errors import InvalidValueError
 
 SECOND = 1_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, asking, quick_scrypt
 
+from whimbrel.broker.access.blocking_tasks import Asker, Questions
+from whimbrel.broker.access.fair_queue import FairQueue
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.fair_queue import FairQueue
-from whimbrel.broker.questions import Asker, Questions
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connack
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, START, Rig, asking, publishing, quick_scrypt
 
-from whimbrel.broker.state import BrokerState
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold import access
 from whimbrel.hold.access import DEFAULT_COST, Cost, Passwords, read_access
 from whimbrel.log.reader import read

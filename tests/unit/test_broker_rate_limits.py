@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig, publishing
 
+from whimbrel.broker.access.rate_limits import Meter, RateLimits, Rates, Slowed, TokenBucket
 from whimbrel.broker.config import Config, LimitSettings
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.metrics import gauges, prometheus, system_values
-from whimbrel.broker.rate_limits import Meter, RateLimits, Rates, Slowed, TokenBucket
+from whimbrel.broker.shell.metrics import gauges, prometheus, system_values
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Connect, Pingreq, Publish
 

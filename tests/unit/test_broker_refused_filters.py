@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Rig
 
-from whimbrel.broker.routes import Routes
-from whimbrel.broker.state import BrokerState
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Routes
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Fact, InterestChanged
 from whimbrel.model.notification import Notification

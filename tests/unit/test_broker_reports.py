@@ -11,10 +11,10 @@ import pytest
 from broker_rig import NODE, SECOND_US, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic, Voice
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import Config, LimitSettings, MqttSettings
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import Reported

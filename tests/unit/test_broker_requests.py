@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.requests import VERBS
-from whimbrel.broker.rights import Rights
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.handlers.sessions.requests import VERBS
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
 from whimbrel.mqtt.properties import Properties, Property

@@ -9,7 +9,7 @@ import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.sending import may_copy
+from whimbrel.broker.wire.gate import has_room
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, V311, Connect, Pingreq, Pingresp, Puback, Publish, Suback
 from whimbrel.mqtt.properties import Properties, Property
@@ -45,10 +45,10 @@ def test_a_sender_fills_the_buffer_to_its_bound_and_goes_on(tmp_path: Path) -> N
     rig.broker.receive(back.link, _returning(V311), rig.now)
     rig.broker.synced(rig.log.sync())
     assert BOUND <= sum(map(len, back.link.out)) < BOUND + 2 * len(BODY)
-    assert not may_copy(back.link)
+    assert not has_room(back.link)
     rig.flush()
     assert [int(packet.payload[:6]) for packet in back.taken(Publish)] == list(range(MANY))
-    assert may_copy(back.link)
+    assert has_room(back.link)
 
 
 def test_what_can_wait_waits_for_a_client_that_does_not_read(rig: Rig) -> None:
@@ -115,7 +115,7 @@ def test_nothing_is_sent_behind_a_disconnect(rig: Rig) -> None:
     """DISCONNECT is the last word (3.14.4); a copy behind it is neither sent nor dropped."""
     reader, publisher = rig.subscriber("reader", "a"), rig.client("publisher")
     rig.broker.drain()
-    assert not may_copy(reader.link)
+    assert not has_room(reader.link)
     rig.broker._published(publisher.link, [publishing("a", b"late")], rig.now)
     rig.flush()
     assert reader.payloads() == []

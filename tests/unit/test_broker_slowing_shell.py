@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from whimbrel.broker.clients import Link
+from whimbrel.broker.access.rate_limits import RateLimits, Rates
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.rate_limits import RateLimits, Rates
-from whimbrel.broker.slowing import Slowing
+from whimbrel.broker.shell.slowing import Slowing
+from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Publish
 from whimbrel.mqtt.server import ServerConnection, ServerLimits

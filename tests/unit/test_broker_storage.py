@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from whimbrel.broker.config import Config, NodeSettings
-from whimbrel.broker.routes import Routes
-from whimbrel.broker.storage import Restored, Storage
+from whimbrel.broker.shell.storage import Restored, Storage
+from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.store.interface import StoreUnavailableError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.model.notification import Notification

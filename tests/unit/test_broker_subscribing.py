@@ -6,7 +6,14 @@ import base64
 
 import pytest
 
-from whimbrel.broker.subscribing import NO_OPTIONS, Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.handlers.subscriptions.requested import (
+    NO_OPTIONS,
+    Limits,
+    Options,
+    identity_of,
+    options_of,
+    subscription_of,
+)
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from broker_rig import MARK, Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
-from whimbrel.broker.keyring import NO_KEYS_AT_ALL, read_keys
-from whimbrel.broker.routes import OPEN
-from whimbrel.broker.unlocking import unlocked_by, unlocked_will
+from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, read_keys
+from whimbrel.broker.access.publication_keys import OPEN, unlocked_by, unlocked_will
 from whimbrel.log.reader import read
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codes import ReasonCode

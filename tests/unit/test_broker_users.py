@@ -9,9 +9,9 @@ from traceback import format_exception
 
 import pytest
 
-from whimbrel.broker import users as module
+from whimbrel.broker.access import users as module
+from whimbrel.broker.access.users import Users, check_group, check_user_name
 from whimbrel.broker.config import ConfigError
-from whimbrel.broker.users import Users, check_group, check_user_name
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold import access
 from whimbrel.hold.access import Cost
@@ -250,7 +250,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(path: Path, monkeypatch: pytes
     def fail(_source: Path, _target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("whimbrel.broker.users.rename", fail)
+    monkeypatch.setattr("whimbrel.broker.access.users.rename", fail)
     with pytest.raises(OSError, match="No space"):
         users.remove("ann")
     assert path.read_bytes() == before

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from broker_rig import Rig
 
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.verdicts import Verdicts
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
+from whimbrel.broker.access.verdicts import Verdicts
 
 BOTH = frozenset({Action.PUBLISH, Action.SUBSCRIBE})
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from broker_rig import NODE, Rig, publishing
 
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.storage import Storage
-from whimbrel.broker.view_writer import ViewWriter
+from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.view_writer import ViewWriter
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import PIECE
 

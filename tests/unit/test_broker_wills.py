@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.topic_rights import Action, Rights, Rule
+from whimbrel.broker.broker import Verify
 from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.core import Verify
-from whimbrel.broker.rights import Action, Rights, Rule
-from whimbrel.broker.state import BrokerState
-from whimbrel.broker.visitors import Visitors
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.reader import read
 from whimbrel.model.facts import WillChange, WillChanged

@@ -10,12 +10,13 @@ from typing import Self
 
 import pytest
 
-from whimbrel.broker import load as load_module
-from whimbrel.broker.load import Latency, Load, LoadError, Tally, Throughput, publications
 from whimbrel.cli.main import main
 from whimbrel.errors import InvalidValueError
 from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.packets import V5, V311, Puback, Publish
+from whimbrel.sim.load import generator
+from whimbrel.sim.load.load import Latency, Load, LoadError, Throughput, publications
+from whimbrel.sim.load.tally import Tally
 
 PASSED = Throughput(
     sent=100, expected=200, arrived=200, seconds=(0.5,), broker_cpu_s=0.001, generator_cpu_s=0.1
@@ -74,7 +75,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Throughput, Latency], 
     def pretended(passed: Throughput, paced: Latency) -> None:
         Pretended.passed, Pretended.paced = passed, paced
 
-    monkeypatch.setattr(load_module, "Generator", Pretended)
+    monkeypatch.setattr(generator, "Generator", Pretended)
     return pretended
 
 

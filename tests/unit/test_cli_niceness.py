@@ -13,7 +13,7 @@ import pytest
 LOOK = """
 import json, os, sys
 from pathlib import Path
-from whimbrel.cli.niceness import give_way
+from whimbrel.cli.process.niceness import give_way
 before = os.nice(0)
 give_way(int(sys.argv[1]), autogroup=Path(sys.argv[2]))
 print(json.dumps(os.nice(0) - before))
@@ -62,7 +62,9 @@ def test_a_system_without_autogroups_will_do(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no autogroups")
 def test_a_real_session_is_as_nice_as_its_leader() -> None:
     """The kernel takes what we write."""
-    script = "from whimbrel.cli.niceness import give_way\ngive_way(3)\nprint(open('/proc/self/autogroup').read())"
+    script = (
+        "from whimbrel.cli.process.niceness import give_way\ngive_way(3)\nprint(open('/proc/self/autogroup').read())"
+    )
     command = [sys.executable, "-c", script]
     found = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True)
     assert found.stdout.split()[-1] == str(os.nice(0) + 3)
@@ -73,7 +75,7 @@ def test_a_real_session_is_as_nice_as_its_leader() -> None:
 def test_who_is_more_modest_already_stays_so(autogroup: Path, policy: str) -> None:
     """An operator who has put the stream behind everything else knows why."""
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom whimbrel.cli.niceness import give_way\n"
+        "import os, sys\nfrom pathlib import Path\nfrom whimbrel.cli.process.niceness import give_way\n"
         f"os.sched_setscheduler(0, os.{policy}, os.sched_param(0))\n"
         f"give_way(3, autogroup=Path(sys.argv[1]))\nprint(os.sched_getscheduler(0) == os.{policy})"
     )

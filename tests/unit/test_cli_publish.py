@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.cli.main import main
-from whimbrel.cli.publish import client_for
+from whimbrel.cli.options.connection import Connection
 from whimbrel.cli.subscribe import _line
 from whimbrel.client import Backoff, Message
 from whimbrel.client.interest import Interest
@@ -101,7 +101,7 @@ def test_a_password_comes_from_a_file(run: Run) -> None:
     """And from nowhere else."""
     del run  # it has changed to an empty folder
     Path("word").write_text("secret\n", encoding="utf-8")
-    client = client_for("h", 1, client_id="", user="ann", password_file=Path("word"), mqtt="5")
+    client = Connection(host="h", port=1, user="ann", password_file=Path("word")).client("")
     assert client._connect.password == b"secret"
 
 
@@ -189,4 +189,4 @@ def test_nothing_of_the_client_needs_a_loop_to_be_made() -> None:
     """A client is often made where no loop runs yet."""
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
-    client_for("h", 1, client_id="", user=None, password_file=None, mqtt="3.1.1")
+    Connection(host="h", port=1, mqtt="3.1.1").client("")

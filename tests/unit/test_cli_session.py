@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from whimbrel.cli.main import main
-from whimbrel.cli.passwords import ENVIRONMENT, keys_from, read_access_options, session_password
-from whimbrel.cli.session import _change, _this_device, _tree, _words
+from whimbrel.cli.options.passwords import ENVIRONMENT, keys_from, read_access_options, session_password
+from whimbrel.cli.session.connection import this_device
+from whimbrel.cli.session.printing import change_line, tree_of, words_of
 from whimbrel.client import AccessControlList, Grant, Right, SessionChange, SessionSubscription
 from whimbrel.errors import InvalidValueError
 
@@ -134,8 +135,8 @@ def test_a_bad_filter_is_shown_with_its_place(run: Run) -> None:
 
 def test_a_device_has_the_same_name_the_next_time() -> None:
     """Its sessions keep for it, and find it again by its name."""
-    assert _this_device() == _this_device()
-    assert _this_device().endswith("/cli")
+    assert this_device() == this_device()
+    assert this_device().endswith("/cli")
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------------
@@ -224,13 +225,13 @@ def test_keys_come_as_options_and_from_a_file(tmp_path: Path) -> None:
 
 def test_a_subscription_is_printed_on_one_line() -> None:
     """For people; of its keys the number, for hashes say nothing to them."""
-    assert _words(SUBSCRIPTION) == "a/#  name=n  filter=t > 1  qos=1  ttl=60  max=5  keys=1  insecure=no"
-    assert _words(SessionSubscription(topic_filter="t")) == "t  qos=1"
+    assert words_of(SUBSCRIPTION) == "a/#  name=n  filter=t > 1  qos=1  ttl=60  max=5  keys=1  insecure=no"
+    assert words_of(SessionSubscription(topic_filter="t")) == "t  qos=1"
 
 
 def test_a_subscription_in_json_is_as_the_wire_has_it() -> None:
     """One word for one thing, so that scripts need not learn two."""
-    assert json.loads(json.dumps(_tree(SUBSCRIPTION))) == {
+    assert json.loads(json.dumps(tree_of(SUBSCRIPTION))) == {
         "topic": "a/#", "name": "n", "filter": "t > 1", "ttl": 60, "max": 5, "qos": 1, "keys": [KEY],
         "insecure": False,
     }  # fmt: skip
@@ -248,8 +249,8 @@ def test_a_subscription_in_json_is_as_the_wire_has_it() -> None:
 def test_a_change_is_a_sentence(change: str, subscription: SessionSubscription | None, text: str) -> None:
     """Who did what to which."""
     told = SessionChange(session="ward", change=change, subscription=subscription, device="ann")
-    assert _change(told, as_json=False) == text
-    assert json.loads(_change(told, as_json=True))["change"] == change
+    assert change_line(told, as_json=False) == text
+    assert json.loads(change_line(told, as_json=True))["change"] == change
 
 
 def test_publish_and_subscribe_have_keys_and_sessions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

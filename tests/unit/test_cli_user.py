@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.users import Users
+from whimbrel.broker.access.users import Users
 from whimbrel.cli.main import main
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:  # processes and sockets need not be loaded for other commands
-    from whimbrel.broker.load import Latency, Load, Throughput
+    from whimbrel.sim.load.load import Latency, Load, Throughput
 
 __all__ = ["app"]
 
@@ -68,7 +68,9 @@ def broker(
     """
     if pid is not None and port is None:
         raise typer.BadParameter("--pid needs --port: the process of a broker of our own is known")
-    from whimbrel.broker.load import Generator, Load, LoadError, raise_file_limit, serve  # see above
+    from whimbrel.sim.load.generator import Generator  # see above
+    from whimbrel.sim.load.load import Load, LoadError
+    from whimbrel.sim.load.processes import raise_file_limit, serve
 
     raise_file_limit(publishers + subscribers + 100)
     try:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text as Styled
 from rich.tree import Tree as Drawing
 
-from whimbrel.cli.lines import name_of, raw_lines
+from whimbrel.cli.options.lines import name_of, raw_lines
 from whimbrel.language import ast
 from whimbrel.language.check import value_kind
 from whimbrel.language.filters import Filter

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from whimbrel.cli.spark import session
+from whimbrel.cli.process.spark import session
 
 if TYPE_CHECKING:  # Spark and plots need not be loaded for other commands
     from whimbrel.lab.experiment import Experiment, Result

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from whimbrel.cli.lines import name_of, raw_lines
-from whimbrel.cli.options import read_log, read_seconds
+from whimbrel.cli.options.lines import name_of, raw_lines
+from whimbrel.cli.options.values import read_log, read_seconds
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
 from whimbrel.log.importing import DeadLetters, Imported, import_lines

@@ -10,21 +10,21 @@ import typer
 
 from whimbrel import __version__
 from whimbrel.cli.bench import app as bench_app
-from whimbrel.cli.demo import demo
 from whimbrel.cli.filter import app as filter_app
 from whimbrel.cli.lab import app as lab_app
 from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.nearby import app as nearby_app
-from whimbrel.cli.pipeline import app as pipeline_app
+from whimbrel.cli.pipeline.command import app as pipeline_app
 from whimbrel.cli.publish import publish
-from whimbrel.cli.rendezvous import app as rendezvous_app
+from whimbrel.cli.rendezvous.command import app as rendezvous_app
 from whimbrel.cli.serve import serve
-from whimbrel.cli.session import app as session_app
+from whimbrel.cli.session.command import app as session_app
 from whimbrel.cli.sim import app as sim_app
 from whimbrel.cli.subscribe import subscribe
-from whimbrel.cli.tickertape import tickertape
+from whimbrel.cli.ticker.command import tickertape
 from whimbrel.cli.user import app as user_app
+from whimbrel.cli.ward.command import demo
 from whimbrel.errors import FilterError, WhimbrelError
 
 __all__ = ["app", "main"]

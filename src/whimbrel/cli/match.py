@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from whimbrel.cli.lines import json_lines, name_of
-from whimbrel.cli.resident import resident_mb
+from whimbrel.cli.options.lines import json_lines, name_of
+from whimbrel.cli.process.resident import resident_mb
 from whimbrel.errors import FilterError, InvalidInputError, InvalidValueError, MalformedLineError
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import from_tree

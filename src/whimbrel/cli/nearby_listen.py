@@ -89,10 +89,10 @@ def listen(
 
             kept = stack.enter_context(LogWriter(log, name))
         if host is not None:
-            from whimbrel.cli.publish import client_for
+            from whimbrel.cli.options.connection import Connection
 
             client = await stack.enter_async_context(
-                client_for(host, port, client_id=name, user=user, password_file=password_file, mqtt="5")
+                Connection(host=host, port=port, user=user, password_file=password_file).client(name)
             )
         for _ in range(count or sys.maxsize):
             found = await heard.get()

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from whimbrel.cli.lines import MAX_LINE_BYTES
+from whimbrel.cli.options.lines import MAX_LINE_BYTES
 from whimbrel.errors import InvalidValueError, WhimbrelError
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands

@@ -1,7 +1,4 @@
-"""``whimbrel publish``: send messages to a broker; and the options that ``whimbrel subscribe`` has too.
-
-Rule: a password never stands in an argument, where other processes and the shell's history could see it.
-"""
+"""``whimbrel publish``: send messages to a broker."""
 
 from __future__ import annotations
 
@@ -10,40 +7,30 @@ import json
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.lines import MAX_LINE_BYTES
-from whimbrel.cli.passwords import Insecure, KeyFile, Keys, keys_from
-from whimbrel.cli.user import _password_from as password_from
+from whimbrel.cli.options.connection import ClientId, Connection, run
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.lines import MAX_LINE_BYTES
+from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, keys_from
 from whimbrel.errors import MalformedLineError
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
-    from whimbrel.client import Client, Join, ReasonCode
+    from whimbrel.client import Client, ReasonCode
 
     _Send = Callable[[Client, bytes], Coroutine[object, object, None]]
 
-__all__ = ["ClientId", "Host", "Mqtt", "PasswordFile", "Port", "User", "client_for", "publish", "run"]
+__all__ = ["publish"]
 
 _AT_A_TIME = 64
 """Lines that wait for their acknowledgement at a time."""
 
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where the broker is.")]
-Port = Annotated[int, typer.Option("--port", min=1, max=65_535, help="Its port for MQTT.")]
-ClientId = Annotated[
-    str, typer.Option("--client-id", metavar="ID", help="Who we are; if not given, the broker makes up a name.")
-]
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user to connect as.")]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option("--password-file", metavar="FILE", help="The user's password is the one line of FILE; - is input."),
-]
-Mqtt = Annotated[str, typer.Option("--mqtt", metavar="5|3.1.1", help="The version of MQTT to speak.")]
 
-
+@with_option_groups()
 def publish(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic, e.g. ward/3/bed/4.")],
     body: Annotated[str | None, typer.Argument(metavar="BODY", help="The message; empty if not given.")] = None,
@@ -52,8 +39,7 @@ def publish(
         Path | None, typer.Option("--file", metavar="FILE", help="Send what is in FILE; - is standard input.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Send each line of standard input as a message.")] = False,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
+    connection: Connection,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The quality of service.")] = 0,
     retain: Annotated[bool, typer.Option("--retain", help="Have the broker keep it for later subscribers.")] = False,
     expiry: Annotated[
@@ -69,9 +55,6 @@ def publish(
     key_file: KeyFile = None,
     insecure: Insecure = None,
     client_id: ClientId = "",
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what became of it, as JSON, one object a line.")
     ] = False,
@@ -87,14 +70,12 @@ def publish(
     if sum((body is not None, file is not None, lines)) > 1:
         raise typer.BadParameter("BODY, --file and --lines exclude each other")
     given = [_pair(text) for text in properties or ()]
-    if mqtt != "5" and (given or expiry is not None or insecure is not None):
+    if not connection.is_v5 and (given or expiry is not None or insecure is not None):
         raise typer.BadParameter("--property, --expiry, --insecure and --secure need MQTT 5")
     own_keys = keys_from(keys, key_file)
     # MQTT 3.1.1 has no place for the keys of one message; those of the connection are for every message.
-    shared_keys, own_keys = ((), own_keys) if mqtt == "5" else (own_keys, ())
-    client = client_for(
-        host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt, keys=shared_keys
-    )
+    shared_keys, own_keys = ((), own_keys) if connection.is_v5 else (own_keys, ())
+    client = connection.client(client_id, keys=shared_keys)
 
     async def send(connected: Client, payload: bytes) -> None:
         code = await connected.publish(
@@ -104,59 +85,6 @@ def publish(
             typer.echo(json.dumps(_outcome(topic, code, len(payload)), ensure_ascii=False))
 
     run(_send_lines(client, send) if lines else _send_one(client, send, _body(body, file)))
-
-
-def client_for(
-    host: str,
-    port: int,
-    *,
-    client_id: str,
-    user: str | None,
-    password_file: Path | None,
-    mqtt: str,
-    session_expiry_s: int = 0,
-    is_lasting: bool = False,
-    join: Sequence[Join] = (),
-    keys: Sequence[str] = (),
-) -> Client:
-    """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost."""
-    from whimbrel.client import Backoff, Client  # see above
-
-    if mqtt not in {"5", "3.1.1"}:
-        raise typer.BadParameter(f"--mqtt: found {mqtt!r}, allowed is 5 or 3.1.1")
-    if password_file is not None and user is None:
-        raise typer.BadParameter("--password-file needs --user")
-    return Client(
-        host,
-        port,
-        client_id=client_id,
-        version=5 if mqtt == "5" else 4,
-        username=user,
-        password=None if password_file is None else password_from(password_file),
-        session_expiry_s=session_expiry_s,
-        reconnect=Backoff(most_s=10.0) if is_lasting else None,
-        told=lambda sentence: typer.echo(sentence, err=True),
-        join=join,
-        keys=keys,
-    )
-
-
-def run(work: Coroutine[object, object, None], *, timeout_s: float | None = None) -> None:
-    """Do *work*; exit 1 if the broker refuses or cannot be reached, or if it takes longer than *timeout_s*."""
-    from whimbrel.client import ClientError  # see above
-
-    async def bounded() -> None:
-        async with asyncio.timeout(timeout_s):
-            await work
-
-    try:
-        asyncio.run(bounded())
-    except TimeoutError:
-        typer.echo(f"error: not done after {timeout_s:g} s", err=True)
-        raise typer.Exit(1) from None
-    except ClientError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 def _pair(text: str) -> tuple[str, str]:

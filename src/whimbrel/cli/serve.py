@@ -89,7 +89,7 @@ def serve(
     if print_config:
         typer.echo(printed(config), nl=False)
         return
-    from whimbrel.broker.server import Server
+    from whimbrel.broker.shell.server import Server
     from whimbrel.match.first_use import make_ready
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
@@ -118,7 +118,7 @@ async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: 
         server.close()
         raise
     log.info("listening", host=server.config.listen.host, **server.ports)
-    from whimbrel.broker.collector import Collector  # see above
+    from whimbrel.broker.shell.collector import Collector  # see above
 
     collector, loop = Collector(), asyncio.get_running_loop()
     collector.begin()

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from whimbrel.cli.worlds import WorldOptions, make_contacts_of, show_progress, takes_world
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.worlds import WorldOptions, make_contacts_of, show_progress
 from whimbrel.errors import InvalidValueError
 
 __all__ = ["app"]
@@ -25,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 
 @app.command()
-@takes_world
+@with_option_groups()
 def contacts(
     world: WorldOptions,
     *,
@@ -52,7 +53,7 @@ def contacts(
 
 
 @app.command()
-@takes_world
+@with_option_groups()
 def campus(
     world: WorldOptions,
     *,
@@ -129,7 +130,7 @@ def campus(
 
 
 @app.command()
-@takes_world
+@with_option_groups()
 def unicast(
     world: WorldOptions,
     *,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.options import read_seconds
-from whimbrel.cli.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
-from whimbrel.cli.publish import ClientId, Host, Mqtt, PasswordFile, Port, User, client_for, run
+from whimbrel.cli.options.connection import ClientId, Connection, run
+from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.language.filters import parse
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
 __all__ = ["print_all", "subscribe"]
 
 
+@with_option_groups()
 def subscribe(
     topic_filters: Annotated[
         list[str], typer.Argument(metavar="TOPIC_FILTER", help="What to subscribe to, e.g. 'ward/+/bed/#'.")
@@ -28,8 +30,7 @@ def subscribe(
     filter_text: Annotated[
         str | None, typer.Option("--filter", metavar="EXPR", help="Only messages whose content EXPR selects.")
     ] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
+    connection: Connection,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The highest quality of service wanted.")] = 1,
     ttl: Annotated[
         int | None, typer.Option("--ttl", metavar="S", min=0, help="How long messages are kept while we are away.")
@@ -52,9 +53,6 @@ def subscribe(
         int, typer.Option("--session-expiry", metavar="S", min=0, help="How long we may be away; needs --client-id.")
     ] = 0,
     client_id: ClientId = "",
-    user: User = None,
-    password_file: PasswordFile = None,
-    mqtt: Mqtt = "5",
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
     timeout: Annotated[
         float | None,
@@ -77,18 +75,17 @@ def subscribe(
         raise typer.BadParameter("--session-expiry needs --client-id, or the session could not be found again")
     if join and not client_id:
         raise typer.BadParameter("--join needs --client-id: a session knows its devices by name, and keeps for them")
-    if mqtt != "5" and session_expiry:
+    if not connection.is_v5 and session_expiry:
         raise typer.BadParameter("--session-expiry needs MQTT 5")
-    if mqtt != "5" and not join and (ttl is not None or most is not None or name or insecure is not None):
+    if not connection.is_v5 and not join and (ttl is not None or most is not None or name or insecure is not None):
         raise typer.BadParameter("--ttl, --max, --name, --insecure and --secure need MQTT 5, or --join")
     own_keys = keys_from(keys, key_file)
     # SUBSCRIBE of MQTT 3.1.1 has no place for keys; those of the connection are for every subscription.
-    shared_keys, own_keys = ((), own_keys) if mqtt == "5" or join else (own_keys, ())
-    client = client_for(
-        host, port, client_id=client_id, user=user, password_file=password_file, mqtt=mqtt,
-        session_expiry_s=session_expiry, is_lasting=True, join=_joins(join or [], session_password_file),
-        keys=shared_keys,
-    )  # fmt: skip
+    shared_keys, own_keys = ((), own_keys) if connection.is_v5 or join else (own_keys, ())
+    joins = _joins(join or [], session_password_file)
+    client = connection.client(
+        client_id, session_expiry_s=session_expiry, is_lasting=True, join=joins, keys=shared_keys
+    )
 
     async def listen() -> None:
         async with client:

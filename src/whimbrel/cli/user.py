@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.lines import name_of
-from whimbrel.errors import InvalidValueError
+from whimbrel.cli.options.passwords import password_from
 
 if TYPE_CHECKING:  # hashes and what they stand on need not be loaded for other commands
-    from whimbrel.broker.users import Users
+    from whimbrel.broker.access.users import Users
 
 __all__ = ["app"]
-
-_MAX_PASSWORD_FILE_BYTES = 65_536
 
 app = typer.Typer(
     help="Keep the users file of a broker: add, list, remove.", no_args_is_help=True, rich_markup_mode=None
@@ -51,13 +48,13 @@ def add(
     Only a hash of it is kept. The groups of a user who is there stay as they are, unless --group is given.
     The broker uses the file if its configuration names it: users in the section [access].
     """
-    from whimbrel.broker.users import check_group, check_user_name  # see Users above
+    from whimbrel.broker.access.users import check_group, check_user_name  # see Users above
 
     check_user_name(name)  # before anybody types a password for nothing
     for each in group or ():
         check_group(each)
     users = _read(file, missing_ok=True)
-    password = _asked(name) if password_file is None else _password_from(password_file)
+    password = _asked(name) if password_file is None else password_from(password_file)
     is_new = users.add(name, password, groups=group or None)
     typer.echo(f"{name}: added to {file}" if is_new else f"{name}: password changed in {file}")
 
@@ -90,7 +87,7 @@ def remove(name: Name, *, file: File = DEFAULT_FILE) -> None:
 
 
 def _read(file: Path, *, missing_ok: bool = False) -> Users:
-    from whimbrel.broker.users import Users  # see above
+    from whimbrel.broker.access.users import Users  # see above
 
     return Users.read(file, missing_ok=missing_ok)
 
@@ -100,19 +97,3 @@ def _asked(name: str) -> str:
         raise typer.BadParameter("there is no terminal to ask for the password; give --password-file")
     found: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt="The same again", err=True)
     return found
-
-
-def _password_from(path: Path) -> str:
-    """Return the one line that *path* holds, without its end; an error quotes nothing of it."""
-    if str(path) == "-":
-        data = sys.stdin.buffer.read(_MAX_PASSWORD_FILE_BYTES)
-    else:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_PASSWORD_FILE_BYTES)
-    try:
-        line = data.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise InvalidValueError(name_of(path), "something else", "a password in UTF-8") from None
-    if "\n" in line or "\r" in line:
-        raise InvalidValueError(name_of(path), "several lines", "one line, the password")
-    return line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from operator import itemgetter
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Matches, Settle, Store
@@ -51,9 +51,13 @@ class Publications:
         *,
         qos: int = CONFIRMED,
         publisher: str | None = None,
+        received: Collection[str] = (),
     ) -> list[Command]:
-        """Take in a notification that was accepted, and who wants it (rules 2 to 5, and 15 to 18)."""
-        return all_of(self.publishing(seq, at, expires_at, matches, qos=qos, publisher=publisher))
+        """Take in a notification that was accepted, and who wants it (rules 2 to 5, and 15 to 18).
+
+        Devices that have *received* it already, for matches that are not given, do not receive it again.
+        """
+        return all_of(self.publishing(seq, at, expires_at, matches, qos=qos, publisher=publisher, received=received))
 
     def publishing(
         self,
@@ -64,6 +68,7 @@ class Publications:
         *,
         qos: int = CONFIRMED,
         publisher: str | None = None,
+        received: Collection[str] = (),
     ) -> Work:
         """Do what ``published`` does in pieces; see ``applying``."""
         out: list[Command] = []
@@ -99,13 +104,15 @@ class Publications:
             if aloft:
                 copy = state.copies[seq] = Copy(qos, at, expires_at)
                 copy.aloft = aloft
-                copy.received.update(own)
+                copy.received = {*received, *own}
                 out.append(_NEW(Store, (seq,)))
             out += flown
             out += own.values()
             return out
         copy = state.copies[seq] = Copy(qos, at, expires_at)
         copy.aloft = aloft
+        if received:
+            copy.received = set(received)
         yield from self._hold_and_hand_over(seq, copy, in_order(matches), flown, own, out)
         if seq in state.copies:
             out.insert(before, Store(seq))

@@ -1,0 +1,115 @@
+"""Visitors: who a client is, and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from whimbrel.broker.access.topic_rights import Rights
+from whimbrel.broker.access.verdicts import Verdicts
+
+__all__ = ["Connected", "Visitors"]
+
+
+class Connected(Protocol):
+    """A connection, as far as rights are concerned."""
+
+    @property
+    def user(self) -> str | None:
+        """The user that was verified."""
+
+
+def _no_groups(_user: str | None) -> frozenset[str]:
+    return frozenset()
+
+
+class Visitors:
+    """The rights of everybody who is connected; *groups* tells which groups a user is in.
+
+    What rights say of publishing and receiving is remembered until they are replaced.
+    """
+
+    def __init__(
+        self, rights: Rights = Rights.OPEN, groups: Callable[[str | None], frozenset[str]] = _no_groups
+    ) -> None:
+        self._groups = groups
+        self._publishing, self._receiving, self._sharing = Verdicts(), Verdicts(), Verdicts()
+        self.epoch = 0
+        """Changes when the rights are replaced."""
+        self._set(rights)
+
+    def _set(self, rights: Rights) -> None:
+        self._rights = rights
+        self.is_open = rights.is_open
+        """Whether everybody may publish and subscribe to everything."""
+        self._asks_client = rights.asks_client
+
+    def replace(self, rights: Rights) -> None:
+        """Let other rights decide from now on."""
+        self._set(rights)
+        self._publishing.clear()
+        self._receiving.clear()
+        self._sharing.clear()
+        self.epoch += 1
+
+    def groups_of(self, link: Connected) -> frozenset[str]:
+        """Return the groups that a client's user is in."""
+        return self._groups(link.user)
+
+    def may_connect(self, user: str | None, client_id: str) -> bool:
+        """Tell whether a user may connect as *client_id*."""
+        return self._rights.client_ids.may_use(user, self._groups(user), client_id)
+
+    def may_publish(self, link: Connected, client_id: str, topic: str) -> bool:
+        """Tell whether a client may publish to *topic*."""
+        if self.is_open:
+            return True
+        user = link.user
+        question = (user, client_id if self._asks_client else "", topic)
+        found = self._publishing.recent.get(question)
+        if found is None and (found := self._publishing.get(question)) is None:
+            found = self._rights.may_publish(user, self._groups(user), client_id, topic)
+            self._publishing.put(question, found)
+        return found
+
+    def may_publish_as(self, user: str | None, client_id: str, topic: str) -> bool:
+        """Tell the same of a client that is not connected, whose user is known."""
+        return self.is_open or self._rights.may_publish(user, self._groups(user), client_id, topic)
+
+    def may_subscribe(self, user: str | None, client_id: str, topic_filter: str, *, is_shared: bool = False) -> bool:
+        """Tell whether a user's client may subscribe to *topic_filter*, without what makes it a share."""
+        if self.is_open:
+            return True
+        if is_shared:
+            return self._may_receive_all(user, client_id, topic_filter)
+        return self._rights.may_subscribe(user, self._groups(user), client_id, topic_filter)
+
+    def may_be_refused(self, user: str | None, client_id: str, topic_filters: Iterable[str]) -> bool:
+        """Tell whether ``may_receive`` may say no to a user's client of a topic that one of these filters admits."""
+        if self.is_open:
+            return False
+        return not all(self._may_receive_all(user, client_id, each) for each in topic_filters)
+
+    def _may_receive_all(self, user: str | None, client_id: str, topic_filter: str) -> bool:
+        question = (user, client_id if self._asks_client else "", topic_filter)
+        found = self._sharing.get(question)
+        if found is None:
+            found = self._rights.may_share(user, self._groups(user), client_id, topic_filter)
+            self._sharing.put(question, found)
+        return found
+
+    def may_receive(self, link: Connected, client_id: str, topic: str) -> bool:
+        """Tell whether *topic* may be delivered to a client, whatever it subscribed to."""
+        if self.is_open:
+            return True
+        user = link.user
+        question = (user, client_id if self._asks_client else "", topic)
+        found = self._receiving.recent.get(question)
+        if found is None and (found := self._receiving.get(question)) is None:
+            found = self._rights.may_receive(user, self._groups(user), client_id, topic)
+            self._receiving.put(question, found)
+        return found
+
+    def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
+        """Tell whether a client may make the request *topic*, which concerns the sessions of others."""
+        return self._rights.may_operate(link.user, self._groups(link.user), client_id, topic)

@@ -1,0 +1,149 @@
+"""Questions: what takes too long to be answered between two packets, such as whether a password is right.
+
+The core writes a question down; the shell asks it in a thread, a few at a time, and tells the answer.
+Rule: addresses take turns, and within an address its users; users who gave a right password at their address before
+have every other turn to themselves. Many wrong passwords make nobody else wait for more than a few of them.
+Rule: wrong passwords are counted for each user or session at each address, and for the address as a whole with more
+patience; the latter does not concern users who gave a right password there before.
+Rule: a question whose time is over when its turn comes is not asked: whoever gave too many wrong passwords meanwhile
+learns nothing from the ones that still wait.
+Rule: a question that nobody waits for any more is not asked either: hashing a password takes most of a second, and
+clients that gave up and came again must not wait behind themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from whimbrel.broker.access.fair_queue import FairQueue
+from whimbrel.broker.access.password_rate_limit import Patience, origin_of
+from whimbrel.broker.counters import Counters
+
+__all__ = ["Asker", "Question", "Questions"]
+
+_NAMES_AT_AN_ADDRESS = 10
+"""How many times as many wrong passwords one address may give for all names together as for one of them."""
+_MOST_RIGHT = 10_000
+
+_Answer = TypeVar("_Answer")
+
+
+class Asker(NamedTuple):
+    """Who asks: the *address*, the *user* (or client) in whose turn, and the *names* whose passwords are tried."""
+
+    address: str
+    user: str
+    names: tuple[str, ...] = ()
+
+    def names_here(self) -> list[str]:
+        """Return what wrong and right passwords are remembered by: each name at this address."""
+        origin = origin_of(self.address)
+        return [f"{origin}\0{name}\0" for name in self.names]  # never an address: it ends with U+0000
+
+
+class Question:
+    """One question: *ask* may run in any thread; *then*, which is given the time, and *refuse* are the core's."""
+
+    __slots__ = ("ask", "asker", "is_wanted", "refuse", "then")
+
+    def __init__(
+        self,
+        asker: Asker,
+        ask: Callable[[], object],
+        then: Callable[[object, int], None],
+        refuse: Callable[[], None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self.asker, self.ask, self.then, self.refuse = asker, ask, then, refuse
+        self.is_wanted = is_wanted
+
+
+class Questions:
+    """The questions of a broker; at most *most* wait, and half as many of one address."""
+
+    def __init__(self, wrong_per_minute: int, counters: Counters, *, most: int) -> None:
+        self._by_name = Patience(wrong_per_minute)
+        self._by_address = Patience(wrong_per_minute * _NAMES_AT_AN_ADDRESS)
+        self._counters, self._most = counters, most
+        self._known: FairQueue[Question] = FairQueue()
+        self._others: FairQueue[Question] = FairQueue()
+        self._is_turn_of_others = False
+        self._right: dict[str, None] = {}
+        """Names at addresses that gave a right password, the latest last."""
+        self._count = 0
+        self.listened_us = 0
+        """The time of ``Broker.end_silent``, which passes evenly: steps of a wall clock would give failures back."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def is_full(self, address: str) -> bool:
+        """Tell whether no more can wait, of *address* or at all."""
+        origin = origin_of(address)
+        waiting = self._known.waiting(origin) + self._others.waiting(origin)
+        return self._count >= self._most or waiting >= max(1, self._most // 2)
+
+    def put(
+        self,
+        asker: Asker,
+        ask: Callable[[], _Answer],
+        then: Callable[[_Answer, int], None],
+        refuse: Callable[[], None],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let a question wait for its turn; *refuse* is called instead if the *asker* has to wait when it comes.
+
+        Where nobody wants to know by then (*is_wanted*), nothing is done.
+        """
+        question = Question(asker, ask, partial(_told, then), refuse, is_wanted)
+        is_known = bool(asker.names) and all(key in self._right for key in asker.names_here())
+        queue = self._known if is_known else self._others
+        queue.put(origin_of(asker.address), asker.user, question)
+        self._count += 1
+
+    def next(self, listened_us: int) -> Question | None:
+        """Return the next question to be asked, if there is one."""
+        self.listened_us = listened_us
+        while self._count:
+            question = self._take()
+            if not question.is_wanted():
+                continue
+            if self._may_try(question.asker):
+                return question
+            question.refuse()
+        return None
+
+    def _take(self) -> Question:
+        """Take from both queues in turns, where both have something."""
+        self._count -= 1
+        self._is_turn_of_others = not self._is_turn_of_others
+        queues = (self._others, self._known) if self._is_turn_of_others else (self._known, self._others)
+        return queues[0].take() if queues[0] else queues[1].take()
+
+    def _may_try(self, asker: Asker) -> bool:
+        keys = asker.names_here()
+        if not all(self._by_name.may_try(key, self.listened_us) for key in keys):
+            return False
+        is_known = bool(keys) and all(key in self._right for key in keys)
+        return is_known or self._by_address.may_try(asker.address, self.listened_us)
+
+    def was_wrong(self, asker: Asker) -> None:
+        """Note that a password, which was asked about, was wrong."""
+        self._counters.wrong_passwords += 1
+        self._by_address.failed(asker.address, self.listened_us)
+        for key in asker.names_here():
+            self._by_name.failed(key, self.listened_us)
+
+    def was_right(self, asker: Asker) -> None:
+        """Note that a password was right: what others do at this address concerns these names no more."""
+        for key in asker.names_here():
+            self._right.pop(key, None)
+            self._right[key] = None
+            if len(self._right) > _MOST_RIGHT:
+                del self._right[next(iter(self._right))]
+
+
+def _told(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:
+    then(answer, now)  # type: ignore[arg-type]  # the answer is what *ask* returned

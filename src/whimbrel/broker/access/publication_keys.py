@@ -1,0 +1,72 @@
+"""Unlocking: the keys of a publication, taken off it before anything else is done with it (Elvin proxy, 5.2.3).
+
+Rule: a private key is hashed here and goes no further: not into the log, not into the attributes, not to subscribers.
+Rule: what is a key is a matter of its name alone (``own_properties``). A key that is none is refused and not passed
+on: it may be a private key with a slip of the pen.
+Rule: a publication without keys, its own or the connection's, is open, whatever it says of ``insecure``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from whimbrel.broker.access.keyring import Keyring, for_publication, read_insecure
+from whimbrel.broker.own_properties import IN_PUBLISH, split_own
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import Publish, Will
+from whimbrel.mqtt.properties import Properties
+
+__all__ = ["OPEN", "Secured", "check_unlocked", "unlocked_by", "unlocked_will"]
+
+
+class Secured(NamedTuple):
+    """The keys of a notification, and whether subscriptions whose keys do not match may have it all the same."""
+
+    keys: KeyHashes
+    deliver_insecure: bool
+
+
+OPEN = Secured(NO_KEYS, deliver_insecure=True)
+"""Nearly every notification."""
+
+
+def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Publish, Secured | str]:
+    """Return a publication without its keys, and its keys with those of the connection; or why it is refused.
+
+    *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+    """
+    properties, secured = _unlocked(packet.properties, keyring, is_ours=is_ours)
+    return packet if properties is packet.properties else packet._replace(properties=properties), secured
+
+
+def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
+    """Raise ``ProtocolError`` if a request or a report, whose keys mean nothing, has some that are none."""
+    if packet.properties.user:
+        _, secured = unlocked_by(packet, keyring, is_ours=is_ours)
+        if isinstance(secured, str):
+            raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
+
+
+def unlocked_will(will: Will, keyring: Keyring, *, is_ours: bool) -> tuple[Will, Secured | str]:
+    """Return the same of a will."""
+    properties, secured = _unlocked(will.properties, keyring, is_ours=is_ours)
+    return will if properties is will.properties else will._replace(properties=properties), secured
+
+
+def _unlocked(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tuple[Properties, Secured | str]:
+    user = properties.user
+    if not user and not keyring.publications.hashes:
+        return properties, OPEN
+    try:
+        own, rest = split_own(user, IN_PUBLISH, is_ours=is_ours)
+        insecure = [read_insecure(value) for name, value in own if name == "insecure"]
+        if len(insecure) > 1:
+            raise InvalidValueError("insecure", f"{len(insecure)} of them", "one")
+        keys = for_publication(value for name, value in own if name == "key") | keyring.publications
+    except InvalidValueError as error:
+        return properties, f"user property {error}"
+    bare = properties.with_user(tuple(rest)) if own else properties
+    return bare, Secured(keys, any(insecure)) if keys.hashes else OPEN

@@ -1,0 +1,368 @@
+"""Rights: who may publish to and subscribe to which topics, and use which client identifiers, from a file of rules.
+
+    default = "deny"              # what holds where no rule does; "allow" if not given
+
+    [[rule]]
+    user = "ann"                  # also: group = "…", client = "…"; all that are given must fit
+    topics = ["home/{user}/#"]    # topic filters; {user} and {client} stand for the client's own
+    allow = ["publish", "subscribe"]   # or deny = […]
+
+    [[client]]                    # see ``client_ids``
+    ids = ["{user}", "{user}:*"]
+
+Rule: the first rule that fits client, action and topic decides.
+Rule: ``"*"`` fits every user or client, ``user = ""`` those who gave no user name.
+Rule: names are those of clients that proved who they are; where nobody must, ask with ``None``.
+Rule: a placeholder for a name that is empty or has ``+``, ``#`` or ``/`` in it never fits, nor one that would make a
+filter begin with ``$``. Otherwise a client could call itself ``#`` and be given everything.
+Rule: a rule decides about a subscription if it *covers* it: every topic that the subscription admits, the rule admits.
+So a wider subscription passes a narrower denial, and deliveries are asked about too (``may_receive``): what is denied
+does not arrive through a wildcard.
+Rule: a share is another matter: what one member may not have would be lost for all. It is allowed only if no topic in
+it is denied (``may_share``).
+Rule: ``operate`` is the right to requests that concern the sessions of others. No default gives it, only a rule.
+
+Rules are found through an index of topics, by the filter that has ``+`` for each level with a placeholder; those found
+are then asked in order. A filter that covers a subscription admits each of its topics, so one topic of it, made up,
+finds all that may cover it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from whimbrel.broker.access.client_ids import ClientIds, ClientRule
+from whimbrel.broker.access.users import check_group, check_user_name
+from whimbrel.broker.config import ConfigError, nearest, read_toml
+from whimbrel.errors import InvalidValueError
+from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
+from whimbrel.model.bounds import name
+
+__all__ = ["Action", "Rights", "Rule", "covers", "overlaps"]
+
+MAX_RULES = 10_000
+MAX_FILTERS = 100_000
+ANYBODY = "*"
+_PLACEHOLDER = re.compile(r"\{(user|client)\}")
+_BRACED = re.compile(r"\{[^{}/]*\}")
+_UNSAFE = re.compile(r"[+#/]")
+_FRESH = "\0"  # a level that no filter names, because no topic may have it
+_MAX_CLIENT_BYTES = 65_535
+_KEYS = ("default", "rule", "client")
+_RULE_KEYS = ("user", "group", "client", "topics", "allow", "deny")
+_CLIENT_KEYS = ("user", "group", "ids")
+_DEFAULTS = {"allow": True, "deny": False}
+
+
+class Action(Enum):
+    """What a rule is about; receiving is part of subscribing."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    OPERATE = "operate"
+    """Make a request that concerns the sessions of others; the topic is that of the request."""
+
+
+def covers(rule_filter: str, requested_filter: str) -> bool:
+    """Tell whether *rule_filter* admits every topic that *requested_filter* admits."""
+    if rule_filter.startswith(("+", "#")) and requested_filter.startswith("$"):
+        return False
+    rule, requested = rule_filter.split("/"), requested_filter.split("/")
+    if requested in (["#"], ["", "#"]):
+        requested.insert(-1, "+")  # the same topics: no topic is without a level, or empty
+    is_rule_open, is_requested_open = rule[-1] == "#", requested[-1] == "#"
+    if is_rule_open:
+        rule.pop()
+    if is_requested_open:
+        requested.pop()
+    if is_rule_open:
+        requested = requested[: len(rule)]
+    elif is_requested_open:
+        return False
+    return len(rule) == len(requested) and all(own in {"+", asked} for own, asked in zip(rule, requested, strict=True))
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Tell whether there is a topic that both filters admit."""
+    if (one.startswith(("+", "#")) and other.startswith("$")) or (other.startswith(("+", "#")) and one.startswith("$")):
+        return False
+    ours, theirs = one.split("/"), other.split("/")
+    for own, asked in zip(ours, theirs, strict=False):
+        if "#" in {own, asked}:
+            return True
+        if own != asked and "+" not in {own, asked}:
+            return False
+    longer, shorter = (ours, theirs) if len(ours) >= len(theirs) else (theirs, ours)
+    return len(longer) == len(shorter) or longer[len(shorter) :] == ["#"]  # "a/#" admits "a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule: whom it fits, which topics, and whether those actions are allowed or denied."""
+
+    topics: tuple[str, ...]
+    actions: frozenset[Action]
+    is_allowing: bool
+    user: str | None = None
+    """``None`` and ``"*"`` are everybody, the empty string is whoever gave no name."""
+    group: str | None = None
+    client: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.user not in {None, "", ANYBODY}:
+            check_user_name(self.user)
+        if self.group is not None:
+            check_group(self.group)
+        if self.client is not None:
+            name("client", self.client, max_bytes=_MAX_CLIENT_BYTES)
+        if not self.topics:
+            raise InvalidValueError("topics", [], "at least one topic filter")
+        if not self.actions:
+            raise InvalidValueError("allow" if self.is_allowing else "deny", [], "at least one action")
+        for topic_filter in self.topics:
+            _check_pattern(topic_filter)
+
+    def fits(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
+        """Return whether this rule is about that client."""
+        return (
+            (self.user is None or self.user in {ANYBODY, user or ""})
+            and (self.group is None or self.group in groups)
+            and (self.client is None or self.client in {ANYBODY, client_id})
+        )
+
+
+class Rights:
+    """All rules, asked about one client and one topic at a time; they never change."""
+
+    OPEN: ClassVar[Rights]
+    """Everybody may do everything."""
+
+    def __init__(
+        self,
+        rules: Sequence[Rule] = (),
+        *,
+        allows_by_default: bool = True,
+        client_ids: Sequence[ClientRule] = (),
+    ) -> None:
+        self._allows_by_default = allows_by_default
+        self.client_ids = ClientIds(client_ids)
+        """Which client identifiers a user may connect with."""
+        self._entries: list[tuple[Rule, str]] = [(rule, pattern) for rule in rules for pattern in rule.topics]
+        if len(rules) > MAX_RULES:
+            raise InvalidValueError("number of rules", len(rules), f"at most {MAX_RULES}")
+        if len(self._entries) > MAX_FILTERS:
+            raise InvalidValueError("topic filters of all rules", len(self._entries), f"at most {MAX_FILTERS}")
+        self._indexes = {action: TopicIndex() for action in Action}
+        for number, (rule, pattern) in enumerate(self._entries):
+            for action in rule.actions:
+                self._indexes[action].add(_widened(pattern), number)
+        self.asks_client = any(
+            rule.client not in {None, ANYBODY} or "{client}" in pattern for rule, pattern in self._entries
+        )
+        """Whether an answer may depend on the client identifier."""
+
+    @classmethod
+    def read(cls, path: Path) -> Rights:
+        """Return the rights in the file *path*, or raise ``ConfigError`` naming the rule that is none."""
+        return _rights(str(path), read_toml(path))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may publish and subscribe to everything, so that nobody need ask."""
+        return self._allows_by_default and all(rule.actions == {Action.OPERATE} for rule, _ in self._entries)
+
+    def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
+        """Return whether the client may publish to *topic*."""
+        return self._decided(Action.PUBLISH, (user, groups, client_id), topic, partial(_admits, topic))
+
+    def may_subscribe(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
+        """Return whether the client may subscribe to *topic_filter*, which is without ``$share/…/``."""
+        levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
+        witness = "/".join(levels)
+        return self._decided(Action.SUBSCRIBE, (user, groups, client_id), witness, partial(_covers, topic_filter))
+
+    def may_receive(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
+        """Return whether *topic* may be delivered to the client, whatever it subscribed to."""
+        return self._decided(Action.SUBSCRIBE, (user, groups, client_id), topic, partial(_admits, topic))
+
+    def may_share(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
+        """Return whether the client may receive every topic that *topic_filter* admits, so that it may serve a share.
+
+        A denial of a part counts also where a rule before it allows that part: in doubt the answer is no.
+        """
+        for rule, pattern in self._entries:
+            if Action.SUBSCRIBE not in rule.actions or not rule.fits(user, groups, client_id):
+                continue
+            filled = _filled(pattern, user, client_id)
+            if filled is None or not overlaps(filled, topic_filter):
+                continue
+            if not rule.is_allowing:
+                return False
+            if covers(filled, topic_filter):
+                return True
+        return self._allows_by_default
+
+    def may_operate(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
+        """Return whether a rule lets the client make the request *topic*, which concerns the sessions of others."""
+        who = (user, groups, client_id)
+        return self._decided(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
+
+    def _decided(
+        self,
+        action: Action,
+        client: tuple[str | None, Collection[str], str],
+        topic: str,
+        is_meant: Callable[[str], bool],
+        *,
+        default: bool | None = None,
+    ) -> bool:
+        """Return what the first rule says that is about *client* and about what *is_meant*, of which *topic* is one."""
+        default = self._allows_by_default if default is None else default
+        if not self._entries:
+            return default
+        for number in sorted(self._indexes[action].match(topic)):
+            rule, pattern = self._entries[number]
+            if rule.fits(*client):
+                topic_filter = _filled(pattern, client[0], client[2])
+                if topic_filter is not None and is_meant(topic_filter):
+                    return rule.is_allowing
+        return default
+
+
+Rights.OPEN = Rights()
+
+
+def _admits(topic: str, topic_filter: str) -> bool:
+    return matches(topic_filter, topic)
+
+
+def _covers(requested_filter: str, topic_filter: str) -> bool:
+    return covers(topic_filter, requested_filter)
+
+
+# -- placeholders ------------------------------------------------------------------------------------------------------
+
+
+def _check_pattern(pattern: object) -> None:
+    """Raise ``InvalidValueError`` if *pattern* is no topic filter, whatever its placeholders stand for."""
+    if not isinstance(pattern, str):
+        raise InvalidValueError("topic filter", pattern, "a string")
+    for braced in _BRACED.findall(pattern):
+        if not _PLACEHOLDER.fullmatch(braced):
+            raise InvalidValueError("topic filter", pattern, "{user} and {client} as the only words in braces")
+    first = pattern.partition("/")[0]
+    if first.startswith("$") and _PLACEHOLDER.search(first):
+        raise InvalidValueError("topic filter", pattern, "no placeholder in a first level that begins with $")
+    check_topic_filter(_PLACEHOLDER.sub("name", pattern))
+
+
+def _widened(pattern: str) -> str:
+    """Return a filter that admits whatever *pattern* admits, for any client."""
+    return "/".join("+" if _PLACEHOLDER.search(level) else level for level in pattern.split("/"))
+
+
+def _filled(pattern: str, user: str | None, client_id: str) -> str | None:
+    """Return the filter that *pattern* is for this client; ``None`` if it is none."""
+    if "{" not in pattern:
+        return pattern
+    names = {"user": user or "", "client": client_id}
+    wanted = {found[1] for found in _PLACEHOLDER.finditer(pattern)}
+    if any(not names[each] or _UNSAFE.search(names[each]) for each in wanted):
+        return None
+    # One pass: a client called {user} is not asked about again.
+    filled = _PLACEHOLDER.sub(lambda found: names[found[1]], pattern)
+    return None if filled.startswith("$") and not pattern.startswith("$") else filled
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _rights(source: str, tree: Mapping[str, object]) -> Rights:
+    for key in tree:
+        if key not in _KEYS:
+            _refuse_key(source, key, key, _KEYS)
+    default = tree.get("default", "allow")
+    if not isinstance(default, str) or default not in _DEFAULTS:
+        raise ConfigError(source, "default", default, '"allow" or "deny"')
+    read = [_rule(source, where, each) for where, each in _tables(source, tree, "rule", _RULE_KEYS)]
+    client_ids = [_client_rule(source, where, each) for where, each in _tables(source, tree, "client", _CLIENT_KEYS)]
+    try:
+        return Rights(read, allows_by_default=_DEFAULTS[default], client_ids=client_ids)
+    except InvalidValueError as error:
+        raise ConfigError(source, error.what, error.found, error.allowed) from None
+
+
+def _tables(
+    source: str, tree: Mapping[str, object], kind: str, keys: Sequence[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tables ``[[kind]]`` with the words that an error names each by; their selectors are strings."""
+    found = tree.get(kind, [])
+    if not isinstance(found, list):
+        raise ConfigError(source, kind, found, f"{kind}s that each begin with [[{kind}]]")
+    if len(found) > MAX_RULES:
+        raise ConfigError(source, kind, f"{len(found)} {kind}s", f"at most {MAX_RULES}")
+    tables: list[tuple[str, dict[str, Any]]] = []
+    for number, table in enumerate(found, start=1):
+        where = f"{kind} {number}"
+        if not isinstance(table, dict):
+            raise ConfigError(source, where, table, f"a {kind} that begins with [[{kind}]]")
+        for key in table:
+            if key not in keys:
+                _refuse_key(source, f"{where}, {key}", key, keys)
+        for key in ("user", "group", "client"):
+            if not isinstance(table.get(key, ""), str):
+                raise ConfigError(source, f"{where}, {key}", table[key], "a string")
+        tables.append((where, table))
+    return tables
+
+
+def _rule(source: str, where: str, tree: dict[str, Any]) -> Rule:
+    if ("allow" in tree) == ("deny" in tree):
+        found = "both" if "allow" in tree else "neither"
+        raise ConfigError(source, f"{where}, allow and deny", found, "one of them")
+    verdict = "allow" if "allow" in tree else "deny"
+    try:
+        return Rule(
+            topics=_strings(source, f"{where}, topics", tree.get("topics")),
+            actions=_actions(source, f"{where}, {verdict}", tree[verdict]),
+            is_allowing=verdict == "allow",
+            user=tree.get("user"),
+            group=tree.get("group"),
+            client=tree.get("client"),
+        )
+    except InvalidValueError as error:
+        raise ConfigError(source, f"{where}, {error.what}", error.found, error.allowed) from None
+
+
+def _client_rule(source: str, where: str, tree: dict[str, Any]) -> ClientRule:
+    try:
+        ids = _strings(source, f"{where}, ids", tree.get("ids"))
+        return ClientRule(ids=ids, user=tree.get("user"), group=tree.get("group"))
+    except InvalidValueError as error:
+        raise ConfigError(source, f"{where}, {error.what}", error.found, error.allowed) from None
+
+
+def _strings(source: str, where: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ConfigError(source, where, "nothing" if value is None else value, "an array of strings")
+    return tuple(value)
+
+
+def _actions(source: str, where: str, value: object) -> frozenset[Action]:
+    words = {action.value: action for action in Action}
+    for each in (found := _strings(source, where, value)):
+        if each not in words:
+            raise ConfigError(source, where, each, '"publish", "subscribe" and "operate"')
+    return frozenset(words[each] for each in found)
+
+
+def _refuse_key(source: str, where: str, key: str, known: Sequence[str]) -> NoReturn:
+    meant = nearest(key, known)
+    advice = f"did you mean {meant}?" if meant else ""
+    raise ConfigError(source, where, "an unknown name", ", ".join(known), advice)

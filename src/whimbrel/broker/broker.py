@@ -1,0 +1,641 @@
+"""The core of the broker: packets of clients in, packets to clients and facts for the log out.
+
+Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, writes what is in ``dirty``
+links, syncs the log when ``wants_sync`` says so, and tells what is durable.
+Rule: every fact is applied by ``BrokerState``, which also replays a log; whoever answers a client decides nothing that
+a restart would have to know.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.blocking_tasks import Asker, Question, Questions
+from whimbrel.broker.access.rate_limits import RateLimits, Rates
+from whimbrel.broker.access.topic_rights import Rights
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.connections.connecting import Connecting
+from whimbrel.broker.handlers.connections.will_handling import WillHandling
+from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.long_work import LongWork
+from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.publications.publishing import Publishing
+from whimbrel.broker.handlers.publications.reports import Reports
+from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, wanted_by
+from whimbrel.broker.handlers.sessions.named_sessions import Sessions
+from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Notice, Ownership
+from whimbrel.broker.handlers.subscriptions.interests import Interests
+from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
+from whimbrel.broker.own_properties import is_marked
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.state.feedback import Learned
+from whimbrel.broker.wire.clients import Joining, Link
+from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.notices import SESSIONS
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.access import Right
+from whimbrel.hold.private import client_of
+from whimbrel.log.writer import LogWriter
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.packets import (
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from whimbrel.mqtt.properties import Property
+from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
+
+__all__ = ["Broker", "Verify"]
+
+_SECOND_US = 1_000_000
+_MOST_READ_BYTES = 1 << 20
+"""What a socket may give at once, beside what was kept already."""
+_MOST_PACKETS = 2_000
+"""How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
+_OF_SUBSCRIBE = 39
+"""As how many more SUBSCRIBE and UNSUBSCRIBE count."""
+_MOST_WAITING = 10_000
+"""How many facts may wait to be applied before clients are read from again."""
+_LONG_PACKET = 1 << 16
+"""A packet of which more than this has come may be refused before all of it is there."""
+_INCOMING_SHARE = 8
+"""While memory is full, packets that are not complete may take one in so many of it, so that they can be answered."""
+_LEAST_BUFFER = 1 << 16
+"""How many bytes may wait in a connection while memory is full."""
+_PINGRESP = b"\xd0\x00"
+_OLD_REFUSAL = b"\x20\x02\x00\x01"
+"""CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
+_SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
+
+
+Verify = Callable[[str, bytes | None], bool]
+"""Whether a user has a password; it takes most of a second, in any thread."""
+
+
+class Broker:
+    """Clients, their sessions, and what they say; *state* is what was there before."""
+
+    def __init__(
+        self,
+        config: Config,
+        log: LogWriter,
+        state: BrokerState,
+        *,
+        rng: random.Random,
+        visitors: Visitors | None = None,
+        verify: Verify | None = None,
+        died_at: int | None = None,
+        now: int | None = None,
+        has_direct_path: bool = True,
+    ) -> None:
+        """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said.
+
+        Without the direct path the hold is asked about everything: slower, and otherwise the same.
+        """
+        self.config, self.state, self.counters = config, state, state.counters
+        self.memory = state.memory
+        self.memory.most = config.limits.memory_bytes
+        self.learned = Learned()
+        """What the pipeline found out; the shell reads it."""
+        self._verify = verify
+        access = config.access
+        self.questions = Questions(access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting)
+        """What the shell has to ask."""
+        self._journal = Journal(log)
+        self._sender = state.sender = Sender(self.counters)
+        self._visitors = visitors = Visitors() if visitors is None else visitors
+        self._gate = state.gate = gate = Gate(visitors)
+        self._delivering = Delivering(config, self._journal, state, self._sender, gate)
+        self._long_work = LongWork(self._resume)
+        self._admission = admission = Admission(config, state, visitors)
+        self._publishing = Publishing(
+            config,
+            self._journal,
+            state,
+            self._sender,
+            visitors,
+            self._long_work,
+            admission,
+            self._delivering.pump_ready,
+            has_direct_path=has_direct_path,
+        )
+        self._interests = Interests(
+            config, self._journal, state, self._sender, visitors, self._delivering, self._long_work, admission, gate
+        )
+        self._ownership = Ownership(config, state, visitors, self._interests)
+        self._sessions = Sessions(
+            config,
+            self._journal,
+            state,
+            self._sender,
+            visitors,
+            self._interests,
+            self._delivering,
+            self.questions,
+            rng=rng,
+        )
+        self._publishing.answer = self._sessions.received
+        self._publishing.note_full = self._note_full
+        self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
+        wills = WillHandling(config, self._journal, state, visitors, self._publishing)
+        self._connecting = Connecting(
+            config,
+            self._journal,
+            state,
+            self._sender,
+            visitors,
+            self._delivering,
+            self._sessions,
+            wills,
+            self._ownership,
+            rng=rng,
+            opened=self._opened,
+        )
+        self._interests.let_confirm = partial(self._connecting.change_receipts, is_confirming=True)
+        self._limits = ServerLimits(
+            packet_bytes=config.limits.packet_bytes,
+            receive_maximum=config.limits.receive_maximum,
+            topic_alias_maximum=config.limits.topic_alias_maximum,
+            outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
+        )
+        limits = config.limits
+        self.rates = RateLimits(
+            Rates(limits.client_messages_per_second, limits.client_bytes_per_second),
+            Rates(limits.user_messages_per_second, limits.user_bytes_per_second),
+            int(limits.rate_burst_s * _SECOND_US),
+            self.counters,
+        )
+        """What clients may send in a second: the shell asks it what may be handled of what it read."""
+        self._most_incoming = max(limits.packet_bytes, limits.memory_bytes // _INCOMING_SHARE)
+        """How much packets that are not complete may take together while memory is full."""
+        self._most_held = limits.packet_bytes + _MOST_READ_BYTES
+        """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
+        self.links: set[Link] = set()
+        self.is_draining = False
+        self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
+        wills.begin(self._journal.last_at if now is None else now)
+        self._ownership.end_shares(self._journal.last_at)
+        self._ownership.notices += end_unreadable(state, self._interests, self._journal.last_at)
+
+    # -- what the shell asks -----------------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> list[Link]:
+        """Links with something to write, or to be closed."""
+        return self._sender.dirty
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether somebody waits for the disk."""
+        return self._journal.wants_sync
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``go_on`` has something to do, in the next turn."""
+        return self._journal.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
+
+    @property
+    def applied(self) -> int:
+        """The seq of the last fact that was applied."""
+        return self._journal.applied
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether so much waits to be applied that no more should be read until it is less.
+
+        A fact that is applied in pieces lets clients be read from meanwhile: without this bound, memory would fill with
+        publications that are numbered and wait behind it.
+        """
+        return len(self._journal.waiting) > _MOST_WAITING
+
+    @property
+    def is_applying(self) -> bool:
+        """Whether a fact is applied in part, so that the state is that of no number."""
+        return self._journal.is_applying
+
+    def complete(self) -> None:
+        """Apply the rest of a fact that is applied in part: there will be no more turns."""
+        self._journal.complete()
+
+    def when_applied(self, action: Callable[[], None]) -> None:
+        """Act when everything that was accepted so far is applied, between two facts."""
+        self._journal.then(action)
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether publications are refused because the disk takes nothing."""
+        return self._admission.is_refusing
+
+    # -- what the shell tells ----------------------------------------------------------------------------------------
+
+    def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
+        """Return the link for a connection that was opened."""
+        link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
+        link.last_at = now
+        link.room = self.config.limits.send_buffer_bytes
+        self.links.add(link)
+        return link
+
+    def receive(self, link: Link, data: bytes, now: int) -> None:
+        """Take in what a client sent."""
+        if link.closing is not None:
+            return
+        link.last_at, link.is_heard = now, True
+        machine = link.machine
+        packets: Sequence[Packet] = ()
+        if link.is_busy:
+            machine.hold(data)
+        else:
+            packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+        if len(link.held) != link.incoming_bytes or link.meter is not None:
+            self._count_incoming(link)
+        if not link.is_busy:
+            self._handle_all(link, packets, now)
+
+    def _count_incoming(self, link: Link) -> None:
+        """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
+        size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow))
+        change, link.incoming_bytes = size - link.incoming_bytes, size
+        self.memory.count_incoming(change)
+        if size > _LONG_PACKET and change > 0 and self.memory.incoming > self._most_incoming:
+            full = self.memory.refusal()
+            if full is not None:
+                self._sender.fail(link, *full)
+
+    def go_on(self, now: int) -> None:
+        """Do a piece of the work that is too long for one turn."""
+        self._journal.now(now)
+        self._journal.go_on()
+        self._long_work.go_on()
+        self._delivering.go_on(self._journal.last_at)
+        self._end_step(now)
+
+    def _resume(self, link: Link) -> None:
+        """Handle the packets that came behind one which took several turns."""
+        packets, link.behind = link.behind, []
+        if packets:
+            self._handle_all(link, packets, self._journal.last_at)
+        else:
+            self.receive(link, b"", link.last_at)
+
+    def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
+        """Handle packets of one client, in order."""
+        machine = link.machine
+        at, count, left = 0, len(packets), _MOST_PACKETS
+        while at < count and link.closing is None:
+            packet = packets[at]
+            if left <= 0:
+                link.behind += packets[at:]
+                self._long_work.begin(link, _next_turn())
+                break
+            begin = at
+            if type(packet) is Publish:
+                end, most = at + 1, min(count, at + left)
+                while end < most and type(packets[end]) is Publish:
+                    end += 1
+                self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
+                at = end
+                if link.is_busy:
+                    link.behind += packets[at:]
+                    break
+            elif type(packet) is Puback and link.client is not None:
+                end = at + 1
+                while end < count and type(packets[end]) is Puback:
+                    end += 1
+                self._delivering.acknowledged(link.client, cast("Sequence[Puback]", packets[at:end]), now)
+                at = end
+            else:
+                self._handle(link, packet, now)
+                at += 1
+                if type(packet) is Subscribe or type(packet) is Unsubscribe:
+                    left -= _OF_SUBSCRIBE
+                if link.is_busy:
+                    link.behind += packets[at:]
+                    break
+            left -= at - begin
+        if link.parked is not None and machine.held_bytes > self._most_held:
+            self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
+        if link.closing is None and not link.is_busy:
+            if machine.failure is not None:
+                self._broken(link, machine.failure)
+            elif link.held and machine.has_more:
+                self._long_work.begin(link, _next_turn())
+        self._end_step(now)
+
+    def _end_step(self, now: int) -> None:
+        """Send what was handed over, and let go of links that are closing."""
+        if self.state.ready:
+            self._delivering.pump_ready(self._journal.last_at)
+        if self._sender.full:
+            self._note_full(now)
+        if self._sender.leaving:
+            self._let_go(now)
+
+    def closed(self, link: Link, now: int) -> None:
+        """Take in that a connection is gone."""
+        self.links.discard(link)
+        if link.meter is not None:
+            self.rates.close(link.meter)
+        self.memory.count_incoming(-link.incoming_bytes)
+        link.incoming_bytes = 0
+        link.closing = link.closing or "the peer closed it"
+        link.machine.phase = Phase.CLOSED
+        if link.client is not None and link.client.link is link:
+            self._connecting.lost(link.client, now, is_draining=self.is_draining)
+            self._delivering.pump_ready(self._journal.last_at)
+        self._let_go(now)
+
+    def _let_go(self, now: int) -> None:
+        """Write down at once whose connection is being closed: nothing more will be written to it."""
+        leaving = self._sender.leaving
+        while leaving:
+            link = leaving.pop()
+            if link.client is not None and link.client.link is link:
+                self._connecting.lost(link.client, now, is_draining=self.is_draining)
+                self._delivering.pump_ready(self._journal.last_at)
+
+    def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
+        """Take in that a client reads too slowly, or reads again."""
+        link.is_choked = is_choked
+        if is_choked:
+            link.room = 0
+            self._lag(link, now, is_lagging=True)
+            self._let_go(now)
+        else:
+            self.drained(link, self.config.limits.send_buffer_bytes // 2, now)
+
+    def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
+        """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
+        if link.closing is None and not link.is_choked:
+            most = self.config.limits.send_buffer_bytes if self.memory.has_room() else _LEAST_BUFFER
+            link.room = max(1, most - unsent_bytes)
+            client = link.client
+            if client is not None and client.link is link:
+                self._delivering.pump(client, self._journal.now(now))
+                if not client.live:  # else what comes would overtake what waits
+                    self._lag(link, now, is_lagging=False)
+        self._let_go(now)
+
+    def _lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
+        """Let QoS 0 for a client wait for room, up to a bound, and have receipts; or be written at once again."""
+        if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
+            return
+        link.is_lagging = is_lagging
+        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
+            self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
+
+    def _note_full(self, now: int) -> None:
+        """Let QoS 0 wait for those whose buffers were filled in this turn."""
+        full = self._sender.full
+        while full:
+            link = full.pop()
+            if link.room <= 0 and link.closing is None:
+                self._lag(link, now, is_lagging=True)
+
+    def answered(self, question: Question, answer: object, now: int) -> None:
+        """Take in the answer to a question."""
+        question.then(answer, now)
+        self._delivering.pump_ready(self._journal.last_at)
+        self._let_go(now)
+
+    def synced(self, seq: int) -> None:
+        """Take in that everything up to *seq* is durable."""
+        self.refuse(is_refusing=False)
+        self._journal.durable(seq)
+        self._delivering.pump_ready(self._journal.last_at)
+        self._note_full(self._journal.last_at)
+        self._let_go(self._journal.last_at)
+
+    def refuse(self, *, is_refusing: bool = True) -> None:
+        """Take in that the disk takes nothing; what waits stays waiting, and is accepted when it does again."""
+        self._admission.is_refusing = is_refusing
+
+    def tick(self, now: int) -> None:
+        """Let time pass: what is held, wills and sessions end."""
+        stamp = self._journal.now(now)
+        # What waits for the disk has its time already, and the hold's must not overtake it.
+        self._journal.then(partial(self.state.tick, stamp))
+        self._connecting.tick(stamp)
+        self._delivering.pump_ready(stamp)
+        self._let_go(now)
+
+    def end_silent(self, now: int, listened_us: int) -> None:
+        """Send away clients that say nothing, or no CONNECT, for too long.
+
+        *listened_us* is how long the broker has listened, by a clock that never steps and that stands still while the
+        broker does; the shell reads what waits in its sockets before it asks.
+        """
+        self.questions.listened_us = listened_us
+        connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
+        for link in list(self.links):
+            if link.closing is not None:
+                continue
+            if link.opened_at is None:
+                link.opened_at = listened_us
+            if link.is_heard or link.is_unread:
+                link.is_heard, link.heard_at = False, listened_us
+            silent_us = listened_us - link.heard_at
+            if link.machine.phase is not Phase.OPEN:
+                if listened_us - link.opened_at > connect_us and link.parked is None and not link.is_unread:
+                    self._sender.close(link, "no CONNECT in time")
+            elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
+                reason = "nothing was heard for one and a half keep alives"
+                self._sender.fail(link, ReasonCode.KEEP_ALIVE_TIMEOUT, reason)
+        self._let_go(now)
+
+    def tell_system(self, values: Mapping[str, str], now: int) -> None:
+        """Publish what the broker says of itself: retained, at QoS 0, and not part of the log.
+
+        Empty text takes a topic away, as an empty body does for everybody else (3.3.1.3).
+        """
+        state = self.state
+        for topic, value in values.items():
+            message = Message.live(topic, value.encode(), retain=True)
+            if value:
+                state.retained.put(message)
+            else:
+                state.retained.remove(topic)
+            for session, identities in state.routes.by_subject(topic):
+                client = state.clients.get(client_of(session) or "")
+                link = None if client is None else client.link
+                if client is None or link is None:
+                    continue
+                if self._gate.refusal(link, client.id, message, now) is None:
+                    identifiers = state.terms(session, identities, client.id).identifiers
+                    self._sender.news(link, message, identifiers, now)
+
+    def replace_rights(self, rights: Rights) -> None:
+        """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
+        self._journal.then(partial(self._replace_rights, rights))
+
+    def _replace_rights(self, rights: Rights) -> None:
+        now = self._journal.last_at
+        self._visitors.replace(rights)
+        for link in list(self.links):
+            if link.client is not None and not self._visitors.may_connect(link.user, link.client.id):
+                self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_YOURS)
+            self._connecting.review_receipts(link, now)
+        self._ownership.end_shares(now)
+
+    def take_notices(self) -> list[Notice]:
+        """Return what an operator should read in the log of the process since the last call."""
+        notices, self._ownership.notices = self._ownership.notices, []
+        if self.rates.news:
+            news, self.rates.news = self.rates.news, []
+            notices += [Notice(_SLOWED.format(each.setting), each.client, each.user) for each in news]
+        return notices
+
+    def drain(self) -> None:
+        """Send everybody away: the broker stops."""
+        self.is_draining = True
+        for link in list(self.links):
+            self._sender.fail(link, ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
+
+    # -- packets -----------------------------------------------------------------------------------------------------
+
+    def _opened(self, link: Link) -> None:
+        """Go on with what came while CONNECT was being answered."""
+        if link.is_choked:
+            self._lag(link, self._journal.last_at, is_lagging=True)
+        link.machine.go_on()
+        if self.rates:
+            assert link.client is not None
+            behind = link.machine.take_held()
+            link.meter = self.rates.open(link, link.client.id, link.user, behind)
+        self.receive(link, b"", link.last_at)
+
+    def _broken(self, link: Link, failure: ProtocolError) -> None:
+        self.counters.protocol_errors += 1
+        if isinstance(failure, UnsupportedVersionError) and link.client is None:
+            self._sender.send(link, _OLD_REFUSAL)
+        elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
+            self._connecting.refuse(link, failure.code, failure.reason)
+            return
+        self._sender.fail(link, failure.code, failure.reason)
+
+    def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:
+        if link.client is None:
+            self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNECT")
+        else:
+            self._publishing.received(link, link.client, packets, now)
+
+    def _handle(self, link: Link, packet: Packet, now: int) -> None:
+        client = link.client
+        if isinstance(packet, Connect):
+            self._connect(link, packet, now)
+        elif client is None:
+            self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNECT")
+        elif isinstance(packet, Pubrec):
+            self._delivering.received(client, link, packet, now)
+        elif isinstance(packet, Pubrel):
+            self._publishing.released(link, client, packet.packet_id, now)
+        elif isinstance(packet, Pubcomp):
+            self._delivering.completed(client, packet.packet_id, now)
+        elif isinstance(packet, Subscribe):
+            self._interests.subscribe(link, client, packet, now)
+        elif isinstance(packet, Unsubscribe):
+            self._interests.unsubscribe(link, client, packet, now)
+        elif isinstance(packet, Pingreq):
+            self._sender.send(link, _PINGRESP)
+        elif isinstance(packet, Disconnect):
+            self._connecting.disconnect(link, client, packet, now)
+        else:
+            self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} from a client")
+
+    def _connect(self, link: Link, connect: Connect, now: int) -> None:
+        limits, refuse = self.config.limits, self._connecting.refuse
+        if self.is_draining or self.is_refusing:
+            refuse(link, ReasonCode.SERVER_UNAVAILABLE, "the broker stops, or its disk takes nothing")
+        elif len(self.links) > limits.connections:
+            refuse(link, ReasonCode.SERVER_BUSY, f"{limits.connections} connections, no more are allowed")
+        elif connect.properties.text(Property.AUTHENTICATION_METHOD) is not None:
+            refuse(link, ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered")
+        elif len(connect.client_id.encode()) > limits.client_id_bytes:
+            reason = f"at most {limits.client_id_bytes} bytes are allowed"
+            refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
+        elif link.verified_user is not None or self._verify is None:
+            self._welcome(link, connect, link.verified_user, now)  # a name that nobody verified is only a claim
+        elif connect.username is None and self.config.access.admits_anonymous:
+            self._welcome(link, connect, None, now)
+        elif connect.username is None:
+            refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
+        elif self.questions.is_full(link.address):
+            refuse(link, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
+        else:
+            link.parked = connect
+            ask = partial(self._verify, connect.username, connect.password)
+            verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
+            self.questions.put(_asker(link, connect), ask, verified, wait, link.is_here)
+
+    def _wait(self, link: Link) -> None:
+        if link.closing is None:
+            self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
+
+    def _verified(self, link: Link, connect: Connect, is_welcome: bool, now: int) -> None:  # noqa: FBT001 # the answer
+        if is_welcome:
+            self.questions.was_right(_asker(link, connect))
+        else:
+            self.questions.was_wrong(_asker(link, connect))
+        if link.closing is not None:
+            return
+        if is_welcome:
+            self._welcome(link, connect, connect.username, now)
+        else:
+            self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+
+    def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
+        """Let a client in whose user is known, if it may join what it asks for."""
+        link.user = user
+        try:
+            by_name = self.config.sessions.username_is_session
+            link.is_ours = is_marked(connect.properties.user)
+            wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
+        except ProtocolError as error:
+            self._connecting.refuse(link, error.code, error.reason)
+            return
+        if not wanted:
+            self._connecting.connect(link, connect, user, now)
+        elif not self._visitors.may_publish(link, connect.client_id, f"{SESSIONS}join"):
+            self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+        else:
+            link.parked = connect
+            refuse = partial(self._turn_away, link)
+            self._sessions.door.rights_in(link, wanted, now, partial(self._admitted, link, connect, user), refuse)
+
+    def _turn_away(self, link: Link, code: ReasonCode, reason: str) -> None:
+        if link.closing is None:
+            self._connecting.refuse(link, code, reason)
+
+    def _admitted(self, link: Link, connect: Connect, user: str | None, joinings: Sequence[Joining], now: int) -> None:
+        if link.closing is not None:
+            return
+        if any(Right.JOIN not in joining.rights for joining in joinings):
+            self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+            return
+        link.joining = tuple(joinings)
+        self._connecting.connect(link, connect, user, now)
+
+
+def _asker(link: Link, connect: Connect) -> Asker:
+    """Return who asks for a user's password to be verified."""
+    return Asker(link.address, f"user {connect.username}", (f"user {connect.username}",))
+
+
+def _next_turn() -> Iterator[None]:
+    """Be work that only waits for the next turn."""
+    yield

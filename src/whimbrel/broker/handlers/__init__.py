@@ -1,0 +1,1 @@
+"""Handlers: what each packet and each request does."""

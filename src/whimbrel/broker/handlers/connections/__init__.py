@@ -1,0 +1,1 @@
+"""Connections: CONNECT, DISCONNECT and wills."""

@@ -1,0 +1,364 @@
+"""Connecting: how clients come and go, and what becomes of their sessions and wills (MQTT 5, 3.1, 3.2, 3.14, 4.1).
+
+Rule: a CONNECT is looked at when everything before it is accepted, so that it finds the session as it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.connections.will_handling import WillHandling
+from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.sessions.named_sessions import Sessions
+from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.memory import CLIENT_BYTES
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.private import asked_for, private_session
+from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.server import Phase
+
+__all__ = ["Connecting"]
+
+_SECOND_US = 1_000_000
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+_QOS_2 = 2
+
+
+class _Fate(Enum):
+    """What becomes of the will of a client that goes."""
+
+    WITHDRAWN = "withdrawn"
+    DUE = "due"
+    """It is published, after its delay."""
+    WAITS = "waits"
+    """It waits for the next broker, since this one goes, too."""
+
+
+class Connecting:
+    """Who is here; *opened* is called when a link may go on after its CONNECT."""
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        state: BrokerState,
+        sender: Sender,
+        visitors: Visitors,
+        delivering: Delivering,
+        sessions: Sessions,
+        wills: WillHandling,
+        ownership: Ownership,
+        *,
+        rng: random.Random,
+        opened: Callable[[Link], None],
+    ) -> None:
+        self._config, self._journal, self._state, self._sender = config, journal, state, sender
+        self._visitors, self._delivering, self._wills = visitors, delivering, wills
+        self._sessions, self._ownership = sessions, ownership
+        self._rng, self._opened = rng, opened
+        self._coming: set[str] = set()
+        """Clients whose coming waits for the disk."""
+        self._ending: set[str] = set()
+        """Clients whose session's end does."""
+
+    def take_over(self, died_at: int) -> None:
+        """Let go of everybody who was here when the broker died, which was at *died_at*."""
+        for client in list(self._state.clients.values()):
+            if client.disconnected_at is None:
+                self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
+
+    # -- coming ------------------------------------------------------------------------------------------------------
+
+    def connect(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
+        """Let a client in, who is welcome."""
+        link.user = user
+        link.parked = connect
+        client_id, assigned = connect.client_id, None
+        most = self._config.limits.private_sessions
+        if client_id not in self._state.clients and len(self._state.clients) >= most:
+            self.refuse(link, ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
+            return
+        full = self._state.memory.refusal(CLIENT_BYTES) if client_id not in self._state.clients else None
+        if full is not None:
+            self.refuse(link, *full)
+            return
+        if not client_id:
+            is_allowed = self._config.mqtt.allow_zero_length_client_id
+            if not is_allowed or (connect.version != V5 and not connect.clean_start):
+                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
+                return
+            client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
+        elif not self._visitors.may_connect(user, client_id):
+            self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+            return
+        refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)
+        if refusal is not None:
+            self.refuse(link, *refusal)
+            return
+        most = link.machine.max_packet_bytes
+        if most and self._welcome(link, connect, assigned, is_resumed=False) is None:
+            reason = f"CONNACK is longer than the {most} bytes that the client takes"
+            self.refuse(link, ReasonCode.PACKET_TOO_LARGE, reason)
+            return
+        self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
+
+    def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
+        if link.closing is not None:
+            return
+        if client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link):
+            self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
+            return
+        now = self._journal.now(now)
+        refusal = self._sessions.refusal(link, client_id)
+        if refusal is not None:
+            self.refuse(link, *refusal)
+            return
+        client, is_clean = self._state.clients.get(client_id), connect.clean_start
+        if client is not None:
+            claim = self._ownership.claim(client, link.user)
+            if claim is Claim.REFUSED:
+                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+                return
+            is_clean = is_clean or claim is Claim.ENDS
+            if client.link is not None:
+                self._give_way(client, now, is_clean=is_clean)
+            if is_clean and client_id not in self._ending:
+                self._end(client, now)
+        is_resumed = client is not None and not is_clean
+        self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
+        expiry_us = self._expiry_us(connect)
+        link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=now,
+            device=client_id,
+            change=PresenceChange.JOINED,
+            session=private_session(client_id),
+            receipt=Mode.TAKE,
+            session_expiry_us=expiry_us,
+            confirms=link.confirms,
+            owner=link.user,
+        )
+        self._coming.add(client_id)
+        apply = partial(self._came, link, connect, fact, assigned)
+        is_owed = expiry_us > 0 or client is not None or bool(link.joining)
+        self._journal.enter(fact, apply, is_owed=is_owed)
+        if link.joining:
+            self._sessions.enter(link, client_id, now)
+            self._journal.then(partial(self._settle_in, link, client_id))
+
+    def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
+        """Tell whether QoS 0 hand-overs have receipts: some may be too long for a client, or refused by its rights."""
+        subscriptions = self._state.hold.subscriptions(private_session(client_id)) if is_resumed else ()
+        filters = [asked_for(subscription.subject_filter) or "#" for subscription in subscriptions]
+        return bool(link.machine.max_packet_bytes) or self._visitors.may_be_refused(link.user, client_id, filters)
+
+    def review_receipts(self, link: Link, now: int) -> None:
+        """Let QoS 0 hand-overs of a client have receipts from here on, or none, as its rights are now."""
+        client = link.client
+        if client is not None and client.link is link:
+            before, link.confirms = link.confirms, self._must_confirm(link, client.id, is_resumed=True)
+            if link.confirms is not before and not link.is_lagging:
+                self.change_receipts(client, now, is_confirming=link.confirms)
+
+    def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> Pieces:
+        now, state = fact.changed_at, self._state
+        is_resumed = fact.device in state.clients
+        self._coming.discard(fact.device)
+        commands = yield from state.applying_presence(fact)
+        client = state.clients[fact.device]
+        client.sent_seq = 0
+        if link.closing is not None:  # it went while the disk was waited for
+            yield from state.performing(commands, now)
+            self._leave(client, client.expiry_us, now, _Fate.WITHDRAWN)
+            return
+        machine = link.machine
+        link.client, client.link = client, link
+        machine.phase = Phase.OPEN
+        link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
+        self._sender.counters.connections += 1
+        link.keep_alive_us = self._keep_alive_s(connect) * _SECOND_US
+        welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
+        assert welcome is not None, "CONNECT was refused for it"
+        self._sender.send(link, welcome)
+        client.put_again()
+        self._delivering.resume(client, link)
+        yield from state.performing(commands, now)
+        if not link.joining:
+            self._settle_in(link, client.id)
+
+    def _settle_in(self, link: Link, client_id: str) -> None:
+        """Begin to send what was held in all sessions, and go on with what came meanwhile."""
+        client = self._state.clients.get(client_id)
+        if client is None or client.link is not link or link.closing is not None:
+            return
+        if link.joining:
+            client.arrange()
+        link.parked = None
+        self._delivering.pump(client, self._journal.last_at)
+        self._opened(link)
+
+    def _welcome(self, link: Link, connect: Connect, assigned: str | None, *, is_resumed: bool) -> bytes | None:
+        """Return the CONNACK that lets a client in; None if it takes no packet of that length [MQTT-3.1.2-24].
+
+        What it says are limits that the client has to keep to. Only one can be left unsaid: without a word of aliases
+        the client may not use any (3.2.2.3.8).
+        """
+        told, most, version = self._told(connect, assigned), link.machine.max_packet_bytes, link.machine.version
+        data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
+        if most and len(data) > most:
+            told.pop(Property.TOPIC_ALIAS_MAXIMUM, None)
+            data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
+        return None if most and len(data) > most else data
+
+    def _told(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
+        """Return what CONNACK says beside yes."""
+        if connect.version != V5:
+            return {}
+        limits, mqtt = self._config.limits, self._config.mqtt
+        keep_alive_s, expiry_us = self._keep_alive_s(connect), self._expiry_us(connect)
+        told: dict[Property, object] = {
+            Property.RECEIVE_MAXIMUM: limits.receive_maximum,
+            Property.MAXIMUM_PACKET_SIZE: limits.packet_bytes,
+        }
+        if limits.topic_alias_maximum:
+            told[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+        if mqtt.maximum_qos < _QOS_2:
+            told[Property.MAXIMUM_QOS] = mqtt.maximum_qos
+        if assigned is not None:
+            told[Property.ASSIGNED_CLIENT_IDENTIFIER] = assigned
+        if keep_alive_s != connect.keep_alive_s:
+            told[Property.SERVER_KEEP_ALIVE] = keep_alive_s
+        if expiry_us != (connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0) * _SECOND_US:
+            told[Property.SESSION_EXPIRY_INTERVAL] = expiry_us // _SECOND_US
+        return told
+
+    def _keep_alive_s(self, connect: Connect) -> int:
+        most, asked = self._config.mqtt.keep_alive_s, connect.keep_alive_s
+        if connect.version != V5 or not most:
+            return asked
+        return min(asked, most) if asked else most
+
+    def _expiry_us(self, connect: Connect) -> int:
+        most = self._config.mqtt.session_expiry_s
+        if connect.version != V5:
+            return 0 if connect.clean_start else most * _SECOND_US
+        return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
+
+    def _give_way(self, client: Client, now: int, *, is_clean: bool) -> None:
+        """Let the newer connection of a client win (3.1.4, 0x8E)."""
+        link = client.link
+        assert link is not None
+        self._leave(client, client.expiry_us, now, _Fate.DUE, is_clean=is_clean)
+        self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
+
+    def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
+        """Answer CONNECT with an error."""
+        self._sender.counters.refused_connections += 1
+        properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
+        self._sender.say(link, Connack(session_present=False, code=code, properties=properties))
+        self._sender.close(link, reason)
+
+    def change_receipts(self, client: Client, now: int, *, is_confirming: bool) -> None:
+        """Let QoS 0 hand-overs of a client's private session have receipts from here on, or none."""
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            device=client.id,
+            change=PresenceChange.RECEIPTS,
+            session=client.session,
+            confirms=is_confirming,
+        )
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+
+    # -- going -------------------------------------------------------------------------------------------------------
+
+    def disconnect(self, link: Link, client: Client, packet: Disconnect, now: int) -> None:
+        """Take in that a client says goodbye."""
+        expiry_us = client.expiry_us
+        asked_s = packet.properties.integer(Property.SESSION_EXPIRY_INTERVAL)
+        if asked_s is not None:
+            if asked_s and not expiry_us:
+                reason = "a session expiry in DISCONNECT where CONNECT had none"
+                self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, reason)
+                return
+            expiry_us = min(asked_s, self._config.mqtt.session_expiry_s) * _SECOND_US
+        self._sender.close(link, "it said goodbye")
+        fate = _Fate.DUE if packet.code == ReasonCode.DISCONNECT_WITH_WILL else _Fate.WITHDRAWN
+        self._leave(client, expiry_us, now, fate)
+
+    def lost(self, client: Client, now: int, *, is_draining: bool = False) -> None:
+        """Take in that a client's connection broke, or that the broker sends everybody away and stops."""
+        self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
+
+    def _leave(
+        self,
+        client: Client,
+        expiry_us: int,
+        now: int,
+        fate: _Fate,
+        *,
+        is_clean: bool = False,
+        is_known: bool = True,
+    ) -> None:
+        """Let a client go; its session stays as long as it is to, unless it is ended by a clean start now.
+
+        What was sent to it *is_known*, unless it was a broker before this one that sent it.
+        """
+        now = self._journal.now(now)
+        client.link, client.expiry_us = None, expiry_us
+        if fate is _Fate.WITHDRAWN:
+            self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=now,
+            device=client.id,
+            change=PresenceChange.DISCONNECTED,
+            session_expiry_us=expiry_us,
+            sent_seq=client.sent_seq if is_known else None,
+        )
+        self._journal.enter(fact, partial(self._state.applying, fact), is_owed=False)
+        if fate is _Fate.DUE:
+            self._wills.lost(client.id, expiry_us, now, is_clean=is_clean)
+        if not expiry_us and not is_clean:
+            self._end(client, now)
+
+    def _end(self, client: Client, now: int) -> None:
+        """End a client's session."""
+        fact = SessionChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            session=client.session,
+            change=SessionChange.DELETED,
+            device=client.id,
+        )
+        self._ending.add(client.id)
+        self._journal.enter(fact, partial(self._ended, fact), is_owed=False)
+
+    def _ended(self, fact: SessionChanged) -> Pieces:
+        assert fact.device is not None
+        self._ending.discard(fact.device)
+        return self._state.applying(fact)
+
+    def tick(self, now: int) -> None:
+        """Send wills and end sessions that are due."""
+        self._wills.tick(now, self._coming)
+        for client in self._state.lapsed(now):
+            if client.id not in self._coming and client.id not in self._ending:
+                self._end(client, now)

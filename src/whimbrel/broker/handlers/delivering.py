@@ -1,0 +1,241 @@
+"""Delivering: QoS 1 and 2 from the hold to a client, and back with its receipt (MQTT 5, 4.3 and 4.4)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from whimbrel.broker.config import Config
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.wire.clients import Client, Link, Outgoing, Terms
+from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.messages import Message, packet_id_of
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.sessions import RETAINED
+from whimbrel.log.compact import receipt_body
+from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.subscription import SubscriptionIdentity
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Puback, Pubrec, Pubrel
+from whimbrel.mqtt.properties import NO_PROPERTIES
+
+__all__ = ["Delivering"]
+
+_PUBREL = b"\x62\x02"
+_EXACTLY_ONCE = 2
+_MOST_SENT = 1_000
+"""How many messages one client is sent in a turn of the event loop: some 5 µs each."""
+
+
+class Delivering:
+    """What is on its way to clients."""
+
+    def __init__(self, config: Config, journal: Journal, state: BrokerState, sender: Sender, gate: Gate) -> None:
+        self._most_bytes = config.limits.send_buffer_bytes
+        self._journal, self._state, self._sender, self._gate = journal, state, sender, gate
+        self.unfinished: deque[Client] = deque()
+        """Clients to which more may be sent."""
+
+    def pump_ready(self, now: int) -> None:
+        """Send to everybody to whom something was handed over."""
+        ready = self._state.ready
+        while ready:
+            client = ready.pop()
+            self.pump(client, now)
+            queued_bytes = client.queued_bytes
+            if queued_bytes and (queued_bytes > self._most_bytes or not self._state.memory.has_room()):
+                most = self._most_bytes if self._state.memory.has_room() else 0
+                for out in client.shed(most):  # QoS 0 that cannot wait any longer
+                    self._receipt(client, out, Outcome.DROPPED, now)
+            if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
+                # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
+                self._sender.counters.slow_readers += 1
+                reason = f"more than {self._most_bytes} bytes wait to be acknowledged"
+                self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def pump(self, client: Client, now: int) -> None:
+        """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
+        gate = self._gate
+        is_open = gate.is_open
+        for _ in range(_MOST_SENT):
+            out = client.next_to_send()
+            if out is None:
+                return
+            link, message = client.link, out.message
+            assert link is not None
+            refused = None
+            if not is_open or message.expires_at is not None:
+                refused = gate.refusal(link, client.id, message, now, is_begun=_is_begun(out))
+            if refused is not None:
+                self._receipt(client, out, refused, now)
+            elif not out.qos and out.via is RETAINED:
+                # Where a newer one has come while it waited for room, that was sent, or dropped.
+                if self._state.retained.get(message.subject) is message:
+                    self._sender.copy(link, message, out.identifiers, now, retain=True)
+            elif not out.qos:
+                is_sent = self._sender.copy(link, message, out.identifiers, now, retain=out.retain)
+                self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
+            elif not self._sender.hand_over(link, out, now):
+                self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+        self.unfinished.append(client)
+
+    def go_on(self, now: int) -> None:
+        """Send more to one of those who had as much as a turn may take."""
+        if self.unfinished:
+            self.pump(self.unfinished.popleft(), now)
+
+    def resume(self, client: Client, link: Link) -> None:
+        """Go on with what was received and not yet completed when the client was here before."""
+        for identifier in sorted(client.releasing):
+            self._sender.send(link, _PUBREL + identifier.to_bytes(2))
+
+    def acknowledged(self, client: Client, packets: Sequence[Puback], now: int) -> None:
+        """Take in that a client has QoS 1 hand-overs."""
+        journal, flying = self._journal, client.flying
+        append, now, receipts = journal.append_body, journal.now(now), 0
+        for packet in packets:
+            identifier = packet.packet_id
+            out = flying.get(identifier)
+            if out is None:
+                if identifier in client.releasing:  # PUBREL is answered by PUBCOMP alone (4.3.3)
+                    self._wrong_kind(client, "PUBACK", identifier, _EXACTLY_ONCE)
+                    break
+                continue  # late, or made up: nothing hangs on it
+            if out.qos != 1:
+                self._wrong_kind(client, "PUBACK", identifier, out.qos)
+                break
+            if out.is_held:
+                self._receipt(client, out, Outcome.DELIVERED, now)
+                continue
+            del flying[identifier]  # the hold does not know of it, so this is all
+            receipts += 1
+            via = out.via
+            for terms in out.terms:
+                if via is RETAINED:
+                    journal.append(self._of_retained(journal.seq, now, terms, client, out.message))
+                else:
+                    append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, via), now)
+        self._sender.counters.receipts += receipts
+        if client.queue:
+            self.pump(client, now)
+
+    def received(self, client: Client, link: Link, packet: Pubrec, now: int) -> None:
+        """Take in that a client has a QoS 2 hand-over; it is released once that is written."""
+        identifier = packet.packet_id
+        out = client.flying.get(identifier)
+        if out is not None and out.qos != _EXACTLY_ONCE:
+            self._wrong_kind(client, "PUBREC", identifier, out.qos)
+            return
+        if out is None:
+            is_unknown = identifier not in client.releasing and link.machine.version == V5
+            if packet.code < ReasonCode.UNSPECIFIED_ERROR:
+                not_found = Pubrel(identifier, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, NO_PROPERTIES)
+                self._sender.send(link, encode(not_found, V5) if is_unknown else _PUBREL + identifier.to_bytes(2))
+            return
+        if packet.code >= ReasonCode.UNSPECIFIED_ERROR:  # it will not have it: nothing is to be released
+            self._receipt(client, out, Outcome.DROPPED, now)
+            self.pump(client, now)
+            return
+        self._state.releasing(client, identifier)
+        self._receipt(client, out, Outcome.DELIVERED, now, is_owed=client.is_persistent)
+        self._journal.then(partial(self._release, client, link, identifier))
+
+    def _release(self, client: Client, link: Link, identifier: int) -> None:
+        if client.link is link:
+            self._sender.send(link, _PUBREL + identifier.to_bytes(2))
+
+    def completed(self, client: Client, identifier: int, now: int) -> None:
+        """Take in that a QoS 2 hand-over is over, and its identifier free."""
+        if identifier not in client.releasing:
+            out = client.flying.get(identifier)
+            if out is not None:
+                self._wrong_kind(client, "PUBCOMP", identifier, out.qos)
+            return
+        client.releasing.discard(identifier)
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            device=client.id,
+            change=PresenceChange.COMPLETED,
+            packet_id=identifier,
+        )
+        # Not owed: after a crash PUBREL is sent once more, and the client says again that it knows nothing of it.
+        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        self.pump(client, now)
+
+    def _wrong_kind(self, client: Client, kind: str, identifier: int, qos: int) -> None:
+        """Close the connection: what is in flight is acknowledged by another packet [MQTT-4.8.0-1 in 3.1.1]."""
+        assert client.link is not None
+        reason = f"{kind} for packet identifier {identifier}, under which a publication of QoS {qos} was sent"
+        self._sender.counters.protocol_errors += 1
+        self._sender.fail(client.link, ReasonCode.PROTOCOL_ERROR, reason)
+
+    def _receipt(self, client: Client, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
+        """Write down and apply what became of a hand-over."""
+        journal, message = self._journal, out.message
+        now = journal.now(now)
+        self._sender.counters.receipts += bool(out.terms)
+        if out.qos:
+            client.flying.pop(packet_id_of(message.seq), None)
+        for terms in out.terms:
+            seq = journal.seq
+            if outcome is Outcome.DELIVERED and out.via is RETAINED:
+                journal.append(self._of_retained(seq, now, terms, client, message))
+            elif outcome is Outcome.DELIVERED:
+                journal.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
+            else:
+                journal.append(self._undelivered(seq, now, terms, client, message, outcome))
+            if not out.is_held:
+                continue
+            if is_owed or journal.waiting:
+                journal.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
+            else:
+                self._state.settle(now, terms.session, client.id, message.seq, outcome)
+
+    def _settle_later(self, client: Client, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
+        """Apply a receipt that waited for the disk.
+
+        A session whose joining stood before it has been told meanwhile that this copy counts there too.
+        """
+        seq = out.message.seq
+        self._state.settle(now, terms.session, client.id, seq, outcome)
+        uncounted = client.uncounted(seq)
+        if uncounted:
+            self._receipt(client, out._replace(terms=uncounted), outcome, now)
+
+    def _of_retained(self, seq: int, now: int, terms: Terms, client: Client, message: Message) -> Receipt:
+        """Return the receipt of a retained message, which says what it was: nobody need know it any more."""
+        return replace(
+            self._undelivered(seq, now, terms, client, message, Outcome.DELIVERED),
+            body_hash=hashlib.sha256(message.payload).digest(),
+            via=RETAINED,
+            published_at=message.published_at,
+            subject=message.subject,
+        )
+
+    def _undelivered(
+        self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome
+    ) -> Receipt:
+        node = self._journal.node
+        return Receipt(
+            node=node,
+            seq=seq,
+            handed_at=now,
+            session=terms.session,
+            device=client.id,
+            notification=NotificationId(node, message.seq),
+            outcome=outcome,
+            subscriptions=tuple(SubscriptionIdentity(*identity) for identity in terms.identities),
+        )
+
+
+def _is_begun(out: Outgoing) -> bool:
+    """Tell whether a delivery is brought to its end, expired or not: it was begun at QoS 2 (4.3.3)."""
+    return out.qos == _EXACTLY_ONCE and out.dup

@@ -1,0 +1,1 @@
+"""Publications: the way of a publication, its lanes and its direct path."""

@@ -1,0 +1,146 @@
+"""Admission: whether a publication is accepted, and whether it must be durable before it is answered.
+
+Rule: this is the one place that decides either. Who asks: ``Publishing`` about everything that is published,
+``DirectPath`` about what it passes on without asking the hold (topic, room and rights; the rest of ``refusal`` can say
+nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
+``Reports`` about the report of a device; and ``Interests``, ``Sessions`` and ``Broker`` whether the disk takes
+anything.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.publications.lanes import Lane
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Found
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.notices import OWN
+from whimbrel.hold.private import is_private
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import Publish, Will
+from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.mqtt.topics import disallowed_in
+
+__all__ = ["Admission", "Refusal"]
+
+Refusal: TypeAlias = tuple[ReasonCode, str]
+_RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
+_PASSING = 8
+"""Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
+
+
+class Admission:
+    """What is accepted; *state* says what there is room for."""
+
+    def __init__(self, config: Config, state: BrokerState, visitors: Visitors) -> None:
+        self._limits, self._state, self._visitors = config.limits, state, visitors
+        self.maximum_qos = config.mqtt.maximum_qos
+        self.is_refusing = False
+        """The disk takes nothing: nothing new is accepted until it does."""
+
+    # -- may it be accepted ------------------------------------------------------------------------------------------
+
+    def refusal(self, link: Link, client: Client, packet: Publish, found: Found) -> Refusal | None:
+        """Return why a publication that some were *found* to want is not accepted, if it is not."""
+        refusal = self.topic_refusal(packet.topic) or self.report_refusal(link, client, packet)
+        if refusal is None and (packet.qos or any(not is_private(session) for session, _ in found)):
+            return self.waiting_refusal(found)  # a named session holds QoS 0 too
+        return refusal
+
+    def report_refusal(self, link: Link, client: Client, packet: Publish) -> Refusal | None:
+        """Return why a publication is not accepted whose topic may be published to and that waits for no session."""
+        limits, topic, state = self._limits, packet.topic, self._state
+        if not self._visitors.may_publish(link, client.id, topic):
+            return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
+        if packet.qos > self.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
+        if self.is_refusing:
+            return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
+        if packet.qos:
+            full = self.room_refusal(makes_room=packet.retain and not packet.payload)
+            if full is not None:
+                return full
+        is_retained = packet.retain and packet.payload and topic not in state.retained
+        if is_retained and len(state.retained) >= limits.retained_messages:
+            return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.retain and packet.payload:
+            grows = state.retained.growth(topic, len(packet.payload))
+            if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
+                return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
+            if grows > 0 and (full := state.memory.refusal(grows, is_lasting=True)) is not None:
+                return full
+        if packet.properties and len(packet.properties.user) > limits.user_properties:
+            return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
+        return _response_refusal(packet.properties) if packet.properties else None
+
+    def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
+        """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""
+        refusal = self.topic_refusal(will.topic) or _response_refusal(will.properties)
+        if refusal is not None:
+            return refusal
+        if not self._visitors.may_publish(link, client_id, will.topic):
+            return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
+        if will.qos > self.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
+        state, most = self._state, self._limits.held_bytes
+        if state.held_bytes + state.wills.bytes > most:
+            return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, wills among them; no more are"
+        return state.memory.refusal(len(will.payload), is_lasting=True)
+
+    def topic_refusal(self, topic: str) -> Refusal | None:
+        """Return why nothing may be published to *topic*, if so."""
+        limits = self._limits
+        if topic[0] == "$" and topic.startswith(_RESERVED):
+            return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
+        if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
+            return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
+        disallowed = disallowed_in(topic)
+        if disallowed is not None:
+            return ReasonCode.TOPIC_NAME_INVALID, f"a topic with {disallowed}; control and non-characters are refused"
+        return None
+
+    def room_refusal(self, *, makes_room: bool = False) -> Refusal | None:
+        """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
+        most = self._limits.held_bytes
+        if self._state.held_bytes > most + most // _PASSING:
+            return self._held_refusal()
+        memory = self._state.memory
+        return None if makes_room or memory.has_room() else memory.refusal()
+
+    def waiting_refusal(self, found: Found) -> Refusal | None:
+        """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
+
+        One client can fill what may be held with what no one fetches; that must not stop those who are served at once.
+        """
+        state = self._state
+        is_full = state.held_bytes > self._limits.held_bytes
+        full = self._held_refusal() if is_full else state.memory.refusal(is_lasting=True)
+        return None if full is None or state.keep_up(found) else full
+
+    def _held_refusal(self) -> Refusal:
+        return ReasonCode.QUOTA_EXCEEDED, f"{self._limits.held_bytes} bytes are held, no more are allowed"
+
+    # -- must it be durable ------------------------------------------------------------------------------------------
+
+    def must_sync(self, message: Message, found: Found, lane: Lane | None, packet_id: int) -> bool:
+        """Tell whether a session could ask for a publication after a crash: it is answered once the disk has it."""
+        if not message.qos:
+            return False
+        if message.retain:
+            return True
+        state = self._state
+        if packet_id and state.clients[message.publisher or ""].is_persistent:
+            return True
+        return state.is_owed(found) if lane is None else lane.is_owed or state.is_owed(lane.rest)
+
+
+def _response_refusal(properties: Properties) -> Refusal | None:
+    """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
+    disallowed = disallowed_in(properties.text(Property.RESPONSE_TOPIC) or "")
+    if disallowed is None:
+        return None
+    return ReasonCode.TOPIC_NAME_INVALID, f"a response topic with {disallowed}; control and non-characters are refused"

@@ -1,0 +1,304 @@
+"""Lanes: publications that only plain MQTT sessions want; the hold is asked only where it must be.
+
+Who wants a publication for its subject alone is remembered by subject. Whom content adds is another matter each time:
+at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
+Those whom the hold has to be asked about (named sessions and the devices in them, shares, subscriptions without local
+ones) are the *rest* of a lane: they are left to the hold, and the others served as if they were not there.
+Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only, and its own
+receipt unless rule 16 of the hold says otherwise. And a session that ends with its connection is owed nothing after it:
+what is on its way to it is in its client's queue, and the receipt is written down when it comes.
+Rule: what may expire takes no lane: at QoS 0 each copy of it has a receipt.
+Rule: who is on a lane is a matter of subscriptions alone; whether a client is here, and whether its session outlives
+the connection, is looked at every time.
+Rule: rights are not asked here. A client whose rights may refuse something that its private session subscribes to has
+receipts for QoS 0 (``confirms``), so that the hold is asked; what waits for a client is asked about when it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Found
+from whimbrel.broker.wire.clients import Client, Outgoing, Terms
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import client_of, is_private
+from whimbrel.hold.sessions import PIECE
+from whimbrel.mqtt.codec import publish_parts
+from whimbrel.mqtt.packets import V5, V311
+
+__all__ = ["Lane", "Lanes", "Others"]
+
+Others: TypeAlias = dict[Client, tuple[int, ...]]
+"""Clients who are to have a copy, and the identifiers of their subscriptions."""
+
+_BY_SESSION = itemgetter(0)
+_REMEMBERED = 100_000
+_LENGTHS = 256
+
+
+class _Seat(NamedTuple):
+    """One session on a lane."""
+
+    client: Client
+    qos: int
+    """The highest that was granted."""
+    terms: Terms
+
+
+class Lane:
+    """A subject, and who was *found* to want it: those who have *seats*, and the *rest*."""
+
+    __slots__ = (
+        "_devices",
+        "_heads",
+        "_identifiers",
+        "_is_held",
+        "_seats",
+        "_subject",
+        "confirms",
+        "found",
+        "is_long",
+        "rest",
+        "subject",
+    )
+
+    def __init__(self, subject: str, found: Found, seats: list[_Seat], rest: Found) -> None:
+        self._subject, self.subject = subject, subject.encode()
+        self.found, self._seats, self.rest = found, seats, rest
+        self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
+        self._devices = frozenset(seat.client.id for seat in seats)
+        self._is_held = any(not is_private(session) for session, _ in rest)
+        """Whether a named session is among the rest. A device that joins it later, while it holds the publication, is
+        not to get that twice: so the hold is told who received it, and asked about all who have yet to confirm it."""
+        self._heads: dict[tuple[int, int], bytes] = {}
+        self.is_long = len(seats) > PIECE
+        """Whether handing over to everybody at QoS 1 is too much for one turn."""
+        self.confirms = any(seat.client.confirms for seat in seats)
+        """Whether the hold must be asked at QoS 0 too, because some copy has a receipt."""
+
+    def __bool__(self) -> bool:
+        return bool(self._seats)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a session with a seat could ask for what comes at QoS 1 or 2 after a crash."""
+        for seat in self._seats:  # noqa: SIM110 # any() takes four times as long, and this is asked every time
+            if seat.client.expiry_us and seat.qos:
+                return True
+        return False
+
+    def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> Collection[str]:
+        """Send everybody who is here a copy at QoS 0, and *others* too; return which devices have it, with seats."""
+        length = len(payload)
+        old = new = b""
+        skipped = absent = 0
+        everybody = self._identifiers
+        if others:
+            everybody = {**others, **everybody} if everybody else others
+        for client, identifiers in everybody.items():
+            link = client.link
+            if link is None or link.closing is not None:
+                skipped += 1
+                absent += link is None
+                continue
+            if link.machine.version != V5:
+                if not old:
+                    old = self._head(V311, length) + payload
+                data = old
+            elif link.is_plain and not identifiers:
+                if not new:
+                    new = self._head(V5, length) + payload
+                data = new
+            else:
+                sender.copy(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
+                skipped += 1
+                continue
+            client.sent += 1
+            link.out.append(data)
+            if not link.is_dirty:
+                link.is_dirty = True
+                sender.dirty.append(link)
+        sender.counters.sent += len(everybody) - skipped
+        return self._devices if not absent else {seat.client.id for seat in self._seats if seat.client.link is not None}
+
+    def _head(self, version: int, length: int) -> bytes:
+        """Return what a packet begins with, which is the same for all bodies of one length."""
+        head = self._heads.get((version, length))
+        if head is None:
+            if len(self._heads) >= _LENGTHS:
+                self._heads.clear()
+            packet, _ = publish_parts(
+                self.subject, bytes(length), qos=0, retain=False, dup=False, version=version, properties=b""
+            )
+            head = self._heads[version, length] = packet[: len(packet) - length]
+        return head
+
+    def passing_on(
+        self, message: Message, sender: Sender, ready: list[Client], now: int
+    ) -> Generator[None, None, tuple[Found, list[str]]]:
+        """Do what ``pass_on`` does in pieces, yielding after each; return what it returns."""
+        held: Found = []
+        received: list[str] = []
+        for start in range(0, len(self._seats), PIECE):
+            if start:
+                yield
+            held += self._pass_on(self._seats[start : start + PIECE], message, sender, ready, now, received)
+        return self._with_rest(held), received
+
+    def pass_on(self, message: Message, sender: Sender, ready: list[Client], now: int) -> tuple[Found, list[str]]:
+        """Hand a message over to everybody about whom the hold need not be asked.
+
+        Return about whom it must, and the devices that it has to know to have the message.
+        """
+        received: list[str] = []
+        held = self._pass_on(self._seats, message, sender, ready, now, received)
+        return self._with_rest(held), received
+
+    def _with_rest(self, held: Found) -> Found:
+        """Return all for whom the hold has to be asked, by session."""
+        return sorted(held + self.rest, key=_BY_SESSION) if held and self.rest else held or self.rest
+
+    def _pass_on(
+        self,
+        seats: list[_Seat],
+        message: Message,
+        sender: Sender,
+        ready: list[Client],
+        now: int,
+        received: list[str],
+    ) -> Found:
+        held: Found = []
+        qos = message.qos
+        for client, granted, terms in seats:
+            link = client.link
+            effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
+            if not effective:
+                if client.confirms:  # the copy has a receipt
+                    held.append((terms.session, terms.identities))
+                elif link is not None:
+                    retain = message.retain and terms.keeps_retain
+                    if client.live:
+                        client.put_behind(message, terms.identifiers, retain=retain)
+                    else:
+                        sender.copy(link, message, terms.identifiers, now, retain=retain)
+                    if self._is_held:
+                        received.append(client.id)
+            elif client.expiry_us or self._is_held:
+                held.append((terms.session, terms.identities))
+            elif link is not None:
+                retain = message.retain and terms.keeps_retain
+                client.put(Outgoing(message, effective, retain, False, terms.identifiers, (terms,), False))
+                if not ready or ready[-1] is not client:
+                    ready.append(client)
+        return held
+
+
+class Lanes:
+    """The lanes by subject, as long as no subscription changes; there are none where a subject *is_refused*."""
+
+    def __init__(self, state: BrokerState, is_refused: Callable[[str], object]) -> None:
+        self._state, self._is_refused = state, is_refused
+        self._epoch = -1
+        self._lanes: dict[str, Lane | None] = {}
+        self._plain: dict[int, Client] = {}
+        """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
+
+    def get(self, subject: str) -> Lane | None:
+        """Return the lane of those who want *subject* whatever its content; None if it may not be published to.
+
+        One that is long is made by ``making``, and None until then.
+        """
+        self._keep_up()
+        try:
+            return self._lanes[subject]
+        except KeyError:
+            found = self._state.routes.by_subject(subject)
+            return None if len(found) > PIECE else self._remember(subject, self._lane(subject, found))
+
+    def making(self, subject: str, found: Found) -> Generator[None, None, Lane | None]:
+        """Make a lane in pieces, yielding after each, for all who were *found* to want a publication, and return it."""
+        self._keep_up()
+        lane = self._lanes.get(subject)
+        if lane is not None and lane.found is found:
+            return lane
+        epoch, seats, rest = self._epoch, list[_Seat](), list[tuple[str, tuple[Identity, ...]]]()
+        members = self._members(found)
+        for start in range(0, len(found), PIECE):
+            if start:
+                yield
+            self._seat(found[start : start + PIECE], members, seats, rest)
+        lane = None if self._is_refused(subject) else Lane(subject, found, seats, rest)
+        self._keep_up()
+        if self._epoch == epoch and found is self._state.routes.by_subject(subject):
+            self._remember(subject, lane)
+        return lane
+
+    def _keep_up(self) -> None:
+        """Forget the lanes if a subscription has changed."""
+        if self._state.routes.epoch != self._epoch:
+            self._epoch = self._state.routes.epoch
+            self._lanes.clear()
+            self._plain.clear()
+
+    def _remember(self, subject: str, lane: Lane | None) -> Lane | None:
+        if len(self._lanes) >= _REMEMBERED:
+            self._lanes.clear()
+        self._lanes[subject] = lane
+        return lane
+
+    def of(self, subject: str, found: Found) -> Lane | None:
+        """Return the lane of all who were *found* to want a publication, perhaps for its content."""
+        lane = self.get(subject)
+        return lane if lane is None or lane.found is found else self._lane(subject, found)
+
+    def others(self, handles: Iterable[int]) -> Others | None:
+        """Return whom content adds at QoS 0, if the hold need not be asked; call ``get`` before."""
+        try:
+            return dict.fromkeys(map(self._plain.__getitem__, handles), ())
+        except KeyError:
+            return self._new_others(handles)
+
+    def _new_others(self, handles: Iterable[int]) -> Others | None:
+        state, found = self._state, list[Client]()
+        if len(self._plain) >= _REMEMBERED:
+            self._plain.clear()
+        for handle in handles:
+            session, identity = state.routes.whose(handle)
+            client = state.clients.get(client_of(session) or "")
+            if client is None or client.confirms:
+                return None
+            terms = state.terms(session, (identity,), client.id)
+            if not terms.is_plain or terms.identifiers:
+                return None
+            self._plain[handle] = client
+            found.append(client)
+        return dict.fromkeys(found, ())
+
+    def _lane(self, subject: str, found: Found) -> Lane | None:
+        if self._is_refused(subject):
+            return None
+        seats, rest = list[_Seat](), list[tuple[str, tuple[Identity, ...]]]()
+        self._seat(found, self._members(found), seats, rest)
+        return Lane(subject, found, seats, rest)
+
+    def _members(self, found: Found) -> set[str]:
+        """Return the devices in the named sessions among those found: they get one copy for all their sessions."""
+        hold = self._state.hold
+        return {device for session, _ in found if not is_private(session) for device in hold.members(session)}
+
+    def _seat(self, found: Found, members: set[str], seats: list[_Seat], rest: Found) -> None:
+        """Give those seats who need not be asked the hold about, and add the others to the *rest*."""
+        state = self._state
+        for session, identities in found:
+            client = state.clients.get(client_of(session) or "")
+            if client is not None and client.id not in members:
+                terms = state.terms(session, identities, client.id)
+                if terms.is_plain:
+                    seats.append(_Seat(client, terms.granted, terms))
+                    continue
+            rest.append((session, identities))

@@ -1,0 +1,481 @@
+"""Publishing: the way of a publication, from the packet to everybody who wants it (MQTT 5, 3.3 and 4.3).
+
+1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
+2. *match* (``routes``): who wants it for its subject, its content and its keys;
+3. *admit* (``admission``): it is accepted, or refused with a reason;
+4. *number*: it gets its seq, and is written down (``journal``);
+5. *route*: at once, or when the disk has it where ``Admission.must_sync`` says so, clients that only pass it on are
+   served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
+
+The direct path (``direct``) takes the same steps for many at a time, without those that can say nothing about them.
+Rule: what is published to the broker itself (requests, reports) leaves before it is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Sequence
+from functools import partial
+from itertools import repeat
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.publication_keys import OPEN, Secured, unlocked_by
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.long_work import LongWork
+from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.publications.direct import DirectPath
+from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.routes import Found
+from whimbrel.broker.state.wills import LeftWill
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.notices import OWN, REPORT, SESSIONS
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.sessions import PIECE
+from whimbrel.language.allowance import Allowance, OutOfAllowanceError
+from whimbrel.log.compact import publication_body
+from whimbrel.log.records import body_of
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.model.codecs import attributes_of
+from whimbrel.model.facts import PresenceChange, PresenceChanged
+from whimbrel.model.notification import Notification
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
+
+__all__ = ["Publishing"]
+
+_SECOND_US = 1_000_000
+_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
+_NO_SUBSCRIBERS = b"\x10"
+_EXACTLY_ONCE = 2
+_KEYS = f"{SESSIONS}keys"
+
+_Answer = Callable[[bool], None]
+"""Called with whether anybody wanted it."""
+_Taker = Callable[[Link, Client, Publish, int], None]
+"""Whoever a publication is for that is the broker's own."""
+
+
+class Publishing:
+    """The way of a publication; without a direct path, every one is asked the hold about.
+
+    *pump_ready* sends what was handed over. It is called before anything of QoS 0 is: that may be written at once, and
+    would overtake a copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6].
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        state: BrokerState,
+        sender: Sender,
+        visitors: Visitors,
+        long_work: LongWork,
+        admission: Admission,
+        pump_ready: Callable[[int], None],
+        *,
+        has_direct_path: bool = True,
+    ) -> None:
+        self._config, self._journal, self._state, self._long_work = config, journal, state, long_work
+        self._sender, self.counters, self.admission, self._pump_ready = sender, state.counters, admission, pump_ready
+        self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
+        self._direct = (
+            None
+            if self._lanes is None
+            else DirectPath(admission, journal, state, sender, visitors, self._lanes, pump_ready)
+        )
+        self.answer: _Taker | None = None
+        """Who answers requests about sessions."""
+        self.report: _Taker | None = None
+        """Who takes reports of devices."""
+        self.note_full: Callable[[int], None] = lambda _now: None
+        """Who lets QoS 0 wait for clients that there is no room for."""
+
+    def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
+        """Take in publications that came one after the other."""
+        now = self._journal.now(now)
+        direct = self._direct_for(link)
+        if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
+            packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
+        allowance = self._state.routes.allowance()
+        while packets and link.closing is None:  # what comes behind a request for keys has these keys
+            end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
+            try:
+                self._taken_in(link, client, packets[:end], now, allowance)
+            except OutOfAllowanceError:  # nothing of these was taken in yet
+                self._long_work.begin(link, self._taking_in(link, client, packets, allowance))
+                return
+            packets = packets[end:]
+
+    def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
+        """Take in publications that ask many dear patterns one by one, yielding where a turn's *allowance* is spent."""
+        for packet in packets:
+            take_in = partial(self._taken_in, link, client, [packet])
+            while client.link is link and link.closing is None:
+                try:
+                    take_in(self._journal.last_at, allowance)
+                    break
+                except OutOfAllowanceError:
+                    yield
+                    allowance.renew()
+
+    def _direct_for(self, link: Link) -> DirectPath | None:
+        """Return the direct path, if what comes over a link may take it."""
+        return self._direct if self._direct is not None and self._direct.is_open(link) else None
+
+    def _taken_in(
+        self,
+        link: Link,
+        client: Client,
+        packets: Sequence[Publish],
+        now: int,
+        allowance: Allowance,
+    ) -> None:
+        """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
+        has_keys = bool(link.keyring.publications.hashes)
+        secured: list[Secured | str] = [OPEN] * len(packets)
+        if has_keys or any(packet.properties.user for packet in packets):
+            packets = list(packets)
+            for at, packet in enumerate(packets):
+                packets[at], secured[at] = unlocked_by(packet, link.keyring, is_ours=link.is_ours)
+        opened = [OPEN if isinstance(each, str) else each for each in secured]
+        routes = self._state.routes
+        # They stay: what a request changes waits for the disk.
+        handles = self._matched(packets, opened, allowance)
+        at, direct = 0, self._direct_for(link) if routes.has_content else None
+        while at < len(packets) and link.closing is None:
+            if direct is not None and packets[at].qos < _EXACTLY_ONCE:
+                at += direct.passed(link, client, packets[at:], handles[at:], now)
+                if at == len(packets):
+                    break
+            found = routes.everybody(packets[at].topic, handles[at], opened[at])
+            self._received(link, client, packets[at], secured[at], found, now)
+            at += 1
+            if self._sender.full:
+                self.note_full(now)
+
+    def _matched(
+        self, packets: Sequence[Publish], secured: Sequence[Secured], allowance: Allowance
+    ) -> Sequence[Sequence[int]]:
+        """Return for each publication the handles of those who want it for its content as well.
+
+        ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
+        """
+        routes = self._state.routes
+        if not routes.has_content:
+            return [()] * len(packets)
+        subjects, texts, *_, properties = zip(*packets, strict=True)
+        given = {
+            at: attributes_of(text, each.user, content_type=each.text(Property.CONTENT_TYPE))
+            for at, (text, each) in enumerate(zip(texts, properties, strict=True))
+            if each is not NO_PROPERTIES
+        }
+        is_open = all(each is OPEN for each in secured)
+        asked = subjects, Bodies(texts, given), None if is_open else secured
+        if not routes.pattern_instructions:
+            return routes.by_content(*asked)
+        return allowance.attempt(lambda: routes.by_content(*asked))
+
+    def _finding(self, packet: Publish, secured: Secured) -> Generator[None, None, Found]:
+        """Find everybody who wants a publication, and may have it, yielding while that takes long."""
+        routes = self._state.routes
+        match = partial(self._matched, [packet], [secured])
+        allowance = routes.allowance()
+        (handles,) = yield from allowance.attempting(partial(match, allowance))
+        return routes.everybody(packet.topic, handles, secured)
+
+    def _received(
+        self, link: Link, client: Client, packet: Publish, secured: Secured | str, found: Found, now: int
+    ) -> None:
+        self._sender.counters.received += 1
+        qos, identifier = packet.qos, packet.packet_id
+        if qos:
+            is_known = identifier in client.received or identifier in client.asked
+            if qos == 2 and (is_known or identifier in client.receiving):
+                if is_known:  # else it is answered when the disk has it
+                    self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+                return
+            if not link.machine.publication_begins():
+                most = self._config.limits.receive_maximum
+                reason = f"more than {most} publications without an answer"
+                self._sender.fail(link, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, reason)
+                return
+        if packet.topic.startswith(OWN) and (taker := self._taker(packet.topic)) is not None:
+            taker(link, client, packet, now)
+            return
+        refusal = self.admission.refusal(link, client, packet, found)
+        if refusal is not None:
+            self.refuse(link, client, packet, *refusal)
+            return
+        if isinstance(secured, str):
+            self.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
+            return
+        expires_at = None
+        if packet.properties:
+            expiry_s = packet.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
+            if expiry_s is not None:
+                expires_at = now + expiry_s * _SECOND_US
+        if not qos:
+            self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
+        elif qos == 1:
+            answer = partial(self.acknowledge, link, identifier)
+            self._accept(packet, secured, found, client.id, expires_at, 0, answer, now)
+        else:
+            client.receiving.add(identifier)
+            answer = partial(self._confirm, link, client, identifier)
+            self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now)
+
+    def _taker(self, topic: str) -> _Taker | None:
+        """Return who takes what is published to a topic of the broker's own."""
+        if topic.startswith(SESSIONS):
+            return self.answer
+        return self.report if topic == REPORT else None
+
+    def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
+        """Publish what a client left behind."""
+        now = self._journal.now(now)
+        packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
+        expires_at = None if expiry_us is None else now + expiry_us
+        self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq)
+
+    def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
+        """Answer a publication that is not accepted; 3.1.1 has no words for it."""
+        self._sender.counters.refused += 1
+        if not packet.qos:
+            return
+        identifier = packet.packet_id
+        if code is ReasonCode.QOS_NOT_SUPPORTED:
+            self._sender.fail(link, code, reason)  # CONNACK said so (3.2.2.3.4)
+        elif link.machine.version == V5:
+            link.machine.publication_ends()
+            kind = Puback if packet.qos == 1 else Pubrec
+            self._sender.say(link, kind(identifier, code, Properties({Property.REASON_STRING: reason})))
+        elif code is ReasonCode.QUOTA_EXCEEDED:
+            self._sender.close(link, reason)  # an acknowledgement would be a lie, and silence would stop the client
+        elif packet.qos == 1:
+            link.machine.publication_ends()
+            self._sender.send(link, _PUBACK + identifier.to_bytes(2))
+        else:
+            client.received.add(identifier)
+            self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+
+    # -- accepting ---------------------------------------------------------------------------------------------------
+
+    def _accept(
+        self,
+        packet: Publish,
+        secured: Secured,
+        found: Found | None,
+        publisher: str,
+        expires_at: int | None,
+        packet_id: int,
+        answer: _Answer | None,
+        now: int,
+        *,
+        will_seq: int | None = None,
+    ) -> None:
+        """Give a publication its number, write it down, and pass it on when it is accepted.
+
+        Who wants it was *found*; of a will it is asked when it is durable.
+        """
+        journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
+        if state.ready and not packet.qos:
+            self._pump_ready(now)
+        qos, retain, seq = packet.qos, packet.retain, journal.seq
+        properties = packet.properties
+        onward = passed_on(properties) if properties else b""
+        is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
+        if is_more or secured is not OPEN or will_seq is not None:
+            body = self._full_body(packet, secured, seq, publisher, expires_at, packet_id, onward, now, will_seq)
+        else:
+            body = publication_body(
+                seq,
+                now,
+                publisher.encode(),
+                topic.encode(),
+                payload,
+                qos=qos,
+                retain=retain,
+                expires_at=expires_at,
+                packet_id=packet_id or None,
+                properties=onward,
+            )
+        journal.append_body(body, now)
+        message = Message(
+            seq,
+            publisher,
+            topic,
+            payload,
+            qos=qos,
+            retain=retain,
+            expires_at=expires_at,
+            properties=onward,
+            body=body,
+            secured=secured,
+        )
+        if found is None:
+            apply_will = partial(self._finding_and_passing_on, message, packet, packet_id, answer, now)
+            journal.entered(seq, apply_will, is_owed=True)
+            return
+        lane = self._lane(message, found) if len(found) <= PIECE else None
+        is_owed = self.admission.must_sync(message, found, lane, packet_id)
+        if is_owed or journal.waiting or len(found) > PIECE:
+            apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
+            journal.entered(seq, apply, is_owed=is_owed)
+        else:
+            self._pass_on(message, found, lane, packet_id, answer, now)
+
+    def _full_body(
+        self,
+        packet: Publish,
+        secured: Secured,
+        seq: int,
+        publisher: str,
+        expires_at: int | None,
+        packet_id: int,
+        onward: bytes,
+        now: int,
+        will_seq: int | None,
+    ) -> bytes:
+        """Return the record of a publication that is a will, or whose attributes are not those of its body alone."""
+        content_type = packet.properties.text(Property.CONTENT_TYPE)
+        fact = Notification(
+            node=self._journal.node,
+            seq=seq,
+            published_at=now,
+            subject=packet.topic,
+            publisher=publisher,
+            attributes=attributes_of(packet.payload, packet.properties.user, content_type=content_type),
+            body=packet.payload,
+            qos=packet.qos,
+            retain=packet.retain,
+            expires_at=expires_at,
+            properties=onward,
+            packet_id=packet_id or None,
+            keys=secured.keys,
+            deliver_insecure=secured.deliver_insecure,
+            will_seq=will_seq,
+        )
+        return body_of(fact)[0]
+
+    def _pass_on_later(
+        self,
+        message: Message,
+        packet: Publish,
+        found: Found,
+        epoch: int,
+        packet_id: int,
+        answer: _Answer | None,
+        now: int,
+    ) -> Pieces | None:
+        if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
+            return self._finding_and_passing_on(message, packet, packet_id, answer, now)
+        if len(found) > PIECE:
+            return self._passing_on(message, found, packet_id, answer, now)
+        self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
+        return None
+
+    def _finding_and_passing_on(
+        self, message: Message, packet: Publish, packet_id: int, answer: _Answer | None, now: int
+    ) -> Pieces:
+        """Find who wants a publication and pass it on, yielding while that takes long."""
+        found = yield from self._finding(packet, message.secured)
+        if len(found) > PIECE:
+            yield from self._passing_on(message, found, packet_id, answer, now)
+        else:
+            self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
+
+    def _lane(self, message: Message, found: Found) -> Lane | None:
+        """Return the lane of a publication that may take one."""
+        return self._lanes.of(message.subject, found) if self._lanes is not None and _is_plain(message) else None
+
+    def _pass_on(
+        self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
+    ) -> None:
+        is_wanted, accepted_at = bool(found), self._journal.last_at
+        if self._state.ready and not message.qos:
+            self._pump_ready(accepted_at)
+        received: Collection[str] = ()
+        if lane is not None:
+            found, received = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
+        self._state.apply_publication(message, found, packet_id, now, now=accepted_at, received=received)
+        if answer is not None:
+            answer(is_wanted)
+
+    def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
+        """Do what ``_pass_on`` does in pieces, yielding after each."""
+        is_wanted, accepted_at = bool(found), self._journal.last_at
+        if self._state.ready and not message.qos:
+            self._pump_ready(accepted_at)
+        lane = None
+        if self._lanes is not None and _is_plain(message):
+            lane = yield from self._lanes.making(message.subject, found)
+        received: Collection[str] = ()
+        if lane is not None:
+            found, received = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
+        yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at, received=received)
+        if answer is not None:
+            answer(is_wanted)
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
+        """Answer a QoS 1 publication that was accepted."""
+        machine = link.machine
+        machine.publication_ends()
+        if link.closing is not None:
+            return
+        if is_wanted or machine.version != V5:
+            self._sender.send(link, _PUBACK + identifier.to_bytes(2))
+        else:
+            self._sender.send(link, b"\x40\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
+
+    def _confirm(self, link: Link, client: Client, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
+        client.receiving.discard(identifier)
+        if client.link is not link:
+            return
+        if is_wanted or link.machine.version != V5:
+            self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+        else:
+            self._sender.send(link, b"\x50\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
+
+    def released(self, link: Link, client: Client, identifier: int, now: int) -> None:
+        """Take in that a publisher knows its QoS 2 publication to be accepted: its identifier is free again.
+
+        It is free for certain only when that is written: an identifier that came back from a crash would swallow the
+        next publication under it.
+        """
+        if identifier in client.asked:
+            client.asked.discard(identifier)
+            link.machine.publication_ends()
+            self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
+            return
+        if identifier not in client.received:
+            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+            not_found = encode(Pubcomp(identifier, code, NO_PROPERTIES), V5)
+            is_v5 = link.machine.version == V5
+            self._sender.send(link, not_found if is_v5 else _PUBCOMP + identifier.to_bytes(2))
+            return
+        fact = PresenceChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=self._journal.now(now),
+            device=client.id,
+            change=PresenceChange.RELEASED,
+            packet_id=identifier,
+        )
+        self._journal.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
+
+    def _complete(self, link: Link, fact: PresenceChanged, identifier: int) -> None:
+        self._state.replay(fact)
+        link.machine.publication_ends()
+        if link.closing is None:
+            self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
+
+
+def _is_plain(message: Message) -> bool:
+    """Tell whether a publication may take a lane, if those who want it may."""
+    return message.secured is OPEN and message.expires_at is None

@@ -1,0 +1,75 @@
+"""Reports: what devices say of themselves, written down for whoever decides what they get (SUBLIM, 6.2).
+
+A device publishes an object of JSON to ``$whimbrel/report``: battery, display, received, place. It is a fact of the log
+and nobody's notification.
+Rule: who reports is the client, when is the broker's clock, and what was sent is what the broker counted: every PUBLISH
+since the report before, over all connections of the session. For the first report of a session, and the first after
+a restart, nobody knows.
+Rule: at QoS 1 and 2 a report is durable before it is answered.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from whimbrel.broker.access.publication_keys import check_unlocked
+from whimbrel.broker.handlers.publications.publishing import Publishing
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.errors import InvalidInputError
+from whimbrel.model.device import DeviceState
+from whimbrel.model.facts import Reported
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import Publish, Pubrec
+
+__all__ = ["Reports"]
+
+_FORM = "a report is an object of JSON with battery, display, received and place, each if known"
+_LONGEST_REASON = 1_000
+_AT_LEAST_ONCE = 1
+
+
+class Reports:
+    """The reports of devices, as they come."""
+
+    def __init__(self, journal: Journal, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
+        self._journal, self._state, self._sender, self._publishing = journal, state, sender, publishing
+
+    def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+        """Take in a report of the time *now*; at QoS 1 and 2 its publication has begun."""
+        refusal = self._publishing.admission.report_refusal(link, client, packet)
+        if refusal is not None:
+            self._publishing.refuse(link, client, packet, *refusal)
+            return
+        sent = None if client.reported_sent is None else client.sent - client.reported_sent
+        try:
+            check_unlocked(packet, link.keyring, is_ours=link.is_ours)
+        except ProtocolError as error:
+            self._publishing.refuse(link, client, packet, error.code, error.reason)
+            return
+        try:
+            state = DeviceState.from_report(packet.payload, device=client.id, now=now, sent=sent)
+        except InvalidInputError as error:
+            self._sender.counters.bad_reports += 1
+            reason = f"{_FORM}; {error}"[:_LONGEST_REASON]
+            self._publishing.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, reason)
+            return
+        client.reported_sent = client.sent
+        if packet.qos > _AT_LEAST_ONCE:
+            client.receiving.add(packet.packet_id)
+        fact = Reported(node=self._journal.node, seq=self._journal.seq, state=state)
+        self._journal.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
+
+    def _taken(self, link: Link, client: Client, packet: Publish, fact: Reported) -> None:
+        self._state.replay(fact)
+        self._sender.counters.reports += 1
+        if packet.qos == _AT_LEAST_ONCE:
+            self._publishing.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
+        elif packet.qos:
+            client.receiving.discard(packet.packet_id)
+            client.asked.add(packet.packet_id)  # one that comes again is the same, as long as this broker lives
+            if client.link is link:
+                self._sender.say(link, Pubrec(packet.packet_id))

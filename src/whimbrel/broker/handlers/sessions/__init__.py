@@ -1,0 +1,1 @@
+"""Named sessions: joining them, and the requests about them."""

@@ -1,0 +1,271 @@
+"""Joining: who may do what in a named session, found out before anything is done (Elvin proxy, 5.2.1).
+
+CONNECT of version 5 names sessions, passwords and receipts as user properties (``own_properties``); requests name one
+session at a time.
+Rule: whether there is no such session, or the password is wrong, or a list has no place for the user, the answer is
+the same and comes after the same time.
+Rule: hashing takes long, so it is a question for the shell; what is open, or allowed by a list, is known at once.
+Rule: a hash that costs less than is recommended today is replaced when its password is given; that is no change of who
+may do what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.blocking_tasks import Asker, Questions
+from whimbrel.broker.access.keyring import Keyring, read_keys
+from whimbrel.broker.handlers.sessions.requests import check_session_name, read_mode
+from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.wire.clients import Joining, Link
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.access import (
+    ALL_RIGHTS,
+    MIN_SALT_BYTES,
+    AccessControlList,
+    Cost,
+    Passwords,
+    Right,
+    decoy,
+    read_access,
+)
+from whimbrel.model.facts import Mode
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import Connect
+
+__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "wanted_by"]
+
+NOT_ALLOWED = "there is no such session, or what was given does not allow this"
+_TOO_MANY = "too many wrong passwords from this address; try again in a minute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A session that somebody wants to do something in."""
+
+    session: str
+    password: str | None = field(default=None, repr=False)
+    mode: Mode = Mode.TAKE
+
+
+def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[list[Wanted], Keyring]:
+    """Return the sessions and keys that a CONNECT names, or raise ``ProtocolError`` with the code of the answer."""
+    user = connect.properties.user
+    try:
+        own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
+        if username_is_session and connect.username is not None:
+            return [_by_user_name(connect)], read_keys(_values(own, "key"))
+        sessions = [check_session_name(value) for value in _values(own, "session")]
+        if len(set(sessions)) < len(sessions):
+            raise InvalidValueError("session", "one name twice", "each session once")
+        passwords = _each("password", _values(own, "password"), len(sessions))
+        modes = _each("receipt", _values(own, "receipt"), len(sessions))
+        wanted = [
+            Wanted(session=session, password=password or None, mode=read_mode(mode or Mode.TAKE.value))
+            for session, password, mode in zip(sessions, passwords, modes, strict=True)
+        ]
+        return wanted, read_keys(_values(own, "key"))
+    except InvalidValueError as error:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
+
+
+def _by_user_name(connect: Connect) -> Wanted:
+    try:
+        password = None if connect.password is None else connect.password.decode()
+    except UnicodeDecodeError:
+        password = None
+    return Wanted(session=check_session_name(connect.username), password=password)
+
+
+def _values(own: Pairs, wanted: str) -> list[str]:
+    return [value for name, value in own if name == wanted]
+
+
+def _each(what: str, values: list[str], count: int) -> list[str]:
+    """Return one value for each session: none given, one for all, or one each."""
+    if len(values) in {0, 1}:
+        return (values or [""]) * count
+    if len(values) != count:
+        raise InvalidValueError(what, f"{len(values)} of them for {count} sessions", "none, one, or one for each")
+    return values
+
+
+class Doorkeeper:
+    """Who finds out what somebody may do; *write* is given a session and its access with hashes that cost more."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        visitors: Visitors,
+        questions: Questions,
+        *,
+        rng: random.Random,
+        cost: Cost,
+        write: Callable[[str, str, int], None],
+    ) -> None:
+        self._state, self._visitors, self._questions = state, visitors, questions
+        self._rng, self._cost, self._write = rng, cost, write
+        self._key = rng.randbytes(MIN_SALT_BYTES)
+        self._cheap = {
+            session: (access, below)
+            for session in state.hold.sessions()
+            if (access := state.hold.access(session)) is not None and (below := _below(access, cost)) is not None
+        }
+        """Sessions from before whose hashes cost less than *cost*, which those of today do."""
+        self._raised: dict[str, tuple[str, str]] = {}
+        """Their access before and after they were raised."""
+
+    def rights_in(
+        self,
+        link: Link,
+        wanted: Sequence[Wanted],
+        now: int,
+        then: Callable[[Sequence[Joining], int], None],
+        refuse: Callable[[ReasonCode, str], None],
+    ) -> None:
+        """Find out what may be done in sessions, and go on with *then*; or *refuse* whoever has to wait."""
+        hold = self._state.hold
+        doors = [
+            _Door(each, hold.access(each.session), is_there=hold.has(each.session) and self.is_staying(each.session))
+            for each in wanted
+        ]
+        groups = self._visitors.groups_of(link)
+        at_once = [door.opens_at_once(link.user, groups) for door in doors]
+        if all(rights is not None for rights in at_once):
+            self._judged(link, doors, then, [rights or frozenset() for rights in at_once], now)
+        elif self._questions.is_full(link.address):
+            refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
+        else:
+            salt = self._rng.randbytes(MIN_SALT_BYTES)
+            ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._cost, self._lowest_cost())
+            too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
+            self._questions.put(
+                _asker(link, doors), ask, partial(self._raise, link, doors, then), too_many, link.is_here
+            )
+
+    def _lowest_cost(self) -> Cost | None:
+        """Return what hashes cost in a session that is from before, if there is still one."""
+        while self._cheap:
+            session, (access, cost) = next(iter(self._cheap.items()))
+            found = self._state.hold.access(session)
+            if found == access:
+                return cost
+            del self._cheap[session]
+            if (
+                found is not None and (lower := _below(found, self._cost)) is not None
+            ):  # only some of its levels were raised
+                self._cheap[session] = (found, lower)
+        return None
+
+    def _raise(
+        self,
+        link: Link,
+        doors: Sequence[_Door],
+        then: Callable[[Sequence[Joining], int], None],
+        answer: tuple[Sequence[frozenset[Right]], Sequence[str | None]],
+        now: int,
+    ) -> None:
+        """Have the hashes written that were raised, and go on."""
+        rights, raised = answer
+        if all(rights):
+            self._questions.was_right(_asker(link, doors))
+        for door, access in zip(doors, raised, strict=True):
+            session = door.wanted.session
+            is_changing = session in self._state.changing or not self.is_staying(session)
+            if access is not None and not is_changing and self._state.hold.access(session) == door.access:
+                self._raised[session] = (door.access or "", access)
+                self._write(session, access, now)
+        self._judged(link, doors, then, rights, now)
+
+    def _judged(
+        self,
+        link: Link,
+        doors: Sequence[_Door],
+        then: Callable[[Sequence[Joining], int], None],
+        rights: Sequence[frozenset[Right]],
+        now: int,
+    ) -> None:
+        if any(not each for each in rights):
+            self._questions.was_wrong(_asker(link, doors))
+        joinings = [
+            Joining(door.wanted.session, door.wanted.mode, each, door.access)
+            for door, each in zip(doors, rights, strict=True)
+        ]
+        then(joinings, now)
+
+    def is_staying(self, session: str) -> bool:
+        """Tell whether a session is not about to be deleted."""
+        return session not in self._state.deleting
+
+    def is_as_it_was(self, joining: Joining) -> bool:
+        """Tell whether what was found out still holds."""
+        session, hold = joining.session, self._state.hold
+        access = hold.access(session)
+        is_same = access == joining.access or self._raised.get(session) == (joining.access, access)
+        return hold.has(session) and self.is_staying(session) and is_same
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """A session that somebody stands before; *access* is None where it is open, or not there."""
+
+    wanted: Wanted
+    access: str | None = field(repr=False)
+    is_there: bool
+
+    def opens_at_once(self, user: str | None, groups: frozenset[str]) -> frozenset[Right] | None:
+        """Return the rights where they are known without hashing; None if they are not."""
+        if not self.is_there:
+            return None
+        if self.access is None:
+            return ALL_RIGHTS
+        access = read_access(self.access)
+        if not isinstance(access, AccessControlList):
+            return None
+        return access.rights(user=user, groups=groups) or None
+
+
+def _asker(link: Link, doors: Sequence[_Door]) -> Asker:
+    """Return who asks for the passwords of sessions to be verified."""
+    names = tuple(f"session {door.wanted.session}" for door in doors)
+    return Asker(link.address, names[0] if link.client is None else f"client {link.client.id}", names)
+
+
+def _judge(
+    doors: tuple[_Door, ...],
+    user: str | None,
+    groups: frozenset[str],
+    key: bytes,
+    salt: bytes,
+    cost: Cost,
+    beside: Cost | None,
+) -> tuple[list[frozenset[Right]], list[str | None]]:
+    """Return the rights in each session, and its access where a hash in it was raised; in any thread."""
+    found: list[frozenset[Right]] = []
+    raised: list[str | None] = []
+    for door in doors:
+        rights, more = door.opens_at_once(user, groups), None
+        if rights is None:
+            access = read_access(door.access) if door.is_there and door.access is not None else None
+            is_decoy = not isinstance(access, Passwords)
+            asked = decoy(door.wanted.session, key, cost=cost) if is_decoy else access
+            assert isinstance(asked, Passwords)
+            rights, more = asked.examine(door.wanted.password, salt=salt, cost=cost, beside=beside)
+            if is_decoy:
+                rights = frozenset()
+        found.append(rights)
+        raised.append(None if more is None else more.to_text())
+    return found, raised
+
+
+def _below(access: str, cost: Cost) -> Cost | None:
+    """Return the least that a hash in *access* costs, if that is less than *cost*."""
+    found = read_access(access)
+    least = found.lowest_cost() if isinstance(found, Passwords) else cost
+    return least if least.is_below(cost) else None

@@ -1,0 +1,1 @@
+"""Subscriptions: what SUBSCRIBE and UNSUBSCRIBE do."""

@@ -1,0 +1,471 @@
+"""Interests: SUBSCRIBE and UNSUBSCRIBE, and the retained messages that come of them (MQTT 5, 3.8 to 3.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.long_work import PIECE, LongWork
+from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.memory import subscription_bytes
+from whimbrel.broker.state.work_budget import (
+    PacketBudget,
+    SessionSum,
+    WorkBudget,
+    filter_bytes,
+    filter_cost,
+    pattern_instructions,
+    refuse_all,
+    topic_cost,
+)
+from whimbrel.broker.wire.clients import Client, Link, Outgoing
+from whimbrel.broker.wire.gate import Gate, has_room
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.notices import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.access import Right
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import asked_for, is_private, is_shared
+from whimbrel.hold.sessions import RETAINED
+from whimbrel.language.filters import Filter
+from whimbrel.match.keys import may_deliver
+from whimbrel.match.matcher import ReadInterest
+from whimbrel.match.topics import matches
+from whimbrel.model.facts import InterestChanged
+from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.mqtt.codes import ReasonCode, suback_return_code
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import V5, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.topics import check_topic_filter, split_share
+
+__all__ = ["OWN_TOPICS", "Interests"]
+
+_SECOND_US = 1_000_000
+_LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
+_MOST_REASONS = 20
+_IF_NEW = 1
+_AT_LEAST_ONCE = 1
+OWN_TOPICS = ("$whimbrel/", "$SYS/")
+"""What a client is told of itself and of the broker, which is never a named session's to hold."""
+
+
+class Interests:
+    """What clients subscribe to."""
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        state: BrokerState,
+        sender: Sender,
+        visitors: Visitors,
+        delivering: Delivering,
+        long_work: LongWork,
+        admission: Admission,
+        gate: Gate,
+    ) -> None:
+        self.admission, self._gate = admission, gate
+        self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
+        self._delivering, self._long_work = delivering, long_work
+        limits = config.limits
+        self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
+        self._bytes = SessionSum(
+            state.subscribed,
+            state.hold.subscriptions,
+            filter_bytes,
+            most=limits.filter_bytes_per_session,
+            what="the bytes of the filters",
+            setting="limits.filter_bytes_per_session",
+        )
+        self._patterns = SessionSum(
+            state.subscribed,
+            state.hold.subscriptions,
+            pattern_instructions,
+            most=limits.pattern_instructions_per_session,
+            what="the instructions of the patterns",
+            setting="limits.pattern_instructions_per_session",
+        )
+        self._most_instructions = limits.pattern_instructions
+        self._most, self._most_held = config.limits.subscriptions_per_session, config.sessions.held
+        self.limits = Limits(
+            filter_bytes=config.limits.filter_bytes,
+            topic_bytes=config.limits.topic_bytes,
+            topic_levels=config.limits.topic_levels,
+            maximum_qos=config.mqtt.maximum_qos,
+            ttl_us=config.hold.ttl_s * _SECOND_US,
+            max_held=config.hold.max,
+            max_held_by_default=config.hold.max,
+        )
+        # Exactly once is an exchange of two; where another device may take what one has begun to receive, it would be
+        # left with an identifier that nobody ever releases.
+        most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
+        self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
+        self.let_confirm: Callable[[Client, int], None] = lambda _client, _now: None
+        """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""
+
+    def subscribe(self, link: Link, client: Client, packet: Subscribe, now: int) -> None:
+        """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
+        if not self._are_filters(link, [request.topic_filter for request in packet.requests]):
+            return
+        self._journal.now(now)
+        self._long_work.begin(link, self._subscribe(link, client, packet))
+
+    def _subscribe(self, link: Link, client: Client, packet: Subscribe) -> Iterator[None]:
+        """Take in the requests of a SUBSCRIBE piece by piece."""
+        codes: list[int] = []
+        reasons: dict[str, None] = {}
+        budget, done = self._budget.packet(client.session), 0
+        try:
+            options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
+            beside = filter_cost(options.filter_text)
+        except ProtocolError as error:
+            codes, reasons = [error.code] * len(packet.requests), {error.reason: None}
+            self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+            return
+        for request in packet.requests:
+            if done >= PIECE:
+                yield
+                done = 0
+                if client.link is not link:
+                    return
+            done += topic_cost(request.topic_filter)
+            now = self._journal.last_at
+            try:
+                budget.spend(topic_cost(request.topic_filter) + beside, now)
+                done += beside
+                session = _session(link, client, options, request.topic_filter)
+                identifiers = packet.properties.identifiers
+                subscription = self.asked_for(link, request, options, session, *identifiers[:1])
+                done += self._spend(budget, options, subscription, now)
+                read = yield from self.reading(subscription)
+                if client.link is not link:
+                    return
+                self.check(link, client, subscription, link.rights.get(session, frozenset()))
+            except ProtocolError as error:
+                codes.append(error.code)
+                if len(reasons) < _MOST_REASONS:
+                    reasons[error.reason] = None
+            else:
+                codes.append(subscription.qos or 0)
+                self.put(link, client, subscription, request.retain_handling, self._journal.last_at, read)
+        self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+
+    def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
+        """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
+        if link.machine.version == V5:
+            return True
+        try:
+            for topic_filter in topic_filters:
+                check_topic_filter(topic_filter)
+        except ProtocolError as error:
+            self._sender.counters.protocol_errors += 1
+            self._sender.fail(link, error.code, error.reason)
+            return False
+        return True
+
+    @staticmethod
+    def _spend(budget: PacketBudget, options: Options, subscription: Subscription, now: int) -> int:
+        """Count a content filter that stands in a topic filter, as in 3.1.1; return what it costs."""
+        if subscription.filter_text is options.filter_text:  # it is counted already
+            return 0
+        cost = filter_cost(subscription.filter_text)
+        budget.spend(cost, now)
+        return cost
+
+    def spend(self, client: Client, subscription: Subscription, now: int) -> None:
+        """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
+        cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
+        self._budget.packet(client.session).spend(cost, now)
+
+    def begin(self, link: Link, work: Pieces) -> None:
+        """Begin what a client asks for and may take several turns."""
+        self._long_work.begin(link, work)
+
+    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
+        """Read the content filter of a subscription, yielding after each step if it is long."""
+        return self._state.routes.reading(subscription)
+
+    def asked_for(
+        self,
+        link: Link,
+        request: SubscriptionRequest,
+        options: Options,
+        session: str,
+        identifier: int | None = None,
+    ) -> Subscription:
+        """Return the subscription that is asked for, or raise ``ProtocolError``."""
+        limits = self.limits if is_private(session) else self._named_limits
+        return subscription_of(request, options, session, identifier, limits, link.keyring.subscriptions)
+
+    def check(self, link: Link, client: Client, subscription: Subscription, rights: frozenset[Right]) -> None:
+        """Refuse a subscription that may not be made with these *rights* in its session."""
+        assert subscription.subject_filter is not None
+        session = subscription.session
+        if not is_private(session):
+            self._check_named(subscription, rights, client.id)
+        if self.admission.is_refusing:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
+        if not self.may_subscribe(link.user, client.id, subscription):
+            raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
+        _check_told(subscription.subject_filter)
+        identity = (subscription.subject_filter, subscription.name)
+        subscribed = self._state.subscribed.get(session, {})
+        if identity not in subscribed and len(subscribed) >= self._most:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
+        if identity not in subscribed:
+            full = self._state.memory.refusal(subscription_bytes(subscription.filter_text))
+            if full is not None:
+                raise ProtocolError(*full)
+        self._bytes.check(subscription)
+        grows = self._patterns.check(subscription)
+        most = self._most_instructions
+        if grows > 0 and most and self._state.routes.pattern_instructions + grows > most:
+            raise refuse_all(most)
+
+    def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
+        """Tell whether the rights of a user let a client have *subscription*."""
+        wanted = subscription.subject_filter or "#"
+        _, plain = split_share(wanted)
+        return self._visitors.may_subscribe(user, client_id, plain, is_shared=is_shared(wanted))
+
+    def _check_named(self, subscription: Subscription, rights: frozenset[Right], device: str) -> None:
+        session = subscription.session
+        self.check_right(session, rights, device)
+        if is_shared(subscription.subject_filter):
+            reason = "a shared subscription in a named session"
+            raise ProtocolError(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
+        if subscription.no_local:
+            reason = "no local in a named session, where several devices receive"
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
+        subscribed = self._state.subscribed.get(session, {})
+        others = sum(subscribed.values()) - subscribed.get((subscription.subject_filter, subscription.name), 0)
+        if others + (subscription.max_held or 0) > self._most_held:
+            reason = f"max of all subscriptions together would be more than {self._most_held}"
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
+        """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
+        is_ending = session in self._state.deleting or self._state.changing.get(session, device) != device
+        if is_ending or Right.CHANGE_SUBSCRIPTIONS not in rights:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
+
+    def put(
+        self,
+        link: Link,
+        client: Client,
+        subscription: Subscription,
+        retain_handling: int,
+        now: int,
+        read: ReadInterest | None = None,
+    ) -> None:
+        """Put a subscription that was checked in its place; its filter may have been *read*."""
+        self._state.routes.expect(subscription, read)
+        session = subscription.session
+        identity = (subscription.subject_filter, subscription.name)
+        subscribed = self._state.subscribed.setdefault(session, {})
+        is_new = identity not in subscribed
+        self._bytes.put(subscription)
+        self._patterns.put(subscription)
+        subscribed[identity] = subscription.max_held or 0
+        if is_private(session) and not link.confirms:
+            wanted = asked_for(subscription.subject_filter) or "#"
+            if self._visitors.may_be_refused(link.user, client.id, [wanted]):
+                link.confirms = True
+                self.let_confirm(client, now)
+        fact = InterestChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=now,
+            change=InterestChange.ADDED if is_new else InterestChange.MODIFIED,
+            subscription=subscription,
+            device=client.id,
+        )
+        is_owed = client.is_persistent or not is_private(session)
+        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
+            self._journal.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
+
+    def _send_retained(self, link: Link, client: Client, subscription: Subscription, asked_seq: int, now: int) -> None:
+        """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
+        wanted = subscription.subject_filter
+        if wanted is None or client.link is not link or is_shared(wanted):
+            return
+        if wanted.startswith(SESSIONS):
+            self._tell_of_sessions(link, client, wanted, now)
+        link.retained[subscription.session, wanted, subscription.name] = asked_seq
+        work = self._retained_pieces(link, client, subscription, wanted, asked_seq)
+        self._long_work.begin(link, work, holds_packets=False)
+
+    def _retained_pieces(
+        self,
+        link: Link,
+        client: Client,
+        subscription: Subscription,
+        wanted: str,
+        asked_seq: int,
+    ) -> Iterator[None]:
+        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
+        identifiers = () if subscription.identifier is None else (subscription.identifier,)
+        identity = (wanted, subscription.name)
+        terms = (self._state.terms(subscription.session, (identity,), client.id),)
+        asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
+        client.put_retained([], terms)
+        waiting: list[Outgoing] = []
+        allowance = self._state.routes.allowance()
+        for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
+            now = self._journal.last_at
+            if done % PIECE == 0:
+                client.queue.extend(waiting)
+                waiting.clear()
+                self._delivering.pump(client, now)
+                yield
+                allowance.renew()
+                if not self._is_asked_for(link, client, subscription, asked_seq):
+                    return
+            if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
+                continue  # what came, or replaced it, after the subscription comes as it was published
+            if self._gate.refusal(link, client.id, message, now) is not None:
+                continue
+            if asked is not None:
+                ask = partial(asked.matches, message.attributes())
+                is_wanted = yield from allowance.attempting(ask)
+                if not self._is_asked_for(link, client, subscription, asked_seq):
+                    return
+                if not is_wanted:
+                    continue
+            if not _keys_allow(message, subscription):
+                continue
+            qos = min(message.qos, subscription.qos or 0)
+            if qos or not has_room(link):  # it is kept, so it can wait at QoS 0 too
+                waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
+            else:
+                self._sender.copy(link, message, identifiers, now, retain=True)
+        client.queue.extend(waiting)
+        key = (subscription.session, wanted, subscription.name)
+        if link.retained.get(key) == asked_seq:
+            del link.retained[key]
+        self._delivering.pump(client, self._journal.last_at)
+
+    def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
+        """Tell whether a connection still waits for what was retained when it made *subscription*."""
+        session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
+        is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
+        return is_latest and (wanted, name) in self._state.subscribed.get(session, ())
+
+    def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
+        """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
+        for session in link.rights:
+            if matches(wanted, subscriptions_topic(session)):
+                message = subscriptions_of(session, self._state.hold.subscriptions(session))
+                self._state.tell(client, message, now)
+
+    def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:
+        if link.closing is not None:
+            return
+        properties = NO_PROPERTIES
+        if link.machine.version != V5:
+            codes = [suback_return_code(code) for code in codes]
+        elif reason := "; ".join(reasons)[:_LONGEST_REASON]:
+            properties = Properties({Property.REASON_STRING: reason})
+        self._sender.say(link, Suback(packet_id, tuple(codes), properties))
+
+    def unsubscribe(self, link: Link, client: Client, packet: Unsubscribe, now: int) -> None:
+        """Take in an UNSUBSCRIBE."""
+        if not self._are_filters(link, packet.topic_filters):
+            return
+        self._journal.now(now)
+        self._long_work.begin(link, self._unsubscribe(link, client, packet))
+
+    def _unsubscribe(self, link: Link, client: Client, packet: Unsubscribe) -> Iterator[None]:
+        """Take in the topic filters of an UNSUBSCRIBE piece by piece."""
+        codes: list[int] = []
+        budget, done = self._budget.packet(client.session), 0
+        try:
+            options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
+        except ProtocolError as error:
+            codes = [error.code] * len(packet.topic_filters)
+            self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+            return
+        for topic_filter in packet.topic_filters:
+            if done >= PIECE:
+                yield
+                done = 0
+                if client.link is not link:
+                    return
+            cost, now = _named_cost(topic_filter), self._journal.last_at
+            done += cost
+            try:
+                budget.spend(cost, now)
+                session = _session(link, client, options, topic_filter)
+                if not is_private(session):
+                    self.check_right(session, link.rights.get(session, frozenset()), client.id)
+                identity = identity_of(topic_filter, options, self.limits)
+            except ProtocolError as error:
+                codes.append(error.code)
+                continue
+            is_there = self.remove(client, session, identity, now)
+            codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+
+    def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
+        """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
+        if self._state.subscribed.get(session, {}).pop(identity, None) is None:
+            return False
+        self._bytes.remove(session, identity)
+        self._patterns.remove(session, identity)
+        subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
+        fact = InterestChanged(
+            node=self._journal.node,
+            seq=self._journal.seq,
+            changed_at=now,
+            change=InterestChange.REMOVED,
+            subscription=subscription,
+            device=None if client is None else client.id,
+        )
+        is_owed = client is None or client.is_persistent or not is_private(session)
+        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        return True
+
+    def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:
+        if link.closing is None:
+            told = tuple(codes) if link.machine.version == V5 else ()
+            self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))
+
+
+def _check_told(wanted: str) -> None:
+    """Refuse a subscription to topics of our own that nothing is ever published to."""
+    _, plain = split_share(wanted)
+    if plain.startswith(OWN) and (is_shared(wanted) or not can_be_told(plain)):
+        allowed = f"under {OWN} a client can subscribe to {', '.join(TOLD)}"
+        reason = f"nothing is published to {wanted[:_LONGEST_QUOTE]!r}; {allowed}"
+        raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
+
+
+def _session(link: Link, client: Client, options: Options, topic_filter: str) -> str:
+    """Return the session that a SUBSCRIBE or UNSUBSCRIBE is for (docs/reference/sessions.md, "Subscribing")."""
+    chosen = link.home if options.session is None else options.session
+    if not chosen or topic_filter.startswith(OWN_TOPICS):
+        return client.session
+    if chosen not in link.rights:
+        raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this session was not joined over this connection")
+    return chosen
+
+
+def _named_cost(topic_filter: str) -> int:
+    """Return what it costs to read which subscription an UNSUBSCRIBE names; it may have a content filter in it."""
+    return topic_cost(topic_filter) + (len(topic_filter) // 4 if topic_filter.startswith("$filter/") else 0)
+
+
+def _keys_allow(message: Message, subscription: Subscription) -> bool:
+    keys, deliver_insecure = message.secured
+    return may_deliver(
+        keys, subscription.keys, deliver_insecure=deliver_insecure, accept_insecure=subscription.accept_insecure
+    )

@@ -1,0 +1,1 @@
+"""Shell: sockets, the clock, the disk and threads around the core."""

@@ -1,0 +1,93 @@
+"""Metrics: the broker's numbers as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from whimbrel import __version__
+from whimbrel.broker.broker import Broker
+from whimbrel.mqtt.server import Phase
+
+__all__ = ["connected", "gauges", "prometheus", "system_values"]
+
+
+def connected(broker: Broker) -> set[str]:
+    """Return the devices that are here now."""
+    return {link.client.id for link in broker.links if link.client is not None and link.machine.phase is Phase.OPEN}
+
+
+def gauges(broker: Broker) -> dict[str, int]:
+    """Return what there is now."""
+    return {
+        "clients_connected": sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
+        "clients": len(broker.state.clients),
+        "clients_slowed": broker.rates.slowed,
+        "named_sessions": broker.state.hold.named_count,
+        "subscriptions": len(broker.state.routes),
+        "pattern_instructions": broker.state.routes.pattern_instructions,
+        "filters_refused_today": len(broker.state.routes.refused_today),
+        "retained_messages": len(broker.state.retained),
+        "retained_bytes": broker.state.retained.size_bytes,
+        "held_notifications": len(broker.state.messages),
+        "held_bytes": broker.state.held_bytes,
+        "memory_bytes": broker.memory.used,
+        "incoming_bytes": broker.memory.incoming,
+        "outgoing_bytes": broker.memory.outgoing,
+        "learned_devices": broker.learned.devices,
+        "learned_subjects": broker.learned.subjects,
+    }
+
+
+def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
+    """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
+    counters, now = broker.counters, gauges(broker)
+    return {
+        "$SYS/broker/version": f"whimbrel {__version__}",
+        "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
+        "$SYS/broker/clients/connected": str(now["clients_connected"]),
+        "$SYS/broker/clients/total": str(now["clients"]),
+        "$SYS/broker/clients/slowed": str(now["clients_slowed"]),
+        "$SYS/broker/pauses/rate": str(counters.rate_pauses),
+        "$SYS/broker/subscriptions/count": str(now["subscriptions"]),
+        "$SYS/broker/retained messages/count": str(now["retained_messages"]),
+        "$SYS/broker/store/messages/count": str(now["held_notifications"]),
+        "$SYS/broker/store/messages/bytes": str(now["held_bytes"]),
+        "$SYS/broker/memory/bytes": str(now["memory_bytes"]),
+        "$SYS/broker/messages/received": str(counters.received),
+        "$SYS/broker/messages/sent": str(counters.sent),
+        "$SYS/broker/publish/messages/dropped": str(counters.dropped + counters.displaced),
+        "$SYS/broker/bytes/received": str(counters.bytes_received),
+        "$SYS/broker/bytes/sent": str(counters.bytes_sent),
+    }
+
+
+class _Collected:
+    def __init__(self, broker: Broker, uptime_us: int, now: int) -> None:
+        self._broker, self._uptime_us, self._now = broker, uptime_us, now
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
+        for name, value in gauges(self._broker).items():
+            yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
+        learned = self._broker.learned
+        yield CounterMetricFamily(
+            "whimbrel_learned_failures", "tables of the pipeline that could not be read, so far", value=learned.failures
+        )
+        age_us = learned.age_us(self._now)
+        if age_us is not None:
+            about = "since the pipeline wrote what was learned"
+            yield GaugeMetricFamily("whimbrel_learned_age_seconds", about, value=age_us / 1e6)
+        for each in fields(self._broker.counters):
+            value = getattr(self._broker.counters, each.name)
+            yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
+
+
+def prometheus(broker: Broker, uptime_us: int, now: int) -> str:
+    """Return all metrics in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(broker, uptime_us, now))
+    return generate_latest(registry).decode()

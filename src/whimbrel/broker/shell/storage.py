@@ -1,0 +1,218 @@
+"""Storage: a broker's folder, and how its state comes back from it.
+
+``log/`` has the truth, ``view-….sqlite`` a view of it that lags a little behind, ``heartbeat-…`` the last moment at
+which the broker lived. A restart is the view and the tail of the log; without a view, it is the whole log.
+Rule: what is missing is said, and never made up for in silence. A log that was cut begins later than with 1, and then
+the view is the only copy of what is older. Where view and log together do not reach from the first fact to the last,
+the broker does not start, unless its operator accepts the loss.
+Rule: a view is never removed: one that cannot be used is set aside, under another name.
+Rule: nobody but the owner may read any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from whimbrel.broker.config import Config
+from whimbrel.broker.shell.heartbeat import Heartbeat, Resumption, beat_of, resumption
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Routes
+from whimbrel.errors import WhimbrelError
+from whimbrel.hold.private import client_of
+from whimbrel.hold.rows import Key
+from whimbrel.hold.store.interface import CorruptStoreError, NewerStoreError
+from whimbrel.hold.store.sqlite import SqliteStore
+from whimbrel.log import layout
+from whimbrel.log.errors import MissingRecordsError
+from whimbrel.log.files import make_folder, tighten
+from whimbrel.log.reader import read
+from whimbrel.log.writer import LogWriter, Recovery
+from whimbrel.model.facts import SessionChange, SessionChanged
+
+__all__ = ["Restored", "Storage"]
+
+_MANY = 1_000
+_PROGRESS = 100_000
+_FILES_OF_A_VIEW = ("", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What was found."""
+
+    recovery: Recovery
+    applied: int
+    """How far the view was."""
+    replayed: int
+    time: Resumption
+    rebuilt: str | None
+    """Why the view could not be used, if it could not."""
+    unwritten: str | None = None
+    """Why it could not be brought up to date, if it could not."""
+    lost: str | None = None
+    """What is missing, where the operator accepts it."""
+
+
+class Storage:
+    """The log and the view of a node; *accepts_loss*: start although records are missing."""
+
+    def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
+        self._node, self._accepts_loss = config.node.name, accepts_loss
+        self.folder = Path(config.node.data)
+        self.log_folder = self.folder / "log"
+        self.log = LogWriter(self.log_folder, self._node, segment_bytes=config.log.segment_bytes)
+        self.heartbeat = Heartbeat(self.folder / f"heartbeat-{self._node}")
+        self._view_path = self.folder / f"view-{self._node}.sqlite"
+        self._store: SqliteStore | None = None
+        self._rebuilt: str | None = None
+        self._lost: str | None = None
+        self._is_gap = False
+        """Whether what was lost is older than the log, and not in the view."""
+
+    def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
+        """Open both and return the state they record."""
+        make_folder(self.folder)
+        tighten(self.folder)
+        try:
+            return self._open(routes, progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, routes: Routes, progress: Callable[[int], None]) -> tuple[BrokerState, Restored]:
+        recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
+        self._check_reach(recovery)
+        if self._store is None:
+            self._store = self._new_view()
+        applied = max(self._store.applied, 0)
+        state = BrokerState.restore(self._node, self._store.rows(), routes=routes)
+        replayed = 0
+        for fact in read(self.log_folder, self._node, first=applied + 1):
+            state.replay(fact)
+            replayed += 1
+            if replayed % _PROGRESS == 0:
+                progress(replayed)
+        unwritten: str | None = None
+        if recovery.missing_to:
+            # From here on the view is all there is of what was lost, so it must be there before anything goes on.
+            self._store.commit(recovery.missing_to, *state.changes())
+            self.log.begin_at(recovery.missing_to + 1)
+        if self._is_gap:
+            self._end_sessions(state)
+        elif replayed > _MANY and not recovery.missing_to:
+            unwritten = self._write_down(recovery.last_seq, state)
+        beat = self.heartbeat.read()
+        time = resumption(beat, self.log.last_at, beat_of(0))
+        if beat is None:
+            with suppress(OSError):  # the broker says so when it beats again
+                self.heartbeat.write(beat_of(time.now))
+        return state, Restored(
+            recovery=recovery,
+            applied=applied,
+            replayed=replayed,
+            time=time,
+            rebuilt=self._rebuilt,
+            unwritten=unwritten,
+            lost=self._lost,
+        )
+
+    # -- what is missing ---------------------------------------------------------------------------------------------
+
+    def _applied_by_view(self) -> tuple[int, str]:
+        """Open the view, if it can be used; return its last fact, which was durable when the view was written."""
+        try:
+            # Where a loss is accepted, the view is all there is of what was lost, so each commit is synced.
+            self._store = SqliteStore(self._view_path, is_synced=self._accepts_loss)
+        except (CorruptStoreError, NewerStoreError) as error:
+            self._rebuilt = str(error)
+            return 0, "nothing"
+        return self._store.applied, f"its view, {self._view_path.name},"
+
+    def _check_reach(self, recovery: Recovery) -> None:
+        """Raise if the log does not go back to where the view ends; where that is accepted, begin with no view."""
+        if recovery.missing_to:
+            self._lost = f"records {recovery.last_seq + 1} to {recovery.missing_to}, which were after the log's end"
+        applied = 0 if self._store is None else max(self._store.applied, 0)
+        begin = layout.segments(self.log_folder, self._node)[0][0]
+        if begin <= applied + 1:
+            return
+        if self._rebuilt is not None:
+            reason = f"they were cut from the log, and its view cannot be used: {self._rebuilt}"
+        elif applied:
+            reason = f"the log of {self._node} begins with {begin}, and its view, {self._view_path.name}, ends before"
+        else:
+            reason = f"they were cut from the log of {self._node}, and it has no view, {self._view_path.name}"
+        if not self._accepts_loss:
+            advice = "restore the view, or start with --accept-loss: all sessions end, and clients are told so"
+            raise MissingRecordsError(self.log_folder, applied + 1, begin - 1, reason, advice)
+        self._lost, self._is_gap = f"records {applied + 1} to {begin - 1}: {reason}", True
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _end_sessions(self, state: BrokerState) -> None:
+        """End the sessions that the rest of a cut log knows something of: nobody knows the rest of them.
+
+        A client that was told its session is there would not subscribe again, and a named session whose making was cut
+        would be open to everybody. They end by facts, so that whoever folds the log comes to the same.
+        """
+        assert self._store is not None
+        for session in state.hold.sessions():
+            fact = SessionChanged(
+                node=self._node,
+                seq=self.log.next_seq,
+                changed_at=self.log.last_at,
+                session=session,
+                change=SessionChange.DELETED,
+                device=client_of(session),
+            )
+            self.log.append(fact)
+            state.replay(fact)
+        self._store.commit(self.log.sync(), *state.changes())
+
+    def _new_view(self) -> SqliteStore:
+        """Give the view that there is another name, and begin a new one."""
+        aside = next(path for number in count(1) if not (path := Path(f"{self._view_path}.aside-{number}")).exists())
+        for suffix in _FILES_OF_A_VIEW:
+            path = Path(f"{self._view_path}{suffix}")
+            if path.exists():
+                path.replace(f"{aside}{suffix}")
+        return SqliteStore(self._view_path, is_synced=self._accepts_loss)
+
+    # -- the view ----------------------------------------------------------------------------------------------------
+
+    def _write_down(self, applied: int, state: BrokerState) -> str | None:
+        """Bring the view to the end of a long replay: a broker that is killed often must not replay more each time.
+
+        Return why it could not be: a full disk is no reason not to serve what is there.
+        """
+        try:
+            self.write_view(applied, *state.changes())
+        except WhimbrelError as error:
+            return str(error)
+        return None
+
+    def write_view(self, applied: int, put: dict[Key, bytes], drop: set[Key]) -> None:
+        """Bring the view to *applied*, once the log has everything for certain that the rows may know of."""
+        assert self._store is not None
+        self.log.sync()
+        self._store.commit(applied, put, drop)
+
+    def replace_view(self, applied: int, rows: dict[Key, bytes]) -> None:
+        """Bring the view to *applied*, whatever it had: *rows* are all there are."""
+        assert self._store is not None
+        self.log.sync()
+        self._store.replace(applied, rows)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.heartbeat.close()
+        try:
+            self.log.close()
+        finally:
+            if self._store is not None:
+                self._store.close()

@@ -1,0 +1,1 @@
+"""State: what a restart knows again, and the queue of facts that wait for the disk."""

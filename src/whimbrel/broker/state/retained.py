@@ -1,0 +1,159 @@
+"""Retained messages: the last one of each subject, found by subject filter.
+
+Rule: subjects stand in a tree of levels, so that a filter with wildcards looks only where it may find something.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Iterator
+from operator import attrgetter
+
+from whimbrel.broker.state.memory import Memory
+from whimbrel.broker.wire.messages import Message, kept_bytes
+
+__all__ = ["Retained"]
+
+_PIECE = 5_000
+"""How many places of the tree a piece looks at: some 0.5 µs each."""
+_BY_SEQ = attrgetter("seq")
+
+
+class _Level:
+    __slots__ = ("below", "message")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Level] = {}
+        self.message: Message | None = None
+
+
+class Retained:
+    """The retained messages of a broker."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = Memory() if memory is None else memory
+        self._root = _Level()
+        self._messages: dict[str, Message] = {}
+        self.size_bytes = 0
+        """How much memory they take, about."""
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __contains__(self, subject: str) -> bool:
+        return subject in self._messages
+
+    def subjects(self) -> list[str]:
+        """Return the subjects whose messages are in the log; what the broker says of itself is not."""
+        return [subject for subject, message in self._messages.items() if message.body]
+
+    def get(self, subject: str) -> Message | None:
+        """Return the retained message of *subject*."""
+        return self._messages.get(subject)
+
+    def size_of(self, subject: str) -> int:
+        """Return how much memory the message of *subject* takes; 0 if there is none."""
+        message = self._messages.get(subject)
+        return 0 if message is None else message.size
+
+    def growth(self, subject: str, payload_bytes: int) -> int:
+        """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
+        return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
+
+    def put(self, message: Message) -> None:
+        """Keep *message* as the last of its subject."""
+        message.keep()
+        self._count(message.size - self.size_of(message.subject))
+        self._messages[message.subject] = message
+        level = self._root
+        for name in message.subject.split("/"):
+            found = level.below.get(name)
+            if found is None:
+                found = level.below[name] = _Level()
+            level = found
+        level.message = message
+
+    def remove(self, subject: str) -> Message | None:
+        """Forget the message of *subject*; return it if there was one."""
+        removed = self._messages.pop(subject, None)
+        if removed is not None:
+            self._count(-removed.size)
+            path = [self._root]
+            levels = subject.split("/")
+            for name in levels:
+                path.append(path[-1].below[name])
+            path[-1].message = None
+            for name in reversed(levels):
+                level = path.pop()
+                if level.message is not None or level.below:
+                    break
+                del path[-1].below[name]
+        return removed
+
+    def _count(self, change: int) -> None:
+        self.size_bytes += change
+        self._memory.counted += change
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages.values())
+
+    def matching(self, subject_filter: str) -> list[Message]:
+        """Return what *subject_filter* admits, by seq."""
+        work = self.finding(subject_filter)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return list(done.value)
+
+    def finding(self, subject_filter: str) -> Generator[None, None, Iterator[Message]]:
+        """Do what ``matching`` does in pieces, yielding after each; return an iterator over what it returns.
+
+        What comes while it is at work may be found, or not.
+        """
+        if "+" not in subject_filter and "#" not in subject_filter:
+            found = self._messages.get(subject_filter)
+            return iter(() if found is None else (found,))
+        sorted_pieces: list[list[Message]] = []
+        messages: list[Message] = []
+        for looked, message in enumerate(_walk(self._root, subject_filter.split("/")), start=1):
+            if message is not None:
+                messages.append(message)
+            if looked % _PIECE == 0:
+                messages.sort(key=_BY_SEQ)
+                sorted_pieces.append(messages)
+                messages = []
+                yield
+        messages.sort(key=_BY_SEQ)
+        return heapq.merge(*sorted_pieces, messages, key=_BY_SEQ) if sorted_pieces else iter(messages)
+
+
+def _walk(root: _Level, levels: list[str]) -> Iterator[Message | None]:
+    """Yield what stands under *root* where *levels* lead, and None for each place that was looked at in vain.
+
+    Wildcards at the first level leave out ``$…`` (4.7.2).
+    """
+    pending = [(root, 0)]
+    while pending:
+        level, depth = pending.pop()
+        if depth == len(levels):
+            yield level.message
+            continue
+        name = levels[depth]
+        yield None
+        if name == "#":
+            if depth:  # "a/#" admits "a"
+                yield level.message
+            yield from _all_below(level, is_root=not depth)
+        elif name == "+":
+            pending += ((below, depth + 1) for text, below in level.below.items() if depth or text[:1] != "$")
+        elif name in level.below:
+            pending.append((level.below[name], depth + 1))
+
+
+def _all_below(level: _Level, *, is_root: bool) -> Iterator[Message | None]:
+    pending = [below for text, below in level.below.items() if not is_root or text[:1] != "$"]
+    while pending:
+        each = pending.pop()
+        yield each.message
+        pending += each.below.values()

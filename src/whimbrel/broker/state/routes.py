@@ -1,0 +1,259 @@
+"""Routes: which subscriptions a notification is for.
+
+Subscriptions of a subject alone are found by the subject, and what was found is remembered until one changes.
+Those with a content filter are asked of the packed matcher, many notifications at a time where many come at once.
+Rule: this is ``match/``; nothing about matching is decided here.
+Rule: what an older version accepted never stops a start. A filter that is refused today matches within the budget of
+patterns (``language.budget``), or not at all if it cannot be read; ``refused_today`` names it and says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from whimbrel.broker.access.publication_keys import OPEN, Secured
+from whimbrel.broker.state.memory import Memory, subscription_bytes
+from whimbrel.broker.state.work_budget import pattern_instructions
+from whimbrel.errors import FilterError
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.counting import sorted_identities
+from whimbrel.hold.private import asked_for
+from whimbrel.language.allowance import Allowance
+from whimbrel.language.filters import parse
+from whimbrel.match.matcher import Interest, Matcher, ReadInterest
+from whimbrel.match.topics import TopicIndex
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.keys import NO_KEYS
+from whimbrel.model.subscription import Subscription
+
+__all__ = ["Found", "Routes", "is_long"]
+
+Found = list[tuple[str, tuple[Identity, ...]]]
+"""By session, in order, the subscriptions that want a notification."""
+
+_REMEMBERED = 100_000
+_BY_SESSION = itemgetter(0)
+_PIECE_S = 0.004
+"""How long the patterns may be asked at a stretch."""
+_LONG_FILTER = 1_024
+"""Content filters of so many characters take a millisecond to read, and are read in steps."""
+_FEW = 10
+"""Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
+
+
+class Routes:
+    """The subscriptions of a broker; *make_matcher* gives the index for content filters.
+
+    By *stopwatch* a match with dear patterns is broken off, to be taken up again.
+    """
+
+    def __init__(
+        self, make_matcher: Callable[[], Matcher] = Matcher, *, stopwatch: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._stopwatch = stopwatch
+        self._plain = TopicIndex()
+        self._matcher = make_matcher()
+        self._numbers: dict[tuple[str, Identity], int] = {}
+        """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
+        self.memory = Memory()
+        self.pattern_instructions = 0
+        """How many instructions the patterns of all subscriptions have together."""
+        self._programs: dict[int, int] = {}
+        """How many those of each have, where it has any."""
+        self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
+        """Session, identity, subject filter, and how much memory it takes; by number."""
+        self._by_handle: dict[int, int] = {}
+        """Numbers by the matcher's handles, and the handles by number."""
+        self._handles: dict[int, int] = {}
+        self._last = 0
+        self.refused_today: dict[tuple[str, Identity], str] = {}
+        """Why this version would not accept the filter of a subscription that an older one accepted."""
+        self.unreadable: dict[tuple[str, Identity], str] = {}
+        """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
+        self._read: dict[tuple[str, Identity], ReadInterest] = {}
+        """Filters that were read for subscriptions which are not put yet."""
+        self._remembered: dict[str, Found] = {}
+        self.epoch = 0
+        """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the content of notifications makes a difference to anybody."""
+        return bool(self._by_handle)
+
+    def settle(self) -> None:
+        """Let the matcher make itself at home with what did not change since the last call."""
+        self._matcher.content.settle()
+
+    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
+        """Read the content filter of a subscription, yielding after each step if it is long; return it for ``expect``.
+
+        What has a number is applied before everything that has a higher one. So what takes long about a long filter is
+        done before, where only the client waits that asks for it.
+        """
+        if not is_long(subscription.filter_text):
+            return None
+        return (yield from self._matcher.reading(_interest(subscription)))
+
+    def expect(self, subscription: Subscription, read: ReadInterest | None) -> None:
+        """Keep what was *read* of a subscription until it is put."""
+        if read is not None:
+            self._read[_key(subscription)] = read
+
+    def put(self, subscription: Subscription) -> None:
+        """Add *subscription*, or replace the one with its identity."""
+        identity = (subscription.subject_filter, subscription.name)
+        self.remove(subscription.session, identity)
+        subject_filter = asked_for(subscription.subject_filter) or "#"
+        self._last += 1
+        is_plain = subscription.filter_text is None and subscription.keys == NO_KEYS and subscription.accept_insecure
+        number = self._last if is_plain else -self._last
+        if is_plain:
+            self._plain.add(subject_filter, number)
+        else:
+            refusal = _refusal(subscription.filter_text)
+            if refusal is not None:
+                self.refused_today[subscription.session, identity] = refusal
+            try:
+                handle = self._matcher.add(
+                    str(number), _interest(subscription), self._read.pop(_key(subscription), None)
+                )
+            except FilterError as error:
+                self.unreadable[subscription.session, identity] = error.reason
+                self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
+                return
+            self._handles[number] = handle
+            self._by_handle[handle] = number
+        self._numbers[subscription.session, identity] = number
+        instructions = 0 if is_plain else pattern_instructions(subscription)
+        if instructions:
+            self._programs[number] = instructions
+            self.pattern_instructions += instructions
+        size = subscription_bytes(subscription.filter_text)
+        self._wanted[number] = (subscription.session, identity, subject_filter, size)
+        self.memory.counted += size
+        self._changed()
+
+    def remove(self, session: str, identity: Identity) -> None:
+        """Remove a subscription, if it is there."""
+        self.refused_today.pop((session, identity), None)
+        self.unreadable.pop((session, identity), None)
+        number = self._numbers.pop((session, identity), None)
+        if number is None:
+            return
+        _, _, subject_filter, size = self._wanted.pop(number)
+        self.memory.counted -= size
+        self.pattern_instructions -= self._programs.pop(number, 0)
+        if number > 0:
+            self._plain.remove(subject_filter, number)
+        else:
+            del self._by_handle[self._handles.pop(number)]
+            self._matcher.remove(str(number))
+        self._changed()
+
+    def forget(self) -> None:
+        """Let nobody rely on what was worked out from the routes so far."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self.epoch += 1
+        self._remembered.clear()
+
+    def by_subject(self, subject: str) -> Found:
+        """Return who wants *subject* whatever its content."""
+        found = self._remembered.get(subject)
+        if found is None:
+            found = self._merged(self._plain.match(subject))
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[subject] = found
+        return found
+
+    def by_content(
+        self, subjects: Sequence[str], attributes: Sequence[Attributes], secured: Sequence[Secured] | None = None
+    ) -> list[list[int]]:
+        """Return for each notification the handles of those who want it for its content as well, and may have it.
+
+        Without *secured* all are open.
+        """
+        if len(subjects) < _FEW:
+            each_secured = [OPEN] * len(subjects) if secured is None else secured
+            return [
+                self._matcher.match_parts(subject, shown, keys, deliver_insecure=is_free)
+                for subject, shown, (keys, is_free) in zip(subjects, attributes, each_secured, strict=True)
+            ]
+        rows, found = self._matcher.match_batch(
+            subjects,
+            attributes,
+            keys=None if secured is None else [each.keys for each in secured],
+            deliver_insecure=None if secured is None else np.array([each.deliver_insecure for each in secured]),
+        )
+        return _by_row(rows, found, len(subjects))
+
+    def allowance(self) -> Allowance:
+        """Return an allowance for asking the patterns about one publication, or several that came together."""
+        return Allowance(self._stopwatch, _PIECE_S)
+
+    def everybody(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
+        """Return everybody who wants a notification: for its subject, and those of *handles* for its content."""
+        plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
+        return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
+
+    def whose(self, handle: int) -> tuple[str, Identity]:
+        """Return session and subscription of a handle."""
+        session, identity, _, _ = self._wanted[self._by_handle[handle]]
+        return session, identity
+
+    def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
+        wanted = self._wanted
+        if not others:
+            alone = {(each := wanted[number])[0]: (each[1],) for number in numbers}
+            if len(alone) == len(numbers):  # nearly always: no session wants it for two reasons
+                return sorted(alone.items(), key=_BY_SESSION)
+        found: dict[str, tuple[Identity, ...]] = dict(others or ())
+        for number in numbers:
+            session, identity, _, _ = wanted[number]
+            found[session] = (*found.get(session, ()), identity)
+        return [(session, sorted_identities(found[session])) for session in sorted(found)]
+
+
+def is_long(filter_text: str | None) -> bool:
+    """Tell whether a content filter takes long to read."""
+    return filter_text is not None and len(filter_text) >= _LONG_FILTER
+
+
+def _key(subscription: Subscription) -> tuple[str, Identity]:
+    return subscription.session, (subscription.subject_filter, subscription.name)
+
+
+def _interest(subscription: Subscription) -> Interest:
+    return Interest(
+        filter_text=subscription.filter_text,
+        subject_filter=asked_for(subscription.subject_filter) or "#",
+        keys=subscription.keys,
+        accept_insecure=subscription.accept_insecure,
+    )
+
+
+def _refusal(text: str | None) -> str | None:
+    """Return why this version would refuse the filter *text*; only patterns had other bounds before."""
+    if text is None or ("regex" not in text and "wildcard" not in text):
+        return None
+    try:
+        parse(text)
+    except FilterError as error:
+        return error.reason
+    return None
+
+
+def _by_row(rows: Any, handles: Any, count: int) -> list[list[int]]:  # noqa: ANN401 # numpy arrays
+    flat, ends = handles.tolist(), np.searchsorted(rows, np.arange(1, count + 1)).tolist()
+    return [flat[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]

@@ -1,0 +1,219 @@
+"""Wills: what clients left with the broker, to be published when they are lost (MQTT 5, 3.1.2.5 and 3.1.3.2.2).
+
+A will is a fact of the log, written with its CONNECT and before CONNACK; so is its withdrawal, and the publication that
+it becomes says which will it is. A broker that was killed knows them again, and publishes each once.
+Rule: a will that waits is due a delay after the disconnection, or when the session ends, whichever is first.
+Rule: a client whose connection ended with the broker did nothing wrong. A will that waits when a broker begins waits
+for its delay from then on, because nobody could come back before, but no longer than a grace; one without a delay waits
+for the grace. Whatever way the client comes back in that time withdraws the will.
+Rule: the fold knows no grace: which wills there are, and since when they wait, is all that a restart has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import cbor2
+
+from whimbrel.broker.access.publication_keys import OPEN, Secured
+from whimbrel.broker.state.memory import Memory
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.records import BODY, body_of, row_from
+from whimbrel.model.facts import PresenceChange, PresenceChanged, WillChanged
+from whimbrel.model.rows import fact_of
+from whimbrel.model.will import LastWill
+from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.packets import Publish, Will
+from whimbrel.mqtt.properties import Property, decode_properties, passed_on
+
+__all__ = ["LeftWill", "Wills", "last_will"]
+
+_SECOND_US = 1_000_000
+_OVERHEAD_BYTES = 400
+
+
+class LeftWill:
+    """A will as long as it is neither withdrawn nor published."""
+
+    __slots__ = (
+        "_record",
+        "device",
+        "due_at",
+        "expiry_us",
+        "gone_at",
+        "is_excused",
+        "is_publishing",
+        "owner",
+        "seq",
+        "will",
+    )
+
+    def __init__(self, fact: WillChanged) -> None:
+        assert fact.will is not None
+        self.device, self.seq, self.will = fact.device, fact.seq, fact.will
+        self._record = body_of(fact)[0]
+        self.owner: str | None = None
+        """The verified user whose rights it is published with."""
+        self.gone_at: int | None = None
+        """When its client's connection ended; None while it is connected."""
+        self.expiry_us = 0
+        """How long the client's session outlives that."""
+        self.is_excused = False
+        """The connection ended with the broker that served it."""
+        self.due_at: int | None = None
+        self.is_publishing = False
+        """Its publication is written, and waits for the disk."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it occupies, about."""
+        return len(self._record) + _OVERHEAD_BYTES
+
+    @property
+    def delay_us(self) -> int:
+        """How long it waits: not longer than the session lives."""
+        return min(self.will.delay_us, self.expiry_us)
+
+    @property
+    def secured(self) -> Secured:
+        """The keys that it is published with."""
+        will = self.will
+        if not will.keys.hashes and will.deliver_insecure:
+            return OPEN
+        return Secured(will.keys, will.deliver_insecure)
+
+    def packet(self) -> Publish:
+        """Return it as its client would have published it."""
+        will = self.will
+        properties = decode_properties(will.properties, PacketType.PUBLISH)
+        return Publish(will.subject, will.body, will.qos, will.retain, False, 0, properties)
+
+    def row(self) -> bytes:
+        """Return what a view keeps of it."""
+        return cbor2.dumps([self._record, self.owner, self.gone_at, self.expiry_us, self.is_excused])
+
+
+class Wills:
+    """The wills of all clients, by client identifier; *touch* is told whose changed."""
+
+    def __init__(self, touch: Callable[[str], None], memory: Memory | None = None) -> None:
+        self._touch, self._memory = touch, Memory() if memory is None else memory
+        self._left: dict[str, LeftWill] = {}
+        self._waiting: dict[str, LeftWill] = {}
+        """Those whose clients are gone."""
+        self.bytes = 0
+        """What all of them occupy, about."""
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def get(self, device: str) -> LeftWill | None:
+        """Return the will of a client, unless it is being published."""
+        found = self._left.get(device)
+        return None if found is None or found.is_publishing else found
+
+    def devices(self) -> Iterator[str]:
+        """Yield the clients that left one."""
+        yield from self._left
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    def apply(self, fact: WillChanged, *, owner: str | None = None) -> None:
+        """Take in that a client, whose verified user is *owner*, left a will, or withdrew it."""
+        self._drop(fact.device)
+        if fact.will is not None:
+            left = self._left[fact.device] = LeftWill(fact)
+            left.owner = owner
+            self._count(left.size)
+
+    def present(self, fact: PresenceChanged) -> None:
+        """Take in that a client came to its private session, or is gone."""
+        left = self._left.get(fact.device)
+        if left is None:
+            return
+        self._touch(fact.device)
+        if fact.change is PresenceChange.DISCONNECTED:
+            left.expiry_us = fact.session_expiry_us or 0
+            self._wait(left, fact.changed_at, is_excused=fact.sent_seq is None)
+        else:
+            left.owner = fact.owner or left.owner
+            left.gone_at, left.due_at = None, None
+            self._waiting.pop(fact.device, None)
+
+    def published(self, device: str | None, will_seq: int) -> None:
+        """Take in that a will was published."""
+        left = self._left.get(device or "")
+        if left is not None and left.seq == will_seq:
+            self._drop(left.device)
+
+    def _drop(self, device: str) -> None:
+        gone = self._left.pop(device, None)
+        self._waiting.pop(device, None)
+        if gone is not None:
+            self._count(-gone.size)
+        self._touch(device)
+
+    def _count(self, change: int) -> None:
+        self.bytes += change
+        self._memory.counted += change
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: int, grace_us: int) -> None:
+        """Let a broker begin *now*, whose clients are all gone: they have *grace_us* at most to come back."""
+        for left in self._left.values():
+            # One that is not gone never came, or was here: either way its connection ended with the broker.
+            is_excused = left.is_excused or left.gone_at is None or not left.delay_us
+            self._wait(left, now if left.gone_at is None else left.gone_at, is_excused=is_excused)
+            delay_us = left.delay_us or grace_us
+            left.due_at = max(left.due_at or now, now + min(delay_us, grace_us))
+
+    def _wait(self, left: LeftWill, gone_at: int, *, is_excused: bool) -> None:
+        left.gone_at, left.is_excused = gone_at, is_excused
+        left.due_at = gone_at + left.delay_us
+        self._waiting[left.device] = left
+
+    def due(self, now: int) -> list[LeftWill]:
+        """Return those that are to be published."""
+        return [
+            left
+            for left in self._waiting.values()
+            if left.due_at is not None and left.due_at <= now and not left.is_publishing
+        ]
+
+    # -- the view ----------------------------------------------------------------------------------------------------
+
+    def row(self, device: str) -> bytes | None:
+        """Return what a view keeps of a client's will."""
+        left = self._left.get(device)
+        return None if left is None else left.row()
+
+    def restore(self, node: str, device: str, value: bytes) -> None:
+        """Take in what a view kept."""
+        record, owner, gone_at, expiry_us, is_excused = cbor2.loads(value)
+        seq, number = BODY.unpack_from(record)
+        fact = fact_of(*row_from(node, seq, number, record[BODY.size :]))
+        if not isinstance(fact, WillChanged) or fact.will is None or fact.device != device:
+            raise InvalidValueError("row of a view", type(fact).__name__, f"the will of {device}")
+        left = self._left[device] = LeftWill(fact)
+        left.owner, left.expiry_us = owner, expiry_us
+        self._count(left.size)
+        if gone_at is not None:
+            self._wait(left, gone_at, is_excused=is_excused)
+
+
+def last_will(will: Will, secured: Secured) -> LastWill:
+    """Return a will of CONNECT, whose keys were taken off it, as it is written down."""
+    properties = will.properties
+    expiry_s = properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
+    return LastWill(
+        subject=will.topic,
+        body=will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        delay_us=(properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US,
+        expiry_us=None if expiry_s is None else expiry_s * _SECOND_US,
+        keys=secured.keys,
+        deliver_insecure=secured.deliver_insecure,
+        properties=passed_on(properties),
+    )

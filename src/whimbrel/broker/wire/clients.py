@@ -1,0 +1,356 @@
+"""Clients: what is on its way to each, and what it still has to answer (MQTT 5, 4.3 and 4.9).
+
+A client outlives its connections as long as its session does. What is in flight stands here and nowhere on disk: the
+hold hands everything that has no receipt over again when the client comes back.
+Rule: at most *receive maximum* are in flight; the rest waits in the order it was handed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
+from whimbrel.broker.access.rate_limits import Meter
+from whimbrel.broker.wire.messages import Message, packet_id_of
+from whimbrel.hold.access import Right
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.sessions import RETAINED
+from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.facts import Mode
+from whimbrel.mqtt.packets import Packet
+from whimbrel.mqtt.server import Phase, ServerConnection
+
+__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
+
+
+LIVE, HELD = "live", "held"
+"""How a message comes that is not retained, as receipts say it."""
+
+
+class Terms(NamedTuple):
+    """What a session's subscriptions say about handing over, worked out once per combination of them."""
+
+    session: str
+    identities: tuple[Identity, ...]
+    identifiers: tuple[int, ...]
+    keeps_retain: bool
+    receipt: bytes
+    """The beginning of a receipt, which is the same every time."""
+    granted: int
+    """The highest QoS that was granted."""
+    is_plain: bool
+    """Whether they only ask for copies: to everybody who has them, and of everything."""
+
+
+class Outgoing(NamedTuple):
+    """A message for a client."""
+
+    message: Message
+    qos: int
+    retain: bool
+    dup: bool
+    identifiers: tuple[int, ...]
+    terms: tuple[Terms, ...]
+    """For which sessions it counts."""
+    is_held: bool = True
+    """Whether the hold holds it, and is told of the receipt."""
+    via: str = LIVE
+
+
+class Joining(NamedTuple):
+    """A named session that a device may join."""
+
+    session: str
+    mode: Mode
+    rights: frozenset[Right]
+    access: str | None
+    """Who might do what in it when this was decided; if that has changed, it is decided anew."""
+
+
+class Link:
+    """A connection as the core sees it; *shell* is whatever carries the bytes."""
+
+    __slots__ = (
+        "address",
+        "behind",
+        "client",
+        "closing",
+        "confirms",
+        "heard_at",
+        "held",
+        "incoming_bytes",
+        "is_busy",
+        "is_choked",
+        "is_dirty",
+        "is_heard",
+        "is_lagging",
+        "is_ours",
+        "is_plain",
+        "is_unread",
+        "joining",
+        "keep_alive_us",
+        "keyring",
+        "last_at",
+        "machine",
+        "meter",
+        "opened_at",
+        "out",
+        "parked",
+        "retained",
+        "rights",
+        "room",
+        "shell",
+        "user",
+        "verified_user",
+    )
+
+    def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
+        self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
+        self.held = machine.held
+        """The bytes that came and are not decoded yet."""
+        self.incoming_bytes = 0
+        """How many bytes it is counted with that came and are not handled yet."""
+        self.out: list[bytes] = []
+        self.retained: dict[tuple[str, str, str], int] = {}
+        """Subscriptions, by session, topic filter and name, to which retained messages are sent in pieces, and the seq
+        of the last SUBSCRIBE to each: only for that one it goes on."""
+        self.client: Client | None = None
+        self.user: str | None = None
+        self.closing: str | None = None
+        """Why it is to be closed, once what is in ``out`` is written."""
+        self.is_choked = False
+        """The client reads too slowly: nothing more that can wait."""
+        self.confirms = False
+        """Its QoS 0 hand-overs have receipts whether or not it reads too slowly."""
+        self.is_lagging = False
+        """There is no room: its QoS 0 hand-overs wait, and have receipts."""
+        self.room = INT32_MAX
+        """How many more bytes may wait to be written to it; see ``gate.has_room``."""
+        self.is_dirty = False
+        self.is_ours = False
+        """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
+        self.is_plain = True
+        """No aliases and no bound on packets: what is encoded for others will do."""
+        self.keep_alive_us = 0
+        self.last_at = 0
+        self.is_heard = True
+        """Something came since it was last asked how long nothing came."""
+        self.is_unread = False
+        """The broker does not read from it for now: what it says is not heard."""
+        self.opened_at: int | None = None
+        self.heard_at = 0
+        """When it was first seen, and last heard, by the clock of ``Broker.end_silent``."""
+        self.parked: object | None = None
+        """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
+        self.is_busy = False
+        """A packet of it is being handled piece by piece; those that came ``behind`` wait."""
+        self.behind: list[Packet] = []
+        self.meter: Meter | None = None
+        """What it may send by its rate limits, once its CONNECT is answered; None if there are none."""
+        self.joining: tuple[Joining, ...] = ()
+        """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
+        self.rights: dict[str, frozenset[Right]] = {}
+        """The named sessions that were joined over it, and what it may do in each."""
+        self.keyring = NO_KEYS_AT_ALL
+        """The keys of everything that is published and subscribed to over it."""
+
+    @property
+    def home(self) -> str | None:
+        """The named session that SUBSCRIBE is for; None if it is for the private one."""
+        return self.joining[0].session if self.joining else None
+
+    def is_here(self) -> bool:
+        """Tell whether it is neither closed nor to be closed."""
+        return self.closing is None
+
+
+class Client:
+    """A device: its link while there is one, and its private session's business on the wire."""
+
+    __slots__ = (
+        "_again",
+        "_also",
+        "asked",
+        "confirms",
+        "disconnected_at",
+        "expiry_us",
+        "flying",
+        "id",
+        "id_bytes",
+        "is_unclaimed",
+        "link",
+        "live",
+        "owner",
+        "queue",
+        "queued_bytes",
+        "received",
+        "receiving",
+        "releasing",
+        "reported_sent",
+        "sent",
+        "sent_seq",
+        "session",
+    )
+
+    def __init__(self, client_id: str, session: str) -> None:
+        self.id, self.session = client_id, session
+        self.id_bytes = client_id.encode()
+        self.link: Link | None = None
+        self.owner: str | None = None
+        """The verified user whose session it is; None if nobody was verified."""
+        self.is_unclaimed = False
+        """Nobody knows whose session it is: it is from before owners were written down, or was released."""
+        self.expiry_us = 0
+        """How long the session outlives the connection."""
+        self.disconnected_at: int | None = None
+        """When its connection ended; None while it has one."""
+        self.received: set[int] = set()
+        """Packet identifiers of QoS 2 publications that were accepted and not yet released."""
+        self.receiving: set[int] = set()
+        """The same, not yet accepted: the disk is being waited for."""
+        self.asked: set[int] = set()
+        """Those of requests and reports that were answered, which nobody knows of after a restart."""
+        self.releasing: set[int] = set()
+        """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
+        self.confirms = False
+        """Its QoS 0 hand-overs in its private session have receipts (rule 16 of the hold)."""
+        self.flying: dict[int, Outgoing] = {}
+        self.queue: deque[Outgoing] = deque()
+        self.live: deque[Outgoing] = deque()
+        """QoS 0 for its private session, with receipts: it waits for the link and for no acknowledgement."""
+        self.queued_bytes = 0
+        self.sent_seq = 0
+        """The largest number that was sent over its connection, of those that the hold holds."""
+        self.sent = 0
+        """How many PUBLISH it was sent, over all its connections since this broker knows it."""
+        self.reported_sent: int | None = None
+        """The same when it last reported; None if it did not: nobody knows what it counts from."""
+        self._again: list[Outgoing] = []
+        self._also: dict[int, tuple[Terms, ...]] = {}
+        """By number, the terms for which something counts that waits, beside its own."""
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the session outlives the connection."""
+        return self.expiry_us > 0
+
+    def put(self, out: Outgoing) -> None:
+        """Let something wait for its turn that is not retained."""
+        self.queue.append(out)
+        self.queued_bytes += len(out.message.body)
+
+    def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
+        """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before.
+
+        Its bytes do not count: it is kept anyway, and a client that subscribes to much is not slow for that.
+        """
+        if any(out.via == RETAINED for out in self.queue):
+            self.queue = deque(out for out in self.queue if out.via != RETAINED or out.terms != terms)
+        self.queue.extend(found)
+
+    def put_live(self, out: Outgoing) -> None:
+        """Let a QoS 0 copy wait for the link alone."""
+        self.live.append(out)
+        self.queued_bytes += len(out.message.body)
+
+    def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
+        """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
+        self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
+
+    def shed(self, most_bytes: int) -> list[Outgoing]:
+        """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them."""
+        shed: list[Outgoing] = []
+        for queue in (self.live, self.queue):
+            while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
+                shed.append(queue.pop())
+                self.queued_bytes -= len(shed[-1].message.body)
+        return shed
+
+    def land(self) -> None:
+        """Take down what was in flight: the connection is gone, and the hold hands it over again.
+
+        Retained messages, which it does not hold, are kept here.
+        """
+        self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
+        self._again += [out for out in self.queue if out.via == RETAINED and out.qos]
+        self.flying.clear()
+        self.queue.clear()
+        self.live.clear()
+        self._also.clear()
+        self.queued_bytes = 0
+        self.receiving.clear()
+
+    def put_again(self) -> None:
+        """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
+        again, self._again = self._again, []
+        self.queue.extend(again)  # retained, all of it
+
+    def next_to_send(self) -> Outgoing | None:
+        """Return what may be sent now, if anything; it is in flight then."""
+        link, queue = self.link, self.queue
+        if not (queue or self.live) or link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN:
+            return None
+        if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
+            return None
+        if self.live:
+            out = self.live.popleft()
+            self.queued_bytes -= len(out.message.body)
+            return out
+        out = queue[0]
+        if not out.qos:  # nothing is to be acknowledged
+            return self._next()
+        if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
+            return None
+        identifier = packet_id_of(out.message.seq)
+        if identifier in self.flying or identifier in self.releasing:
+            return None  # 65,535 notifications ago; it must be answered first
+        out = self.flying[identifier] = self._next()
+        if out.is_held:
+            self.sent_seq = max(self.sent_seq, out.message.seq)
+        return out
+
+    def _next(self) -> Outgoing:
+        out = self.queue.popleft()
+        if out.via is not RETAINED:
+            self.queued_bytes -= len(out.message.body)
+        if self._also and out.is_held:
+            for terms in self._also.pop(out.message.seq, ()):
+                out = out._replace(terms=(*out.terms, terms), identifiers=(*out.identifiers, *terms.identifiers))
+        return out
+
+    def arrange(self) -> None:
+        """Put what waits in the order it was accepted: a session that was joined brought what is older."""
+        self.queue = deque(sorted(self.queue, key=lambda out: out.message.seq))
+
+    def count(self, seq: int, terms: Terms) -> None:
+        """Let a copy that is on its way count for one more session."""
+        flying = self.flying.get(packet_id_of(seq))
+        if flying is not None and flying.message.seq == seq:
+            self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))
+        else:
+            self._also[seq] = (*self._also.get(seq, ()), terms)
+
+    def uncounted(self, seq: int) -> tuple[Terms, ...]:
+        """Take the terms that came to count for a copy after it was acknowledged."""
+        return self._also.pop(seq, ())
+
+    def withdraw(self, session: str) -> None:
+        """Let nothing count for a session any more; what waits and counts for no other is not sent."""
+        for identifier, out in self.flying.items():
+            self.flying[identifier] = _without(out, session)
+        waiting, self.queue = self.queue, deque()
+        self.queued_bytes = sum(len(out.message.body) for out in self.live)
+        for out in waiting:
+            also = self._also.pop(out.message.seq, ()) if out.is_held else ()
+            left = _without(out._replace(terms=(*out.terms, *also)), session)
+            if left.terms and left.via is RETAINED:
+                self.queue.append(left)
+            elif left.terms:
+                self.put(left)
+
+
+def _without(out: Outgoing, session: str) -> Outgoing:
+    """Return *out* without its terms for a session, and without the identifiers of that session's subscriptions."""
+    left = tuple(terms for terms in out.terms if terms.session != session)
+    return out._replace(terms=left, identifiers=tuple(each for terms in left for each in terms.identifiers))

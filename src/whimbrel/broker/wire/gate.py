@@ -1,0 +1,51 @@
+"""The gate: whether a message may be sent to a connection now.
+
+Rule: this is the one place that decides it. Who asks: ``Delivering`` before each hand-over that waited in a queue,
+``Interests`` about what is retained, ``BrokerState`` about a QoS 0 copy that is its own receipt and about what a device
+is told of its sessions, and ``Broker`` about ``$SYS``. ``Lane`` need not ask: what may expire takes no lane, and a
+client whose rights may refuse something has receipts, so that what is for it waits in a queue.
+Rule: whether a packet is longer than its client takes is known only when it is encoded: ``Sender`` returns it.
+"""
+
+from __future__ import annotations
+
+from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.messages import Message
+from whimbrel.model.facts import Outcome
+
+__all__ = ["Gate", "has_room"]
+
+
+def has_room(link: Link) -> bool:
+    """Tell whether a QoS 0 copy may be written to a link now: it is open, and there is room for more to wait.
+
+    Where it may not, it waits for room with the rest (``Broker._note_full``) up to a bound, and beyond that it is
+    dropped, with a receipt that says so; news that no account has is dropped at once.
+    """
+    return link.room > 0
+
+
+class Gate:
+    """Expiry, and the rights of whoever is connected."""
+
+    def __init__(self, visitors: Visitors) -> None:
+        self._visitors = visitors
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything that does not expire may be sent to everybody."""
+        return self._visitors.is_open
+
+    def refusal(
+        self, link: Link, client_id: str, message: Message, now: int, *, is_begun: bool = False
+    ) -> Outcome | None:
+        """Return what becomes of a message instead of being sent; None if it may be.
+
+        A delivery that *is_begun* at QoS 2 is brought to its end, expired or not (4.3.3).
+        """
+        if message.expires_at is not None and message.expires_at <= now and not is_begun:
+            return Outcome.EXPIRED
+        if not self._visitors.may_receive(link, client_id, message.subject):
+            return Outcome.WITHHELD
+        return None

@@ -1,0 +1,148 @@
+"""Sending: bytes for clients, gathered until the shell writes them, all of one moment together."""
+
+from __future__ import annotations
+
+from whimbrel.broker.counters import Counters
+from whimbrel.broker.wire.clients import Link, Outgoing
+from whimbrel.broker.wire.gate import has_room
+from whimbrel.broker.wire.messages import Message
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
+from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.server import Phase
+
+__all__ = ["Sender"]
+
+_LONGEST_REASON = 1_000
+
+
+class Sender:
+    """What is to be written and closed."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.dirty: list[Link] = []
+        """Links with something to write, or to be closed."""
+        self.leaving: list[Link] = []
+        """Links that are to be closed, and whose clients are still thought to be here."""
+        self.full: list[Link] = []
+        """Links without room that a QoS 0 copy was sent to: what follows has to wait."""
+
+    def send(self, link: Link, data: bytes) -> None:
+        """Have *data* written."""
+        link.room -= len(data)
+        link.out.append(data)
+        self.touch(link)
+
+    def touch(self, link: Link) -> None:
+        """Have a link looked at, at the end of this turn."""
+        if not link.is_dirty:
+            link.is_dirty = True
+            self.dirty.append(link)
+
+    def say(self, link: Link, packet: Connack | Puback | Pubrec | Suback | Unsuback) -> None:
+        """Answer; without the reasons where the client wants none (3.1.2.11.7), or takes no packets of that length.
+
+        A client that takes no answer without reasons either is sent away: it would wait for it for ever.
+        """
+        machine = link.machine
+        most, data = machine.max_packet_bytes, encode(packet, machine.version)
+        wants_reasons = machine.wants_reasons or type(packet) is Connack
+        if packet.properties and ((most and len(data) > most) or not wants_reasons):
+            data = encode(packet._replace(properties=NO_PROPERTIES), machine.version)
+        if most and len(data) > most:
+            kind = type(packet).__name__.upper()
+            reason = f"{kind} of {len(data)} bytes, the client takes packets of at most {most}"
+            self.fail(link, ReasonCode.PACKET_TOO_LARGE, reason)
+        else:
+            self.send(link, data)
+
+    def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> bool:
+        """Send a QoS 0 copy, which the account may have as delivered; tell whether the client takes that length."""
+        if not has_room(link) and not link.is_lagging:
+            self.full.append(link)
+        if link.is_plain:
+            data: bytes | None = message.packet(link.machine.version, 0, now, retain=retain, identifiers=identifiers)
+        else:
+            data = self._fitted(link, message, 0, now, retain=retain, dup=False, identifiers=identifiers)
+        if data is None:
+            return False
+        self.counters.sent += 1
+        if link.client is not None:
+            link.client.sent += 1
+        self.send(link, data)
+        return True
+
+    def news(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int) -> None:
+        """Send a QoS 0 copy of what no account has, such as ``$SYS``; without room it is dropped and counted."""
+        if has_room(link):
+            self.copy(link, message, identifiers, now, retain=False)
+        elif link.closing is None:
+            self.counters.dropped += 1
+
+    def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
+        """Send a QoS 1 or 2 copy; tell whether the client takes packets of that length."""
+        if link.is_plain:
+            data: bytes | None = out.message.packet(
+                link.machine.version, out.qos, now, retain=out.retain, dup=out.dup, identifiers=out.identifiers
+            )
+        else:
+            data = self._fitted(
+                link, out.message, out.qos, now, retain=out.retain, dup=out.dup, identifiers=out.identifiers
+            )
+        if data is None:
+            return False
+        self.counters.sent += 1
+        if link.client is not None:
+            link.client.sent += 1
+        self.send(link, data)
+        return True
+
+    @staticmethod
+    def _fitted(
+        link: Link, message: Message, qos: int, now: int, *, retain: bool, dup: bool, identifiers: tuple[int, ...]
+    ) -> bytes | None:
+        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4)."""
+        machine = link.machine
+        alias, is_known = 0, False
+        most = machine.max_packet_bytes
+        if machine.has_outbound_aliases:
+            # An alias is given only with a packet that is sent, or the client would never learn it.
+            if most and len(message.payload) + len(message.subject) * 4 + 1_024 > most:
+                pass
+            else:
+                alias, is_known = machine.outbound_alias(message.subject)
+        data = message.packet(
+            machine.version,
+            qos,
+            now,
+            retain=retain,
+            dup=dup,
+            identifiers=identifiers,
+            alias=alias,
+            is_alias_known=is_known,
+        )
+        return None if most and len(data) > most else data
+
+    def fail(self, link: Link, code: ReasonCode, reason: str) -> None:
+        """Tell a client why, where its version has words for it, and close."""
+        if link.closing is not None:
+            return
+        machine = link.machine
+        if code not in CODES_IN[PacketType.DISCONNECT]:  # one that only CONNACK knows, say
+            code = ReasonCode.PROTOCOL_ERROR
+        if machine.version == V5 and machine.phase is Phase.OPEN:
+            properties = Properties({Property.REASON_STRING: reason[:_LONGEST_REASON]})
+            data = encode(Disconnect(code, properties), V5)
+            if machine.max_packet_bytes and len(data) > machine.max_packet_bytes:
+                data = encode(Disconnect(code, NO_PROPERTIES), V5)
+            self.send(link, data)
+        self.close(link, reason)
+
+    def close(self, link: Link, reason: str) -> None:
+        """Have a link closed once everything for it is written."""
+        if link.closing is None:
+            link.closing, link.room = reason, 0
+            self.leaving.append(link)
+            self.touch(link)

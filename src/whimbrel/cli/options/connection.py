@@ -1,0 +1,104 @@
+"""Connections to a broker: the options that say where it is and who connects, and the client that they ask for.
+
+Rule: a password never stands in an argument, where other processes and the shell's history could see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whimbrel.cli.options.passwords import password_from
+
+if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+    from whimbrel.client import Client, Join
+
+__all__ = ["ClientId", "Connection", "PasswordFile", "Port", "User", "run"]
+
+Port = Annotated[int, typer.Option("--port", min=1, max=65_535, help="Its port for MQTT.")]
+ClientId = Annotated[
+    str, typer.Option("--client-id", metavar="ID", help="Who we are; if not given, the broker makes up a name.")
+]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user to connect as.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help="The user's password is the one line of FILE; - is input."),
+]
+
+
+def _print_error(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where the broker is, and as whom and how we connect."""
+
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where the broker is.")] = "127.0.0.1"
+    port: Port = 1883
+    user: User = None
+    password_file: PasswordFile = None
+    mqtt: Annotated[str, typer.Option("--mqtt", metavar="5|3.1.1", help="The version of MQTT to speak.")] = "5"
+
+    @property
+    def is_v5(self) -> bool:
+        """Whether the version is MQTT 5."""
+        return self.mqtt == "5"
+
+    def check(self) -> None:
+        """Refuse options that do not fit."""
+        if self.mqtt not in {"5", "3.1.1"}:
+            raise typer.BadParameter(f"--mqtt: found {self.mqtt!r}, allowed is 5 or 3.1.1")
+        if self.password_file is not None and self.user is None:
+            raise typer.BadParameter("--password-file needs --user")
+
+    def client(
+        self,
+        client_id: str,
+        *,
+        session_expiry_s: int = 0,
+        is_lasting: bool = False,
+        join: Sequence[Join] = (),
+        keys: Sequence[str] = (),
+        told: Callable[[str], None] = _print_error,
+    ) -> Client:
+        """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost."""
+        from whimbrel.client import Backoff, Client  # see above
+
+        self.check()
+        return Client(
+            self.host,
+            self.port,
+            client_id=client_id,
+            version=5 if self.is_v5 else 4,
+            username=self.user,
+            password=None if self.password_file is None else password_from(self.password_file),
+            session_expiry_s=session_expiry_s,
+            reconnect=Backoff(most_s=10.0) if is_lasting else None,
+            told=told,
+            join=join,
+            keys=keys,
+        )
+
+
+def run(work: Coroutine[object, object, None], *, timeout_s: float | None = None) -> None:
+    """Do *work*; exit 1 if the broker refuses or cannot be reached, or if it takes longer than *timeout_s*."""
+    from whimbrel.client import ClientError  # see above
+
+    async def bounded() -> None:
+        async with asyncio.timeout(timeout_s):
+            await work
+
+    try:
+        asyncio.run(bounded())
+    except TimeoutError:
+        typer.echo(f"error: not done after {timeout_s:g} s", err=True)
+        raise typer.Exit(1) from None
+    except ClientError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None

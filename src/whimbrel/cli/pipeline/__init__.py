@@ -1,0 +1,1 @@
+"""``whimbrel pipeline``: the data pipeline on Spark."""

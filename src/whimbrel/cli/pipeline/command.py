@@ -1,0 +1,412 @@
+"""``whimbrel pipeline``: the log by the million, on Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from whimbrel.cli.options.values import read_folder, read_log
+from whimbrel.cli.pipeline.doctor import doctor
+from whimbrel.cli.process.niceness import give_way
+from whimbrel.cli.process.spark import session, watched
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.clock import parse_time
+from whimbrel.pipeline import TABLES_MADE
+
+if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
+    from pyspark.sql import SparkSession
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Work on whole logs with Spark: make one, derive tables from it, once or for ever, and look at them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_AGO = re.compile(r"([0-9]{1,6})([smhd])")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+Log = Annotated[
+    Path, typer.Option("--log", metavar="DIR", parser=read_log, help="The directory of the log, or a broker's --data.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. spark://host:7077; this machine by default."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="How many rows at most.")]
+
+
+@app.command()
+def generate(
+    *,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the log; made if need be.")
+    ],
+    world: Annotated[str, typer.Option("--world", help="What it is the log of: ward, campus or city.")] = "ward",
+    events: Annotated[int, typer.Option("--events", metavar="N", help="How many facts, all nodes together.")] = 100_000,
+    devices: Annotated[
+        int | None,
+        typer.Option("--devices", metavar="N", help="Devices that come and go; the world has a usual number."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, another log; the same seed, the same log.")] = 1,
+    nodes: Annotated[str, typer.Option("--nodes", metavar="A,B", help="The nodes that wrote it, by name.")] = "node-1",
+    start: Annotated[
+        str, typer.Option("--start", metavar="TIME", help="When it begins: ISO 8601, or a date.")
+    ] = "2026-01-05",
+    hours: Annotated[int, typer.Option("--hours", metavar="N", help="How long it lasts.")] = 24,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a log of any size, from a seed, to try things on.
+
+    A hospital ward (vital signs, alarms, nurses with phone and desk), a campus (topics as popular as Zipf says) or a
+    city (cars, lights and hazards with a place and a radius, and people who move). Sessions, devices and subscriptions
+    come and go along the log as they would in life.
+
+    Example: whimbrel pipeline generate --world campus --events 1000000 --out campus-log
+    """
+    with session(master) as spark:
+        from whimbrel.sim.logs.generate import Recipe
+        from whimbrel.sim.logs.generate import generate as make
+
+        recipe = Recipe(
+            world=world,
+            events=events,
+            seed=seed,
+            devices=devices,
+            nodes=tuple(nodes.split(",")),
+            start=_instant("--start", start),
+            hours=hours,
+        )
+        begun = time.perf_counter()
+        with watched(spark, f"Making the {world}") as _:
+            counts = make(spark, recipe, out)
+        took_s = time.perf_counter() - begun
+    if as_json:
+        result = {"log": str(out), "rows": counts, "seconds": round(took_s, 3), "events_per_s": round(events / took_s)}
+        typer.echo(json.dumps(result))
+        return
+    for table, rows in counts.items():
+        typer.echo(f"{table:<14}{rows:>14,}")
+    typer.echo(f"{events:,} facts in {took_s:.1f} s, {events / took_s:,.0f} a second, in {out}")
+    typer.echo(f"Next: whimbrel pipeline run --log {out} --out {out}-tables")
+
+
+@app.command()
+def run(
+    *,
+    log: Log,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the tables, a folder each.")
+    ],
+    tables: Annotated[
+        str | None,
+        typer.Option("--tables", metavar="A,B", help="Which tables, e.g. matches,popularity; all by default."),
+    ] = None,
+    window: Annotated[
+        str, typer.Option("--window", metavar="TIME", help="Windows of popularity and latency: 15m, 1h, 1d.")
+    ] = "1h",
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")] = 100,
+    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")] = 10,
+    sample_bytes: Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")] = 100,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on for ever: keep the tables up to date with a log that grows.")
+    ] = False,
+    available_now: Annotated[
+        bool,
+        typer.Option("--available-now", help="As --continuous, but only as far as the log goes now; for cron."),
+    ] = False,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="With --continuous: how often a batch is made; 2s by default."),
+    ] = None,
+    facts_per_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--facts-per-batch",
+            metavar="N",
+            min=1,
+            help="Facts of each node in a batch at most; 200000 by default. Where bodies are large, it has fewer.",
+        ),
+    ] = None,
+    lateness: Annotated[
+        str | None,
+        typer.Option("--lateness", metavar="TIME", help="How long windows wait for a silent node; 1d by default."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="TIME", help="Remove what is older, e.g. 90d; by default all is kept."),
+    ] = None,
+    assume_receipts: Annotated[
+        bool,
+        typer.Option("--assume-receipts", help="What is handed over counts as received: for logs made or imported."),
+    ] = False,
+    nice: Annotated[
+        int | None,
+        typer.Option(
+            "--nice",
+            metavar="N",
+            min=0,
+            max=19,
+            help="Lower the priority of this process, Java and the workers; 0 is off. A stream has 10 by default.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=-1,
+            max=65_535,
+            help="Prometheus' /metrics; 0 is any free port, -1 none.",
+        ),
+    ] = -1,
+    metrics_host: Annotated[
+        str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Where it listens; loopback by default.")
+    ] = None,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Derive tables from a log: who wanted what, what became of it, what is popular, and more.
+
+    Rows of the log that cannot be right go to dead_letters with a reason; nothing is dropped silently. Look at what
+    was made with: whimbrel pipeline show.
+
+    With --continuous the tables follow a log that a broker writes, until it is told to stop (Ctrl-C or SIGTERM), and
+    go on from there when it is started again. With --json each batch is a line.
+
+    Example: whimbrel pipeline run --log ward-log --out ward-tables --tables matches,popularity
+
+    Example: whimbrel pipeline run --log whimbrel-data --out live-tables --continuous --every 2s
+    """
+    from whimbrel.log.layout import check_format
+
+    _refuse_strays(
+        {"--every": every},
+        {
+            "--facts-per-batch": facts_per_batch,
+            "--lateness": lateness,
+            "--keep": keep,
+            "--assume-receipts": assume_receipts or None,
+            "--metrics-port": None if metrics_port < 0 else metrics_port,
+            "--metrics-host": metrics_host,
+        },
+        continuous=continuous,
+        available_now=available_now,
+    )
+    if metrics_host is not None and metrics_port < 0:
+        raise InvalidValueError("--metrics-host", f"{metrics_host} without --metrics-port", "both, or neither")
+    wanted = _tables(tables)
+    plan = {
+        "window_us": _duration("--window", window),
+        "nodes": nodes,
+        "slots_per_node": slots,
+        "sample_bytes": sample_bytes,
+    }
+    of_stream = {
+        "tables": () if tables is None else tuple(wanted),
+        "lateness_us": _duration("--lateness", lateness or "1d"),
+        "assume_receipts": assume_receipts,
+    }
+    if keep is not None:
+        of_stream["keep_us"] = _duration("--keep", keep)
+    if facts_per_batch is not None:
+        of_stream["facts_per_batch"] = facts_per_batch
+    every_us = None if available_now else _duration("--every", every or "2s")
+    check_format(log)  # a slip in a path need not wait for Spark
+    if not continuous and not available_now:
+        give_way(nice or 0)  # what this process starts inherits it
+        _run_once(log, out, wanted, plan, master=master, as_json=as_json)
+        return
+    if master is not None and master.startswith("sc://"):
+        from whimbrel.pipeline.sessions import NotThroughConnectError
+
+        raise NotThroughConnectError("a stream")
+    from whimbrel.cli.pipeline.stream import Shell, run_stream
+
+    shell = Shell(
+        every_us=every_us,
+        nice=10 if nice is None else nice,
+        metrics=None if metrics_port < 0 else (metrics_host or "127.0.0.1", metrics_port),
+        master=master,
+        as_json=as_json,
+    )
+    run_stream(log, out, plan | of_stream, shell)
+
+
+def _run_once(
+    log: Path, out: Path, tables: list[str], plan: Mapping[str, Any], *, master: str | None, as_json: bool
+) -> None:
+    """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``."""
+    with session(master) as spark:
+        from whimbrel.log.layout import nodes as nodes_of
+        from whimbrel.pipeline.jobs import run as run_jobs
+        from whimbrel.pipeline.plans import Plan
+        from whimbrel.pipeline.snapshots import missing_numbers
+
+        for missing in (each for node in nodes_of(log) for each in missing_numbers(log, node)):
+            typer.echo(f"note: {missing}", err=True)
+        begun = time.perf_counter()
+        with watched(spark, "Starting") as doing:
+            made = run_jobs(spark, log=log, out=out, tables=tables, plan=Plan(**plan), on_progress=doing)
+        took_s = time.perf_counter() - begun
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "seconds": round(took_s, 3), "tables": made}))
+        return
+    for table, told in made.items():
+        typer.echo(f"{table:<14}{told['rows']:>14,} rows {told['seconds']:>9.1f} s")
+    if "replicas" in made:
+        planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
+        typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
+    typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
+
+
+@app.command()
+def show(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Which table, e.g. popularity.")],
+    *,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where `run` wrote the tables.")
+    ],
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows of a table that `run` made; popularity and replicas as bars, the largest first.
+
+    Example: whimbrel pipeline show popularity --out ward-tables
+    """
+    from whimbrel.pipeline.show import as_json as lines
+    from whimbrel.pipeline.show import drawn, head  # Arrow takes a moment to load
+
+    rows = head(out, table, limit=limit)
+    if as_json:
+        for line in lines(rows):
+            typer.echo(line)
+    else:
+        Console(markup=False, highlight=False, emoji=False).print(drawn(table, rows))
+        typer.echo(f'All of it, in Python: deltalake.DeltaTable("{out / table}").to_pandas()', err=True)
+
+
+@app.command()
+def replay(
+    *,
+    log: Log,
+    wanted: Annotated[
+        str | None, typer.Option("--filter", metavar="EXPR", help='A filter, e.g. "pulse > 120"; everything without.')
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="WHEN", help="From when on: 24h before the log's end, a date, or ISO 8601."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Until when, likewise.")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", metavar="T", help="A subject; + and # stand for levels, as in bed/+/pump."),
+    ] = None,
+    limit: Limit = 20,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what a filter would have selected from the history: try a subscription on the past before making it.
+
+    Prints the first matches in the order of their times, and how many there are in all.
+
+    Example: whimbrel pipeline replay --log ward-log --filter "pulse > 120 && spo2 < 92" --since 24h
+    """
+    if wanted is not None:
+        from whimbrel.language.filters import parse
+
+        parse(wanted)  # a slip in the filter need not wait for Spark
+    from whimbrel.log.layout import check_format
+
+    check_format(log)
+    with session(master) as spark:
+        from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+        from whimbrel.pipeline.reading import read_table
+        from whimbrel.pipeline.replay import replay as select
+
+        with watched(spark, "Replaying") as _:
+            begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
+            history = read_table(spark, log, "publications", since=begin, until=end)
+            found = select(history, filter_text=wanted, since=begin, until=end, subject=subject).cache()
+            count = found.count()
+            rows = found.orderBy(F.col("published_at"), F.col("node"), F.col("seq")).limit(limit).toArrow()
+    from whimbrel.pipeline.show import as_json as lines
+    from whimbrel.pipeline.show import drawn
+
+    if as_json:
+        for line in lines(rows):
+            typer.echo(line)
+        return
+    Console(markup=False, highlight=False, emoji=False).print(drawn("publications", rows))
+    typer.echo(f"{count:,} notifications match" + (f"; shown: the first {limit:,}" if count > limit else ""))
+
+
+app.command()(doctor)
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+def _refuse_strays(
+    of_continuous: dict[str, object], of_streams: dict[str, object], *, continuous: bool, available_now: bool
+) -> None:
+    """Refuse options that do not belong together, by name."""
+    if continuous and available_now:
+        raise InvalidValueError("--available-now", "--continuous beside it", "one of the two")
+    for option, value in {**of_continuous, **of_streams}.items():
+        if value is not None and not continuous and (option in of_continuous or not available_now):
+            allowed = "--continuous" if option in of_continuous else "--continuous or --available-now"
+            raise InvalidValueError(option, f"it without {allowed}", f"it together with {allowed}")
+
+
+def _tables(text: str | None) -> list[str]:
+    if text is None:
+        return list(TABLES_MADE)
+    wanted = [name.strip() for name in text.split(",")]
+    for name in wanted:
+        if name not in TABLES_MADE:
+            raise InvalidValueError("--tables", name, ", ".join(TABLES_MADE))
+    return wanted
+
+
+def _duration(option: str, text: str) -> int:
+    found = _AGO.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise InvalidValueError(option, text, "a number and s, m, h or d, such as 15m")
+    return int(found[1]) * _UNITS_US[found[2]]
+
+
+def _instant(option: str, text: str) -> int:
+    try:
+        return parse_time(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
+    except InvalidValueError:
+        raise InvalidValueError(option, text, "a date, or ISO 8601 such as 2026-01-05T09:30:00Z") from None
+
+
+def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> int | None:
+    """Return the time that *text* names; 24h is that long before the last notification of the log."""
+    ago = None if text is None else _AGO.fullmatch(text)
+    if text is None or ago is None:
+        return None if text is None else _instant(option, text)
+    from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+    from whimbrel.pipeline.reading import read_table
+    from whimbrel.pipeline.snapshots import last_date
+
+    day = last_date(log, "publications")
+    since = None if day is None else int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
+    last = read_table(spark, log, "publications", since=since).agg(F.unix_micros(F.max("published_at"))).collect()[0][0]
+    return None if last is None else int(last) - int(ago[1]) * _UNITS_US[ago[2]]

@@ -1,0 +1,235 @@
+"""``whimbrel pipeline run --continuous``: the stream's shell: signals, the live line, metrics, the end.
+
+Rule: who is told to stop finishes the batch under way; who is told twice does not. Either way nothing is lost: a batch
+that was cut short is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from whimbrel.cli.process.niceness import give_way
+from whimbrel.cli.process.spark import session
+from whimbrel.errors import InvalidValueError
+
+if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
+    from prometheus_client import CollectorRegistry
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from whimbrel.pipeline.stream import Stream
+    from whimbrel.pipeline.watching import Told
+
+__all__ = ["Shell", "run_stream"]
+
+_LOOK_EVERY_S = 2.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """How a stream is run, whatever its tables are."""
+
+    every_us: int | None
+    """Between the beginnings of batches; None: until the log's end, and no further."""
+    nice: int
+    metrics: tuple[str, int] | None
+    """Address and port."""
+    master: str | None
+    as_json: bool
+
+
+def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> None:
+    """Run a stream until it is told to stop, or has read everything; *plan* has the fields of a ``StreamPlan``."""
+    if not _has_session():  # in a program of somebody's it is theirs to decide
+        give_way(shell.nice)  # what this process starts inherits it: Java, and its workers
+    # It would print pages for every failure, of which we print a sentence.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with _Signals() as signals, session(shell.master, is_light=True) as spark:
+        signals.listen()  # again, because Spark listens to Ctrl-C itself
+        _run(spark, log, out, plan, shell, signals)
+
+
+def _run(  # noqa: PLR0917 # what the command was told, and who listens
+    spark: SparkSession, log: Path, out: Path, plan: Mapping[str, Any], shell: Shell, signals: _Signals
+) -> None:
+    from whimbrel.pipeline.sessions import SparkJobError, clear_errors
+    from whimbrel.pipeline.stream import Stream, StreamPlan
+    from whimbrel.pipeline.watching import StreamWatch
+
+    stream = Stream(spark, log=log, out=out, plan=StreamPlan(**plan))
+    totals = _Totals()
+    with ExitStack() as closing:
+        closing.callback(stream.close)
+        console = Console(stderr=True)
+        page = _Page(is_terminal=console.is_terminal, as_json=shell.as_json)
+        seen: list[Callable[[Told], None]] = [totals.take, page.take]
+
+        def tell(told: Told) -> None:
+            for each in seen:
+                each(told)
+
+        watch = StreamWatch(spark, stream, log, tell)
+        if shell.metrics is not None:
+            from whimbrel.pipeline.meters import Meters
+
+            meters = Meters(watch.look)
+            seen.append(meters.take)
+            closing.enter_context(_served(meters.registry, *shell.metrics))
+        closing.enter_context(watch)
+        page.look = watch.look
+        if page.is_live:
+            closing.enter_context(Live(page, console=console, transient=True, refresh_per_second=2))
+        try:
+            with clear_errors():
+                query = stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
+                is_whole = _followed(query, stream, signals)
+        except SparkJobError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+        # Events come a moment after their batch.
+        _await(lambda: stream.last is None or totals.batch == stream.last.batch, 2.0)
+    if not shell.as_json:
+        typer.echo(totals.line(out, is_whole=is_whole), err=shell.every_us is not None)
+
+
+def _followed(query: StreamingQuery, stream: Stream, signals: _Signals) -> bool:
+    """Wait until the query ends or is to end; return whether no batch was cut short."""
+    while not signals.count:
+        if query.awaitTermination(1):
+            return True
+    stream.end(lambda: signals.count > 1)
+    failure = query.exception()  # before we stop it, which may look like one
+    if failure is not None:
+        raise failure
+    is_whole = signals.count < 2
+    query.stop()
+    return is_whole
+
+
+def _await(is_so: Callable[[], bool], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while not is_so() and time.monotonic() < end:
+        time.sleep(_POLL_S)
+
+
+def _has_session() -> bool:
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
+
+
+class _Signals:
+    """Counts how often the process was told to stop, while the ``with`` block lasts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self.listen()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def listen(self) -> None:
+        """Hear Ctrl-C and SIGTERM."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._heard)
+            self._before.setdefault(number, before)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.count += 1
+
+
+class _Totals:
+    """What all batches were, together."""
+
+    def __init__(self) -> None:
+        self.batch: int | None = None
+        self._batches = self._facts = self._rows = 0
+        self._applied: Mapping[str, int] = {}
+
+    def take(self, told: Told) -> None:
+        taken = told.taken
+        if told.is_new and taken is not None:
+            self.batch = taken.batch
+            self._batches += 1
+            self._facts += taken.facts
+            self._rows += sum(taken.rows.values())
+            self._applied = taken.applied
+
+    def line(self, out: Path, *, is_whole: bool) -> str:
+        cut = "" if is_whole else "; a batch was cut short, and will be made again"
+        if not self._batches:
+            return f"nothing new{cut}; the tables in {out} are as they were"
+        ends = ", ".join(f"{node}:{seq}" for node, seq in sorted(self._applied.items()))
+        batches = "1 batch" if self._batches == 1 else f"{self._batches:,} batches"
+        made = f"{self._facts:,} facts became {self._rows:,} rows in {batches}"
+        return f"stopped: {made}{cut}; the tables in {out} are those of {ends}"
+
+
+class _Page:
+    """What is shown: on a terminal one line that lives, else one a batch; with --json an object a batch."""
+
+    def __init__(self, *, is_terminal: bool, as_json: bool) -> None:
+        self.is_live, self._as_json = is_terminal, as_json
+        self.look: Callable[[], Told] | None = None
+        self._looked_at, self._text = 0.0, "starting the stream …"
+
+    def take(self, told: Told) -> None:
+        """Take in what was told."""
+        if told.taken is not None:
+            self._text = told.line()
+        if told.is_new and self._as_json:
+            typer.echo(json.dumps(told.as_json()))
+        elif told.is_new and not self.is_live:
+            typer.echo(told.line(), err=True)
+
+    def __rich__(self) -> Text:
+        """Return the line as it is now; Rich draws it anew in a thread of its own."""
+        now = time.monotonic()
+        if self.look is not None and now - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = now
+            told = self.look()
+            if told.taken is not None:
+                self._text = told.line()
+        return Text(self._text, no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def _served(registry: CollectorRegistry, host: str, port: int) -> Iterator[None]:
+    """Answer Prometheus while the block lasts."""
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise InvalidValueError("--metrics-port", f"{host}:{port}, {error.strerror}", "a port that is free") from None
+    typer.echo(f"metrics: http://{host}:{server.server_port}/metrics", err=True)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)

@@ -1,0 +1,1 @@
+"""The process of a command: its priority, its memory, its Spark session."""

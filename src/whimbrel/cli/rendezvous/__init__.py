@@ -1,0 +1,1 @@
+"""``whimbrel rendezvous``: devices that find each other over Bluetooth."""

@@ -1,0 +1,1 @@
+"""``whimbrel session``: named sessions, which several devices share."""

@@ -1,0 +1,70 @@
+"""What the commands of ``whimbrel session`` print: as text for people, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+    from whimbrel.client import SessionChange, SessionChanges, SessionSubscription
+
+__all__ = ["change_line", "counted", "print_changes", "print_done", "tree_of", "words_of"]
+
+
+def print_done(name: str, what: str, *, as_json: bool) -> None:
+    """Print what was done to a session."""
+    typer.echo(json.dumps({"session": name, "done": what}, ensure_ascii=False) if as_json else f"{name}: {what}")
+
+
+async def print_changes(changes: SessionChanges, name: str, *, as_json: bool) -> None:
+    """Tell what others do to a session, until we are put out of it."""
+    async for change in changes:
+        if change.session == name:
+            typer.echo(change_line(change, as_json=as_json), err=True)
+            if change.subscription is None:
+                return
+
+
+def change_line(change: SessionChange, *, as_json: bool) -> str:
+    """Return a change of a session on one line."""
+    subscription, who = change.subscription, change.device or "somebody"
+    if as_json:
+        tree = None if subscription is None else tree_of(subscription)
+        told = {"session": change.session, "change": change.change, "subscription": tree, "device": change.device}
+        return json.dumps(told, ensure_ascii=False)
+    if subscription is not None:
+        return f"{change.session}: {who} {change.change} {words_of(subscription)}"
+    if change.change == "deleted":
+        return f"{change.session}: deleted by {who}"
+    return f"{change.session}: put out by {who}"
+
+
+def counted(devices: int, subscriptions: int, held: int) -> str:
+    """Return how much a session has, in words."""
+    plural = ("" if devices == 1 else "s", "" if subscriptions == 1 else "s")
+    return f"{devices} device{plural[0]}, {subscriptions} subscription{plural[1]}, {held} held"
+
+
+def words_of(subscription: SessionSubscription) -> str:
+    """Return a subscription on one line."""
+    said = {
+        "name": subscription.name or None,
+        "filter": subscription.filter,
+        "qos": subscription.qos,
+        "ttl": subscription.ttl_s,
+        "max": subscription.max,
+        "keys": len(subscription.keys) or None,
+        "insecure": ("yes" if subscription.insecure else "no") if subscription.keys else None,
+    }
+    options = [f"{name}={value}" for name, value in said.items() if value is not None]
+    return "  ".join([subscription.topic_filter, *options])
+
+
+def tree_of(subscription: SessionSubscription) -> dict[str, object]:
+    """Return a subscription as the wire says it."""
+    tree = asdict(subscription)
+    tree["topic"], tree["ttl"] = tree.pop("topic_filter"), tree.pop("ttl_s")
+    return tree

@@ -1,0 +1,173 @@
+"""``whimbrel demo``: Whimbrel at work on a made-up hospital ward, with an account of everything at the end.
+
+A broker in a process of its own, forty devices over real sockets, and the streaming pipeline on the broker's log, in
+one terminal. The parts are in ``whimbrel.cli.ward``; what the devices do is a plan (``sim.fleet``).
+
+Rule: the page lives from the first second; Spark, which takes its time, is a corner of it, and the clock starts with
+its first batch: a demo of a minute shows a minute of all of it.
+Rule: however it ends, by the clock or by Ctrl-C, nothing is left running, and what was published is accounted for. A
+second Ctrl-C breaks it off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from whimbrel.cli.options.values import read_seconds
+from whimbrel.errors import InvalidValueError, MissingDependencyError
+
+if TYPE_CHECKING:  # the wire, Arrow and Spark need not be loaded for other commands
+    from whimbrel.cli.ward.show import Show
+    from whimbrel.cli.ward.summary import Summary
+
+__all__ = ["demo"]
+
+_JAVA = 17
+_VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
+
+
+def demo(
+    *,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="N", parser=read_seconds, help="How long to watch, from the pipeline's first batch."
+        ),
+    ] = 60.0,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, another day.")] = 7,
+    rate: Annotated[
+        int, typer.Option("--rate", metavar="N", min=1, max=2_000, help="What the sensors publish together, a second.")
+    ] = 150,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Keep the broker's log and the tables in DIR, which must be empty."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON.")] = False,
+) -> None:
+    """Watch a hospital ward: a broker, forty devices that come, go and share sessions, and the pipeline on its log.
+
+    In a terminal it is one live page; in a pipe it is a line every two seconds. It ends with an account, computed by
+    the pipeline, of what became of every notification for every device; if that does not close, the exit code is 1.
+    Ctrl-C ends it early, with the account. Needs the extra `spark` and Java 17 or newer.
+
+    Example: whimbrel demo --seconds 30 --keep ward
+    """
+    _check_spark()
+    from whimbrel.match.first_use import make_ready  # numba takes a second to load
+
+    make_ready(lambda text: typer.echo(text, err=True))  # before the page is drawn over it, and a broker is waited for
+    with _folder(keep) as folder:
+        summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json))
+        if as_json:
+            typer.echo(json.dumps(summary.as_json()))
+        else:
+            from whimbrel.cli.ward.summary import drawn
+
+            console = Console(markup=False, highlight=False, emoji=False)
+            if not console.is_terminal:
+                console.width = max(console.width, 120)  # nobody looks at the edges of a pipe
+            console.print(drawn(summary))
+            if keep is not None:
+                typer.echo(f"Next: whimbrel pipeline show popularity --out {keep / 'tables'}")
+    if not summary.closes:
+        raise typer.Exit(1)
+
+
+async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool) -> Summary:
+    from whimbrel.cli.ward.show import Show
+
+    show = Show(folder, seconds=seconds, rng=random.Random(seed), per_s=float(rate))
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        if show.is_ending:
+            task.cancel()
+        show.end()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted)
+    drawing = asyncio.create_task(_draw(show, is_quiet=as_json))
+    try:
+        return await show.run()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        drawing.cancel()
+        await asyncio.wait([drawing])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _draw(show: Show, *, is_quiet: bool) -> None:
+    """Show what there is, again and again; where only the account is wanted, on standard error."""
+    from whimbrel.cli.ward.page import line, page
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    if console.is_terminal and not is_quiet:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(page(show.view(), width=console.width, height=console.height), refresh=True)
+                await asyncio.sleep(0.25)
+    while True:
+        await asyncio.sleep(2.0)
+        typer.echo(line(show.view()), err=is_quiet)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="whimbrel-demo-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise InvalidValueError("--keep", str(keep), "a directory that is empty, or not there yet")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep.absolute()
+
+
+def _check_spark() -> None:
+    """Raise if what the pipeline needs is missing, before anything starts."""
+    for name in ("pyspark", "pandas"):
+        if not _is_installed(name):
+            raise MissingDependencyError("the demo", name, "run: pip install 'whimbrel[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None or not _is_new_enough(java):
+        remedy = "install it, or set JAVA_HOME to where it is; `make run` looks for one"
+        raise MissingDependencyError("the demo", f"Java {_JAVA} or newer", remedy)
+
+
+def _is_installed(module: str) -> bool:
+    """Tell without loading it, which takes a second."""
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # somebody has put something else in its place
+        return False
+
+
+def _is_new_enough(java: str) -> bool:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603 # ours
+    except OSError:
+        return False
+    found = _VERSION.search(told)
+    return found is not None and int(found[1]) >= _JAVA

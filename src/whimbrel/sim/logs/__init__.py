@@ -1,0 +1,1 @@
+"""Made-up logs: a log of any size from a seed, made on Spark."""
