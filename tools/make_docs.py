@@ -25,6 +25,10 @@ from whimbrel.language.codes import ErrorCode
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT
 from whimbrel.language.patterns import MAX_PATTERN_CHARS
+from whimbrel.language.policies import DEFAULT_POLICY_LIMITS, PolicyCode
+from whimbrel.language.policies.operations import AUTOMATIC, OPERATIONS
+from whimbrel.language.policies.parser import MAX_NESTING
+from whimbrel.language.policies.tokens import MAX_TEXT as MAX_POLICY_TEXT
 from whimbrel.model.attributes import DEFAULT_LIMITS, Limits
 from whimbrel.model.tables import as_markdown
 from whimbrel.mqtt.codes import PACKETS_OF, PacketType, ReasonCode, connect_return_code
@@ -188,6 +192,39 @@ def _count(least: int, most: int | None) -> str:
 def codes_table() -> str:
     """Return the stable error codes."""
     return _table(("code", "name", "what it means"), ((str(code.value), code.summary, code.help) for code in ErrorCode))
+
+
+def operations_table() -> str:
+    """Return the operations of policies."""
+    return _table(("operation", "what it is or does"), ((f"`{each.usage}`", each.does) for each in OPERATIONS.values()))
+
+
+def automatic_table() -> str:
+    """Return the automatic variables that every deployment has."""
+    return _table(("variable", "is"), ((f"`device.{name}`", text) for name, text in AUTOMATIC.items()))
+
+
+def policy_codes_table() -> str:
+    """Return the stable error codes of policies."""
+    rows = ((str(code.value), code.summary, code.help) for code in PolicyCode)
+    return _table(("code", "name", "what it means"), rows)
+
+
+def policy_limits_table() -> str:
+    """Return what bounds policies."""
+    limits = DEFAULT_POLICY_LIMITS
+    rows = (
+        ("steps of one run", limits.steps),
+        ("bytes that the transforms of one run read", limits.bytes),
+        ("pixels that the transforms of one run read", limits.pixels),
+        ("bytes of one body that a transform reads", limits.body_bytes),
+        ("pixels of one image that a transform reads", limits.image_pixels),
+        ("manual variables of one device and policy", limits.variables),
+        ("bytes of their names and values", limits.variable_bytes),
+        ("characters of a policy", MAX_POLICY_TEXT),
+        ("levels of blocks and expressions", MAX_NESTING),
+    )
+    return _table(("what", "at most"), ((what, f"{most:,}") for what, most in rows))
 
 
 def limits_table() -> str:
@@ -390,6 +427,12 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "refusals": refusals_table,
         "parameters": parameters_table,
         "states": states_diagrams,
+    },
+    "docs/reference/policies.md": {
+        "operations": operations_table,
+        "automatic variables": automatic_table,
+        "policy limits": policy_limits_table,
+        "policy codes": policy_codes_table,
     },
     "docs/reference/language.md": {"functions": functions_table, "error codes": codes_table, "limits": limits_table},
 }

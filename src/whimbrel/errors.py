@@ -13,9 +13,11 @@ __all__ = [
     "FilterError",
     "InvalidInputError",
     "InvalidValueError",
+    "LanguageError",
     "MalformedBodyError",
     "MalformedLineError",
     "MissingDependencyError",
+    "PolicyError",
     "UnsupportedNodeError",
     "WhimbrelError",
 ]
@@ -76,8 +78,8 @@ class MalformedLineError(InvalidInputError):
         return f"{self.source}: line {self.line}, column {self.column}: {self.reason}"
 
 
-class FilterError(InvalidInputError):
-    """A filter text is not a filter: the stable code, the reason, and the exact place in the text."""
+class LanguageError(InvalidInputError):
+    """A text is not what our language allows: the stable code, the reason, and the exact place in the text."""
 
     def __init__(self, code: int, reason: str, text: str, start: int, end: int) -> None:
         super().__init__(code, reason, text, start, end)
@@ -110,6 +112,14 @@ class FilterError(InvalidInputError):
         carets = "^" * max(1, _columns(marked))
         line = head + self.text[left:right] + tail
         return f"{self}\n  {_printable(line)}\n  {' ' * _columns(before)}{carets}"
+
+
+class FilterError(LanguageError):
+    """A filter text is not a filter; the codes are ``language.codes.ErrorCode``."""
+
+
+class PolicyError(LanguageError):
+    """A policy text is not a policy; the codes are ``language.policies.codes.PolicyCode``."""
 
 
 class UnsupportedNodeError(WhimbrelError):

@@ -14,7 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any, TypeVar
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker, Verify
 from whimbrel.broker.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
@@ -134,7 +134,7 @@ class Rig:
         config: Config = NO_CONFIG,
         *,
         state: BrokerState | None = None,
-        visitors: Visitors | None = None,
+        authorizer: Authorizer | None = None,
         verify: Verify | None = None,
         now: int | None = None,
         has_direct_path: bool = True,
@@ -152,7 +152,7 @@ class Rig:
             self.log,
             self.state,
             rng=random.Random(1),
-            visitors=visitors,
+            authorizer=authorizer,
             verify=verify,
             now=now,
             has_direct_path=has_direct_path,
@@ -175,13 +175,13 @@ class Rig:
 
     def answer_questions(self) -> None:
         """Ask what the core wants to know, one after the other, and tell it."""
-        while (question := self.broker.questions.next(self.listened_us)) is not None:
+        while (question := self.broker.blocking_tasks.next(self.listened_us)) is not None:
             self.broker.answered(question, question.ask(), self.now)
         self.flush()
 
     def settle(self) -> None:
         """Answer and sync until nobody waits."""
-        while self.broker.wants_sync or self.broker.questions or self.broker.has_work:
+        while self.broker.wants_sync or self.broker.blocking_tasks or self.broker.has_work:
             self.answer_questions()
             self.sync()
             self.work()

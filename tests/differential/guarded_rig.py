@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.mqtt.packets import V5, Puback, Publish, Suback
 
@@ -37,7 +37,7 @@ def denying(**topics: str) -> Rights:
 
 def guarded(folder: Path, rights: Rights) -> Rig:
     """Return a broker that believes every user's password."""
-    return Rig(folder, visitors=Visitors(rights), verify=lambda _user, _password: True)
+    return Rig(folder, authorizer=Authorizer(rights), verify=lambda _user, _password: True)
 
 
 def connect(rig: Rig, client_id: str, user: str | None, *, expiry_s: int = 0, version: int = V5, **more: bool) -> Peer:

@@ -42,13 +42,13 @@ class SessionTraffic(Traffic):
 
     def settle(self) -> None:
         """Sync and answer until nobody waits."""
-        while self.rig.broker.wants_sync or self.rig.broker.questions:
+        while self.rig.broker.wants_sync or self.rig.broker.blocking_tasks:
             self._answer_questions()
             super().settle()
 
     def _answer_questions(self) -> None:
         broker = self.rig.broker
-        while (question := broker.questions.next(self.rig.listened_us)) is not None:
+        while (question := broker.blocking_tasks.next(self.rig.listened_us)) is not None:
             broker.answered(question, question.ask(), self.rig.now)
             self.rig.flush()
 

@@ -11,7 +11,7 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
 from session_traffic import SessionTraffic
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.packets import Packet, Publish
@@ -25,7 +25,7 @@ PIECEWISE += [f"whimbrel.hold.rules.{name}" for name in ("publications", "member
 
 def _without_lanes(folder: Path, rights: Rights = Rights.OPEN) -> Rig:
     """Return a broker that has every publication go through the hold."""
-    return Rig(folder, visitors=Visitors(rights), has_direct_path=False)
+    return Rig(folder, authorizer=Authorizer(rights), has_direct_path=False)
 
 
 def _heard(traffic: Traffic) -> dict[str, list[Packet]]:
@@ -90,7 +90,7 @@ def test_lanes_make_no_difference_where_there_are_rights(
     """Rights are asked about publishing on both ways, and receiving is asked about where they may refuse it."""
     clients = 8 if has_content else 5
     rights = _some_rights(seed, [f"c{number}" for number in range(clients)])
-    rig = Rig(tmp_path / "lanes", visitors=Visitors(rights))
+    rig = Rig(tmp_path / "lanes", authorizer=Authorizer(rights))
     slow = _without_lanes(tmp_path / "hold", rights)
     ours = Traffic(rig, seed, clients=clients, has_content=has_content)
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))

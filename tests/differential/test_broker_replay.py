@@ -41,14 +41,14 @@ def _viewed(traffic: Traffic, store: MemoryStore) -> None:
 def _from_log(folder: Path) -> BrokerState:
     state = BrokerState(NODE)
     for fact in read(folder, NODE):
-        state.replay(fact)
+        state.apply(fact)
     return state
 
 
 def _from_view(folder: Path, store: MemoryStore) -> BrokerState:
     state = BrokerState.restore(NODE, store.rows())
     for fact in read(folder, NODE, first=max(store.applied, 0) + 1):
-        state.replay(fact)
+        state.apply(fact)
     return state
 
 

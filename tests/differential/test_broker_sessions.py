@@ -32,7 +32,7 @@ def _follow(rig: Rig, store: MemoryStore) -> None:
 def _from_view(folder: Path, store: MemoryStore) -> BrokerState:
     state = BrokerState.restore(NODE, store.rows())
     for fact in read(folder, NODE, first=max(store.applied, 0) + 1):
-        state.replay(fact)
+        state.apply(fact)
     return state
 
 

@@ -1,7 +1,8 @@
 """A street of network namespaces: run as ``unshare -Urnm python nearby_street.py SCENARIO``; prints JSON.
 
 Each node has a namespace of its own with one interface on one bridge. All daemons live in this process: a socket is of
-the namespace in which it was made. Range and loss are made in user space (``Reach``): the kernel here has no netem.
+the namespace in which it was made. Range is made in user space (``Reach``), and so is loss unless the kernel has netem,
+which is tried, not assumed; the scenario tells which it was.
 With ``loopback`` as a second argument the nodes have UDP sockets on ::1 instead, and what multicast would do is done
 by ``LoopbackLink``: for machines where nobody may make namespaces.
 """
@@ -22,7 +23,7 @@ from random import Random
 from typing import ClassVar
 
 from whimbrel.model.place import Place, Plane, Point
-from whimbrel.nearby.frames.values import Event
+from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.node import Node
@@ -71,6 +72,24 @@ def build(*names: str) -> None:
     deadline = time.monotonic() + 10
     for name in names:
         _await_address(name, deadline)
+
+
+def make_loss(names: Iterable[str], share: float) -> tuple[str, float]:
+    """Let every node lose this share of what it would hear; tell who does it, and what is left to user space.
+
+    With netem the kernel does it, on the bridge's port of each node, so that each node loses frames of its own.
+    """
+    if not IS_LOOPBACK and all(_tc(f"v{number}", share) for number, _ in enumerate(names)):
+        return "netem", 0.0
+    return "user space", share
+
+
+def _tc(port: str, share: float) -> bool:
+    command = ["tc", "qdisc", "replace", "dev", port, "root", "netem", "loss", f"{share:.0%}"]
+    try:
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def _await_address(name: str, deadline: float) -> None:
@@ -238,8 +257,10 @@ async def partition() -> dict[str, object]:
     reach = street.reach
     _write(reach, {})
     wants: dict[str, str | None] = {"traffic light": None, "ambulance": "siren == 1"}
-    for number, name in enumerate(("light", "ambulance", "car1", "car2", "car3")):
-        await street.add(name, 10 * number, wants=wants if name.startswith("car") else {}, reach=reach, loss=0.2)
+    nodes_here = ("light", "ambulance", "car1", "car2", "car3")
+    lost_by, loss = make_loss(nodes_here, 0.2)
+    for number, name in enumerate(nodes_here):
+        await street.add(name, 10 * number, wants=wants if name.startswith("car") else {}, reach=reach, loss=loss)
     street.announce("light", "traffic light", deadline_us=20_000_000)
     street.announce("ambulance", "ambulance", moves=True, deadline_us=20_000_000)
     nodes = [street.daemons[name].node for name in ("light", "ambulance")]
@@ -259,14 +280,44 @@ async def partition() -> dict[str, object]:
     _write(reach, {})
     await street.until(lambda: ("light", "7") in street.delivered["car3"], 12)
     await street.until(lambda: "car3" in nodes[0].members("traffic light"))
+    await street.until(lambda: "member missed" in street.kinds("light"))
     return {
+        "lost by": lost_by,
         "before": before,
         "cut off": len(cut_off),
         "healed": [value for _, value in street.delivered["car3"]][-1],
         "twice": [car for car in cars if len(set(street.delivered[car])) != len(street.delivered[car])],
         "missed": sum(note.count for note in street.notes["car3"] if note.kind is NoteKind.MISSED),
+        "reported": sum(
+            note.count
+            for note in street.notes["light"]
+            if note.kind is NoteKind.MEMBER_MISSED and note.member == "car3"
+        ),
         "light saw": sorted({kind for kind in street.kinds("light") if kind.startswith("member")}),
     }
+
+
+async def loss() -> dict[str, object]:
+    """Which share of 800 beacons a car hears that should lose one in five; without repeats."""
+    street = Street()
+    lost_by, share = make_loss(("light", "car"), 0.2)
+    await street.add("light", 0)
+    await street.add("car", 10, wants={"A": None}, loss=share)
+    street.announce("light", "A", hops=0)
+    car = street.daemons["car"]
+    heard: set[int] = set()  # one beacon in five comes twice: once more for nodes with other cells
+
+    def hear(frame: Frame) -> None:
+        assert isinstance(frame, Beacon)
+        heard.add(frame.seq)
+
+    car._hear = hear
+    for _ in range(400):
+        street.daemons["light"].perform(street.daemons["light"].node.unannounce("A", now=monotonic_us()))
+        street.announce("light", "A", hops=0)
+        await asyncio.sleep(0.002)
+    await asyncio.sleep(0.2)
+    return {"lost by": lost_by, "heard": len(heard)}
 
 
 async def load() -> dict[str, object]:
@@ -296,6 +347,7 @@ async def load() -> dict[str, object]:
 
 
 SCENARIOS = {
+    "loss": (loss, ("light", "car")),
     "figures": (figures, ("light", "car", "c1", "c2", "c3")),
     "partition": (partition, ("light", "ambulance", "car1", "car2", "car3")),
     "load": (load, ("light", "car")),

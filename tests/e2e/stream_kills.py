@@ -33,7 +33,7 @@ from random_logs import random_log
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
-from whimbrel.model.facts import Fact, InterestChanged, Receipt, Reported
+from whimbrel.model.facts import Decided, Fact, InterestChanged, Receipt, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.delta import DeltaOutput, read
@@ -159,6 +159,7 @@ def _stretched(fact: Fact) -> Fact:
     if isinstance(fact, InterestChanged):
         subscription = replace(fact.subscription, ttl_us=_minutes(fact.subscription.ttl_us))
         return replace(fact, changed_at=fact.changed_at * MINUTE_US, subscription=subscription)
+    assert not isinstance(fact, Decided)  # nothing here has a policy
     return replace(fact, changed_at=fact.changed_at * MINUTE_US)
 
 

@@ -15,6 +15,8 @@ from tests.e2e.test_nearby_street import _has_namespaces
 
 from whimbrel.cli.main import main
 from whimbrel.errors import InvalidValueError, MalformedLineError
+from whimbrel.log.reader import read
+from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
 from whimbrel.nearby.transport.fixes import GpsdError, fixes_from_gpsd, place_at, read_fixes
 from whimbrel.sim.mobility.positions import position_lines
@@ -60,24 +62,150 @@ def test_the_street_on_your_desk_is_as_the_page_says(folder: Path) -> None:
         assert said in logged
 
 
-@NEEDS_NAMESPACES
-def test_contradicting_vocabularies_end_the_command(folder: Path) -> None:
-    """One sentence and exit code 2, not a node that silently hears nothing."""
-    (folder / "other.json").write_text('{"traffic light": {"status": "int32"}}', encoding="utf-8")
-    script = (
-        "ip link add desk type veth peer name plug; ip link set desk up; ip link set plug up; sleep 2;"
-        f"(sleep 6 | {sys.executable} -m whimbrel nearby announce 'traffic light' --vocabulary words.json --name light"
-        " --place 1,1 --radius 100 --interface desk >/dev/null 2>&1 &)\n"
-        f"{sys.executable} -m whimbrel nearby subscribe 'traffic light' --vocabulary other.json --name car --place 1,1"
-        " --interface desk --seconds 20"
+DESK = (
+    "ip link set lo up; ip link add desk type veth peer name plug; ip link set desk up; ip link set plug up; sleep 2\n"
+)
+WAY_OUT = """
+$W serve --node town --data broker > serve.out 2>&1 &
+serving=$!
+until grep -q listening serve.out; do sleep 0.1; done
+$W subscribe 'nearby/#' --filter "status == 'red'" --count 1 --qos 1 > far.out &
+far=$!
+$W nearby listen --vocabulary words.json --name post --place 53.3438,-6.2540 --interface desk --log street \
+    --host 127.0.0.1 --count 2 --seconds 40 > post.out 2> post.notes &
+post=$!
+$W nearby subscribe 'traffic light' --vocabulary words.json --name car --place 53.3447,-6.2546 --interface desk \
+    --host 127.0.0.1 --seconds 12 --json > car.out 2> car.notes &
+car=$!
+$W nearby subscribe 'traffic light' --vocabulary words.json --name away --place 53.4338,-6.2546 --interface desk \
+    --host 127.0.0.1 --count 2 --seconds 40 --json > away.out 2> away.notes &
+away=$!
+(sleep 7; echo '{"status": "red"}'; sleep 1; echo '{"status": "green"}') | $W nearby announce 'traffic light' \
+    --vocabulary words.json --name light --members 2 --place 53.3438,-6.2546 --radius 200 --deadline 4 \
+    --interface desk > light.out 2> light.notes
+wait $far $post $away $car
+kill $serving
+wait $serving
+"""
+
+
+def _in_namespace(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run *script* where there is an interface ``desk`` with multicast, and nothing beyond it."""
+    return subprocess.run(
+        ["unshare", "-Urn", "sh", "-c", DESK + script],
+        cwd=folder,
+        env={**os.environ, "W": f"{sys.executable} -m whimbrel"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    command = ["unshare", "-Urn", "sh", "-c", script]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@NEEDS_NAMESPACES
+def test_an_event_leaves_its_area_by_log_and_broker_and_comes_once(folder: Path) -> None:
+    """Listening in: a real broker has it with place, radius and deadline, the log too; both ways make one copy."""
+    done = _in_namespace(WAY_OUT, folder)
+    notes = "".join(each.read_text(encoding="utf-8") for each in sorted(folder.glob("*.notes")))
+    assert done.returncode == 0, done.stderr + notes
+    topic, _, text = (folder / "far.out").read_text(encoding="utf-8").partition(" {")
+    body = json.loads("{" + text)
+    assert topic == "nearby/traffic light"
+    assert body["place"] == "53.3438,-6.2546"
+    assert (body["radius_m"], body["status"]) == (200, "red")
+    assert 0 < body["remaining_ms"] <= 4_000
+    facts = [fact for fact in read(folder / "street", "post") if isinstance(fact, Notification)]
+    assert [fact.attributes["status"] for fact in facts] == ["red", "green"]
+    logged = facts[0]
+    assert (logged.subject, logged.publisher, logged.radius_m) == ("nearby/traffic light", "light", 200)
+    assert logged.place == Place(53.3438, -6.2546)
+    assert logged.deadline_at is not None
+    assert logged.published_at < logged.deadline_at <= logged.published_at + 4_000_000
+    assert logged.attributes["event"] == body["event"]
+    published = [
+        fact
+        for fact in read(folder / "broker" / "log", "town")
+        if isinstance(fact, Notification) and fact.subject == "nearby/traffic light"
+    ]
+    assert [fact.attributes["event"] for fact in published] == [fact.attributes["event"] for fact in facts]
+    for consumer in ("car", "away"):  # one has both ways, the other is ten kilometres away and has one
+        lines = (folder / f"{consumer}.out").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["event"] for line in lines] == [fact.attributes["event"] for fact in facts], consumer
+
+
+@NEEDS_NAMESPACES
+@pytest.mark.parametrize("command", ["announce --radius 100", "subscribe"])
+def test_a_gpsd_without_a_fix_ends_the_command(folder: Path, command: str) -> None:
+    """One sentence and exit code 2, whether the receiver says that it has none or says nothing."""
+    (folder / "gpsd.py").write_text(
+        "import socket, sys, time\n"
+        "server = socket.create_server(('127.0.0.1', 2947))\n"
+        "link, _ = server.accept()\n"
+        """link.sendall(b'{"class": "VERSION"}\\n{"class": "TPV", "mode": 1}\\n')\n"""
+        "time.sleep(30)\n",
+        encoding="utf-8",
+    )
+    verb, _, more = command.partition(" ")
+    script = (
+        f"{sys.executable} gpsd.py & receiver=$!\nsleep 0.5\n"
+        f"$W nearby {verb} 'traffic light' {more} --vocabulary words.json --name car --gpsd 127.0.0.1"
+        " --fix-within 0.5 --interface desk < /dev/null; code=$?\nkill $receiver\nexit $code"
+    )
+    done = _in_namespace(script, folder)
     assert done.returncode == 2
     assert done.stderr == (
-        "error: vocabulary of light: found \"another meaning of 'traffic light'\","
-        " allowed is one meaning for each event type\n"
+        "error: gpsd at 127.0.0.1: no fix within 0.5 s; wait under an open sky, or give --place or --fixes\n"
     )
+
+
+@NEEDS_NAMESPACES
+def test_an_interface_without_multicast_ends_the_command(folder: Path) -> None:
+    """One sentence and exit code 2: loopback has no route for multicast, and neither has an interface that is down."""
+    script = (
+        "ip link add flat type veth peer name other\nfor each in lo flat nope; do\n"
+        "$W nearby subscribe 'traffic light' --vocabulary words.json --name car --place 1,1 --interface $each"
+        "; echo $?; done"
+    )
+    done = _in_namespace(script, folder)
+    assert done.stdout.split() == ["2", "2", "2"]
+    loopback, down, missing = done.stderr.splitlines()
+    no_route = "(Network is unreachable|Cannot assign requested address)$"
+    for interface, line in (("lo", loopback), ("flat", down)):
+        assert re.match(f"error: interface {interface} cannot be used for IPv6 multicast: {no_route}", line), line
+    assert missing.startswith("error: interface nope cannot be used for IPv6 multicast: there is no such interface;")
+
+
+@NEEDS_NAMESPACES
+def test_what_contradicts_another_node_ends_the_command(folder: Path) -> None:
+    """One sentence and exit code 2, not a node that silently hears nothing: another vocabulary, other cells."""
+    (folder / "other.json").write_text('{"traffic light": {"status": "int32"}}', encoding="utf-8")
+    script = (
+        "sleep 60 2>/dev/null | $W nearby announce 'traffic light' --vocabulary words.json --name light --place 1,1"
+        " --radius 100 --interface desk >/dev/null 2>&1 & light=$!\n"
+        "$W nearby subscribe 'traffic light' --vocabulary other.json --name car --place 1,1 --interface desk"
+        " --seconds 30; echo $?\n"
+        "sleep 4; sleep 1 | $W nearby announce 'traffic light' --vocabulary other.json --name rival --place 1,1"
+        " --radius 50 --deadline 20 --interface desk > /dev/null; echo $?\n"
+        "$W nearby subscribe 'traffic light' --vocabulary words.json --name car --place 1,1 --interface desk"
+        " --cell-m 900 --seconds 30; echo $?\nkill $light"
+    )
+    done = _in_namespace(script, folder)
+    another = (
+        "error: vocabulary of light: found \"another meaning of 'traffic light'\","
+        " allowed is one meaning for each event type"
+    )
+    cells = "error: cells of light: found 'another size', allowed is one --cell-m for all nodes of a deployment"
+    assert (done.stdout.split(), done.stderr.splitlines()) == (["2", "2", "2"], [another, another, cells])
+
+
+@NEEDS_NAMESPACES
+def test_a_broker_that_is_not_there_ends_the_command(folder: Path) -> None:
+    """One sentence and exit code 1, as with `whimbrel publish`."""
+    script = "$W nearby listen --vocabulary words.json --name post --place 1,1 --interface desk --host 127.0.0.1"
+    done = _in_namespace(script, folder)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from tests.e2e.broker_process import BrokerProcess
 from whimbrel.client import Client
 from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter
+from whimbrel.model.clock import format_time
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.frames.values import Event
@@ -52,7 +53,7 @@ def test_what_is_heard_is_published_on_a_broker(tmp_path: Path) -> None:
     async def listen(port: int) -> tuple[str, dict[str, object]]:
         async with Client("127.0.0.1", port) as far, Client("127.0.0.1", port) as post:
             await far.subscribe("nearby/#", qos=1, filter="status == 'red'")
-            await publish_event(post, HEARD)
+            await publish_event(post, HEARD, at=AT)
             message = await anext(aiter(far.messages()))
             return message.topic, json.loads(message.payload)
 
@@ -66,4 +67,5 @@ def test_what_is_heard_is_published_on_a_broker(tmp_path: Path) -> None:
         "place": "53.3438,-6.2546",
         "radius_m": 200.0,
         "remaining_ms": 400.0,
+        "deadline_at": format_time(AT + 400_000),
     }

@@ -7,6 +7,7 @@ otherwise runs over loopback with injected reach. One scenario runs over loopbac
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -28,17 +29,24 @@ def _has_namespaces() -> bool:
         return False
 
 
-def _play(scenario: str, capsys: pytest.CaptureFixture[str], *, over_loopback: bool = False) -> Any:
+def _play(
+    scenario: str, capsys: pytest.CaptureFixture[str], *, over_loopback: bool = False, path: Path | None = None
+) -> Any:
     in_namespaces = _has_namespaces() and not over_loopback
     with capsys.disabled():
         where = "in network namespaces" if in_namespaces else "over loopback with injected reach"
         print(f" [{scenario} {where}]", end="")  # noqa: T201 # the test says so
     begin = ["unshare", "-Urnm"] if in_namespaces else []
     command = [*begin, sys.executable, str(STREET), scenario, *([] if in_namespaces else ["loopback"])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = os.environ if path is None else {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    return json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    if "lost by" in found:
+        with capsys.disabled():
+            print(f" [{scenario}: frames lost by {found['lost by']}]", end="")  # noqa: T201 # the test says so
+    return found
 
 
 def test_figures_2_and_3_over_sockets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +67,34 @@ def test_a_partition_heals_under_loss(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["cut off"] == 6
     assert found["healed"] == "7"
     assert found["twice"] == []
-    assert found["missed"] == 2
+    assert found["missed"] == found["reported"] == 2
     assert {"member joined", "member returned", "member silent"} <= set(found["light saw"])
+
+
+@pytest.mark.parametrize("over_loopback", [False, True])
+def test_netem_loses_frames_where_the_kernel_has_it(capsys: pytest.CaptureFixture[str], *, over_loopback: bool) -> None:
+    """It is tried, not assumed; where it is missing user space loses the same share."""
+    found = _play("loss", capsys, over_loopback=over_loopback)
+    assert found["lost by"] in ({"user space"} if over_loopback else {"netem", "user space"})
+    assert 560 < found["heard"] < 720
+
+
+@pytest.mark.skipif(not _has_namespaces(), reason="nobody may make network namespaces here")
+@pytest.mark.parametrize("answer", [0, 2])
+def test_what_tc_answers_decides_who_loses_frames(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: int
+) -> None:
+    """A tc that takes netem, and one that does not: each node's port is asked, and nobody loses frames twice."""
+    (tmp_path / "tc").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nexit {answer}\n', encoding="utf-8")
+    (tmp_path / "tc").chmod(0o755)
+    found = _play("loss", capsys, path=tmp_path)
+    asked = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+    assert asked[0] == "qdisc replace dev v0 root netem loss 20%"
+    if answer:
+        assert (found["lost by"], len(asked)) == ("user space", 1)
+    else:  # this tc only says so: the kernel loses nothing, and neither does user space
+        assert (found["lost by"], len(asked)) == ("netem", 2)
+        assert found["heard"] >= 800
 
 
 @pytest.mark.parametrize("over_loopback", [False, True])

@@ -1,6 +1,6 @@
 """A second reading of rights, as naive as can be: rules one after the other, topics level by level, nothing remembered.
 
-It shares nothing with ``rights.py``, ``visitors.py`` and ``client_ids.py`` of the broker but the rules themselves.
+It shares nothing with ``rights.py``, ``authorizer.py`` and ``client_ids.py`` of the broker but the rules themselves.
 """
 
 from __future__ import annotations

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from whimbrel.model.attributes import Attributes, Int64
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Mode,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
@@ -42,7 +44,9 @@ def stamped(fact: Fact, seq: int, at: int) -> Fact:
             return replace(fact, node=NODE, seq=seq, state=replace(fact.state, reported_at=at))
         case Receipt():
             return replace(fact, node=NODE, seq=seq, handed_at=at)
-        case InterestChanged() | PresenceChanged() | SessionChanged() | WillChanged():
+        case Decided():
+            return replace(fact, node=NODE, seq=seq, decided_at=at)
+        case InterestChanged() | PresenceChanged() | SessionChanged() | WillChanged() | PolicyChanged():
             return replace(fact, node=NODE, seq=seq, changed_at=at)
 
 

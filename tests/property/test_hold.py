@@ -37,6 +37,7 @@ from whimbrel.model.facts import (
     Reported,
     SessionChange,
     SessionChanged,
+    time_of,
 )
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription
@@ -710,16 +711,7 @@ def test_a_tick_changes_no_outcome(steps: list[_Timed], ticks: list[int]) -> Non
 
 
 def _time(fact: Fact | int) -> int:
-    match fact:
-        case int():
-            return fact
-        case Notification():
-            return fact.published_at
-        case Receipt():
-            return fact.handed_at
-        case Reported():
-            return fact.state.reported_at
-    return fact.changed_at
+    return fact if isinstance(fact, int) else time_of(fact)
 
 
 def _settles(events: list[Event]) -> Counter[tuple[str, Command]]:

@@ -12,7 +12,7 @@ from whimbrel.model.place import Area, Place, Plane, Point
 from whimbrel.nearby.cells import Cell
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Event, Request
-from whimbrel.nearby.transport.multicast import addresses_for, addresses_of, group_address
+from whimbrel.nearby.transport.multicast import addresses_for, addresses_of, deployment_address, group_address
 
 TOWN = Deployment()
 EVENT = Event(
@@ -49,7 +49,17 @@ def test_who_is_inside_listens_where_the_frame_goes(centre: Place, radius_m: flo
     assert producer == sent
     request = Request(sender="car", to="x", area=area, producer="light", subject="light", epoch=0, numbers=(1,))
     assert set(addresses_of(request, deployment=TOWN)) == sent
-    assert len(consumer) <= 3
+    assert len(consumer) <= 4  # its cell of each level, and the one that has none
+
+
+@given(centres, st.integers(50, 100_000))
+def test_a_producer_with_other_cells_is_heard_where_there_are_none(centre: Place, cell_m: int) -> None:
+    """Else nobody would notice that two deployments differ: their addresses hardly ever coincide."""
+    other = Deployment(cell_m=cell_m)
+    for deployment in (TOWN, other):
+        heard = addresses_for(centre, subjects=["light"], announced=[], is_relay=False, deployment=deployment)
+        assert deployment_address("light") in heard
+        assert deployment_address("sign") not in heard
 
 
 def test_an_address_is_transient_link_local_multicast() -> None:

@@ -18,7 +18,7 @@ from broker_rig import ANSWERS, Peer, Rig, asking, quick_scrypt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.sessions.requests import VERBS, read_request
@@ -126,7 +126,7 @@ user_properties = st.lists(
 def _rig() -> Iterator[Rig]:
     """Yield a broker with an open session, and one with passwords, in both of which something is held."""
     with tempfile.TemporaryDirectory() as folder, patch("whimbrel.hold.access._scrypt", quick_scrypt):
-        rig = Rig(Path(folder), CONFIG, visitors=Visitors(OPERATORS))
+        rig = Rig(Path(folder), CONFIG, authorizer=Authorizer(OPERATORS))
         maker = rig.client("maker")
         for session, access in (("ann", {}), ("locked", {"passwords": {"owner": "sesame-4711"}})):
             more: dict[str, Any] = access

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_rights import NaiveRights, admits
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import ClientRule
 from whimbrel.broker.access.topic_rights import Action, Rule
 from whimbrel.broker.config import AccessSettings, Config
@@ -116,8 +116,8 @@ class Judge:
         self.count = self.delivered = 0
 
     def _rig(self, state: BrokerState | None) -> Rig:
-        visitors = Visitors(self.rights.real())
-        return Rig(self.folder, CONFIG, visitors=visitors, verify=lambda _user, _password: True, state=state)
+        authorizer = Authorizer(self.rights.real())
+        return Rig(self.folder, CONFIG, authorizer=authorizer, verify=lambda _user, _password: True, state=state)
 
     def _may(self, action: Action, client_id: str, topic: str) -> bool:
         return self.rights.allow(action, self.here[client_id].user, client_id, topic)
@@ -242,7 +242,7 @@ class Judge:
         else:
             self.view, state = {}, BrokerState(NODE)
             for fact in read(self.folder, NODE):
-                state.replay(fact)
+                state.apply(fact)
         self.rig.close()
         for client_id in list(self.here):
             self._gone(client_id)

@@ -34,10 +34,10 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
-    "broker": "its rooms are being built: access, wire, state, handlers, shell",
     "pipeline": "its rooms are being built: tables, stream, spark",
     "cli": "nearby's four files become a room of their own",
     "language": "one file a step from text to verdict; the backends have a room",
+    "language/policies": "one file a step from text to decision, interpreted and compiled",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
 }
@@ -46,11 +46,10 @@ CROWDED = {
 MOST_LINES = 500
 LONG = {
     "broker/config.py": "one table of settings, with a docstring each",
-    "broker/broker.py": "to be split with the rooms of broker/",
-    "broker/handlers/publications/publishing.py": "to be split with the rooms of broker/",
-    "broker/shell/server.py": "to be split with the rooms of broker/",
-    "broker/handlers/sessions/named_sessions.py": "to be split with the rooms of broker/",
-    "broker/state/broker_state.py": "to be split with the rooms of broker/",
+    "broker/broker.py": "to be split: the packets of one client, and the rest",
+    "broker/shell/server.py": "to be split: connections, turns of the loop, the disk",
+    "broker/handlers/sessions/named_sessions.py": "to be split by request",
+    "broker/state/broker_state.py": "to be split: the fold, its commands, its view",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
@@ -173,6 +172,39 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
         inner = [name.split(".")[2:] for name in _imported_modules(path) if name.startswith(f"whimbrel.{room}.")]
         layers.setdefault(own, set()).update({first for first, *_ in inner} - {own})
     TopologicalSorter({own: below & layers.keys() for own, below in layers.items()}).prepare()
+
+
+BROKER = [
+    "config",
+    "counters",
+    "operator_notices",
+    "own_properties",
+    "access",
+    "wire",
+    "state",
+    "handlers",
+    "broker",
+    "shell",
+]
+"""The layers of the broker, from below: each imports only what stands before it."""
+HANDLERS = ["long_work", "delivering", "publications", "subscriptions", "sessions", "connections"]
+
+
+@pytest.mark.parametrize(("folder", "layers"), [("broker", BROKER), ("broker/handlers", HANDLERS)])
+def test_layers_import_downward(folder: str, layers: list[str]) -> None:
+    """The way of a packet goes down, and what was learned on it comes back as values."""
+    prefix = f"whimbrel.{folder.replace('/', '.')}."
+    found: list[str] = []
+    for path in sorted((SOURCE / folder).rglob("*.py")):
+        own = path.relative_to(SOURCE / folder).with_suffix("").parts[0]
+        if own == "__init__":
+            continue
+        for name in _imported_modules(path):
+            if name.startswith(prefix):
+                below = name.removeprefix(prefix).split(".")[0]
+                if layers.index(below) > layers.index(own):
+                    found.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert not found
 
 
 def test_no_folder_is_crowded_without_a_reason() -> None:

@@ -152,7 +152,7 @@ def test_a_restart_gathers_nothing_of_qos_0(rig: Rig) -> None:
     rig.close()
     state = type(rig.state)(NODE)
     for fact in read(rig.folder, NODE):
-        state.replay(fact)
+        state.apply(fact)
     client = state.clients["small"]
     assert (len(client.live), len(client.queue), client.queued_bytes) == (0, 0, 0)
 
@@ -249,5 +249,5 @@ def _restarted(rig: Rig) -> Rig:
     rig.close()
     state = type(rig.state)(NODE)
     for fact in read(rig.folder, NODE):
-        state.replay(fact)
+        state.apply(fact)
     return Rig(rig.folder, state=state)

@@ -11,8 +11,8 @@ Other rows of the table are tests elsewhere, beside what they are about:
 | filter: bombs | leaves | ``test_match_bombs`` |
 | pattern: one that stops a broker | refused; ``MAX_STEPS`` | ``test_language_budget`` |
 | retained: many, and large ones | 200 a turn; ``limits.retained_bytes`` | ``test_broker_bounds`` |
-| login: thousands of wrong passwords | two hashes until a right one's turn | ``test_broker_questions`` |
-| requests: 300 ``create`` requests | the same turns | ``test_broker_questions`` |
+| login: thousands of wrong passwords | two hashes until a right one's turn | ``test_broker_blocking_tasks`` |
+| requests: 300 ``create`` requests | the same turns | ``test_broker_blocking_tasks`` |
 | TLS: connections that never shake hands | ``limits.connect_timeout_s``, ``limits.connections`` | ``test_broker_service`` |
 | WebSocket: frames of one byte, or of none | 8 KB a read, 1,024 frames and a read a turn, 1 KB of each further client | ``test_broker_websocket_turns`` |
 | connections: silent, or byte by byte | ``limits.connect_timeout_s`` | ``test_broker_hostile`` |
@@ -328,7 +328,7 @@ def _newcomer_behind_a_guesser(attacked: Attacked) -> int:
     newcomer = rig.connecting("newcomer", username="ann", password=b"right", address="10.0.0.1:2")
     asked = 0
     while not (answers := newcomer.taken(Connack)):
-        question = rig.broker.questions.next(rig.listened_us)
+        question = rig.broker.blocking_tasks.next(rig.listened_us)
         if question is not None:
             rig.broker.answered(question, question.ask(), rig.now)
             asked += 1

@@ -288,7 +288,7 @@ def test_what_is_above_the_limit_is_loaded_and_nothing_new_is_accepted_until_it_
     rows, _ = rig.state.changes()
     replayed = BrokerState(NODE)
     for fact in read(tmp_path, NODE):
-        replayed.replay(fact)
+        replayed.apply(fact)
     restored = BrokerState.restore(NODE, rows.items())
     assert restored.memory.used == used
     assert replayed.memory.used == pytest.approx(used, rel=0.01), "records may be encoded in another way"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config, LimitSettings, SessionSettings
 from whimbrel.mqtt.codes import ReasonCode
@@ -389,12 +389,12 @@ def test_a_connection_that_takes_over_is_only_where_it_asked_to_be(rig: Rig) -> 
 def test_who_may_not_publish_the_request_may_not_join_with_connect(tmp_path: Path) -> None:
     """The rights file decides about both ways."""
 
-    class NoJoining(Visitors):
+    class NoJoining(Authorizer):
         def may_publish(self, link: object, client_id: str, topic: str) -> bool:
             del link, client_id
             return topic != f"{TOLD}join"
 
-    rig = Rig(tmp_path, visitors=NoJoining())
+    rig = Rig(tmp_path, authorizer=NoJoining())
     maker = _make(rig, "ann")
     assert _refusal(rig, "ann")[0] == NOT_AUTHORIZED
     assert maker.ask("join", session="ann")["code"] == NOT_AUTHORIZED
@@ -644,7 +644,7 @@ def test_a_device_is_not_given_what_its_rights_withhold_and_does_not_take_it_fro
     """A subscription of the session is no way around the rights file."""
     denied = frozenset({Action.SUBSCRIBE})
     not_for_the_pda = Rule(client="pda", topics=("secret",), actions=denied, is_allowing=False)
-    rig = Rig(tmp_path, visitors=Visitors(Rights([not_for_the_pda])))
+    rig = Rig(tmp_path, authorizer=Authorizer(Rights([not_for_the_pda])))
     _make(rig, "ann")
     pda, laptop = _join(rig, "pda", "ann"), _join(rig, "laptop", "ann")
     _subscribe(rig, laptop, "#")

@@ -10,7 +10,7 @@ import pytest
 from broker_rig import NODE, START, Peer, Rig
 from guarded_rig import allowing, connect, publish, received, subscribe
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import ClientRule
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config
@@ -31,7 +31,7 @@ NOT_VALID = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
 def _rig(
     folder: Path, rights: Rights = Rights.OPEN, config: Config = WITH_USERS, *, state: BrokerState | None = None
 ) -> Rig:
-    return Rig(folder, config, visitors=Visitors(rights), verify=lambda _user, _password: True, state=state)
+    return Rig(folder, config, authorizer=Authorizer(rights), verify=lambda _user, _password: True, state=state)
 
 
 def _refused(rig: Rig, client_id: str, user: str | None, *, version: int = V5, clean: bool = False) -> int:
@@ -137,7 +137,7 @@ def _again(rig: Rig, rights: Rights = Rights.OPEN, config: Config = WITH_USERS, 
     state = BrokerState.restore(NODE, put.items()) if from_view else BrokerState(NODE)
     if not from_view:
         for fact in read(rig.folder, NODE):
-            state.replay(fact)
+            state.apply(fact)
     rig.close()
     return _rig(rig.folder, rights, config, state=state)
 
@@ -173,7 +173,7 @@ def _from_before(folder: Path, rights: Rights) -> Rig:
     log.open()
     for fact in (joined, added):
         log.append(replace(fact, seq=log.next_seq))
-        state.replay(fact)
+        state.apply(fact)
     log.sync()
     log.close()
     return _rig(folder, rights, state=state)

@@ -37,8 +37,8 @@ def rig(tmp_path: Path, spent: list[Cost]) -> Rig:
     state = BrokerState(NODE)
     old = Passwords.create(salt=bytes(16), cost=OLD, **THREE).to_text()
     made = SessionChange.CREATED
-    state.replay(SessionChanged(node=NODE, seq=1, changed_at=START, session="ward", change=made, access=old))
-    state.replay(SessionChanged(node=NODE, seq=2, changed_at=START, session="open", change=made))
+    state.apply(SessionChanged(node=NODE, seq=1, changed_at=START, session="ward", change=made, access=old))
+    state.apply(SessionChanged(node=NODE, seq=2, changed_at=START, session="open", change=made))
     rig = Rig(tmp_path, state=state)
     spent.clear()
     return rig
@@ -93,8 +93,8 @@ def test_a_change_of_access_is_not_undone_by_raising(rig: Rig) -> None:
     owner.ask("join", session="ward", password=OWNER)
     owner.send(asking("access", session="ward", passwords={"owner": NEW}))
     slow.send(asking("join", session="ward", password=USER))
-    questions = [rig.broker.questions.next(0), rig.broker.questions.next(0)]
-    found = [(each, each.ask()) for each in questions if each is not None]
+    blocking_tasks = [rig.broker.blocking_tasks.next(0), rig.broker.blocking_tasks.next(0)]
+    found = [(each, each.ask()) for each in blocking_tasks if each is not None]
     for question, answer in sorted(found, key=lambda pair: pair[0].asker.user):  # that of the owner first
         rig.broker.answered(question, answer, rig.now)
         rig.sync()

@@ -34,7 +34,7 @@ def state() -> BrokerState:
     """Return the state after a log that holds a costly, an unreadable and a plain filter."""
     state = BrokerState("n")
     for seq, (name, text) in enumerate({"costly": COSTLY, "unreadable": UNREADABLE, "plain": "require(a)"}.items(), 1):
-        state.replay(_fact(seq, name, text))
+        state.apply(_fact(seq, name, text))
     return state
 
 
@@ -65,8 +65,8 @@ def test_a_view_with_them_is_restored(state: BrokerState) -> None:
 
 def test_they_are_forgotten_when_they_are_removed_or_replaced(state: BrokerState) -> None:
     """A client that sends a filter that is allowed is not named any more."""
-    state.replay(_fact(4, "unreadable", UNREADABLE, InterestChange.REMOVED))
-    state.replay(_fact(5, "costly", "regex(a, 'x+')", InterestChange.MODIFIED))
+    state.apply(_fact(4, "unreadable", UNREADABLE, InterestChange.REMOVED))
+    state.apply(_fact(5, "costly", "regex(a, 'x+')", InterestChange.MODIFIED))
     assert state.routes.refused_today == {}
     assert _found(state.routes, {"a": "x"}) == ["costly", "plain"]
 
@@ -94,7 +94,7 @@ def _on(node: str, seq: int, name: str, text: str, change: InterestChange) -> In
 def _restarted(folder: Path) -> Rig:
     state = BrokerState(NODE)
     for fact in read(folder, NODE):
-        state.replay(fact)
+        state.apply(fact)
     rig = Rig(folder, state=state)
     rig.settle()
     return rig

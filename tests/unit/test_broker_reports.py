@@ -11,7 +11,7 @@ import pytest
 from broker_rig import NODE, SECOND_US, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic, Voice
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import Config, LimitSettings, MqttSettings
 from whimbrel.broker.state.broker_state import BrokerState
@@ -109,7 +109,7 @@ def test_a_restart_reads_reports_like_everything_else(rig: Rig) -> None:
     assert len(_reports(rig)) == 2
     again = BrokerState(NODE)
     for fact in read(rig.folder, NODE):
-        again.replay(fact)
+        again.apply(fact)
     assert sorted(again.messages) == sorted(rig.state.messages)
     assert (held, len(again.messages)) == (2, 1)
     assert set(again.clients) == {"keeper", "phone"}
@@ -359,7 +359,7 @@ def test_counters_count_reports(rig: Rig) -> None:
 
 def _guarded(folder: Path, *, topic: str) -> Peer:
     rule = Rule(topics=(topic,), actions=frozenset({Action.PUBLISH}), is_allowing=True)
-    return Rig(folder, visitors=Visitors(Rights([rule], allows_by_default=False))).client("phone")
+    return Rig(folder, authorizer=Authorizer(Rights([rule], allows_by_default=False))).client("phone")
 
 
 def test_rights_decide_who_may_report(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.sessions.requests import VERBS
@@ -45,8 +45,10 @@ def rig(tmp_path: Path) -> Rig:
 def verified(tmp_path: Path) -> Rig:
     """Return a broker that knows its users, whose passwords are their names; some are in groups."""
     config = replace(Config(), access=AccessSettings(users="users", anonymous=True))
-    visitors = Visitors(groups=lambda user: GROUPS.get(user or "", frozenset()))
-    return Rig(tmp_path, config, visitors=visitors, verify=lambda name, password: (password or b"").decode() == name)
+    authorizer = Authorizer(groups=lambda user: GROUPS.get(user or "", frozenset()))
+    return Rig(
+        tmp_path, config, authorizer=authorizer, verify=lambda name, password: (password or b"").decode() == name
+    )
 
 
 def _user(rig: Rig, name: str) -> Peer:
@@ -293,7 +295,7 @@ def test_a_client_without_the_right_to_publish_a_request_cannot_make_it(tmp_path
     rule = '[[rule]]\nuser = ""\ntopics = ["$whimbrel/session/create"]\ndeny = ["publish"]\n'
     (tmp_path / "rights.toml").write_text(rule, encoding="utf-8")
     rights = Rights.read(tmp_path / "rights.toml")
-    rig = Rig(tmp_path / "data", visitors=Visitors(rights))
+    rig = Rig(tmp_path / "data", authorizer=Authorizer(rights))
     peer = rig.client("pda")
     assert _code(peer.ask("create", session="ann")) == NOT_AUTHORIZED
     assert _code(peer.ask("list")) == 0
@@ -445,11 +447,11 @@ def test_leaving_by_ones_own_name_a_session_that_was_not_joined_is_refused_at_on
     pda = rig.client("pda")
     pda.send(asking("leave", session=session, device="pda"))
     for _ in range(3):
-        question = rig.broker.questions.next(rig.listened_us)
+        question = rig.broker.blocking_tasks.next(rig.listened_us)
         if question is not None:
             rig.broker.answered(question, question.ask(), rig.now)
             rig.flush()
-    assert not rig.broker.questions
+    assert not rig.broker.blocking_tasks
     assert [_code(each) for each in pda.answers()] == [NOT_AUTHORIZED]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker_rig import Rig
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.access.verdicts import Verdicts
 
@@ -33,26 +33,26 @@ def test_what_is_too_long_is_not_remembered() -> None:
 
 def test_replaced_rights_decide_at_once(tmp_path: Path) -> None:
     """What was remembered of rights that are gone must not decide."""
-    visitors = Visitors(Rights([Rule(topics=("a",), actions=BOTH, is_allowing=True)], allows_by_default=False))
-    rig = Rig(tmp_path, visitors=visitors)
+    authorizer = Authorizer(Rights([Rule(topics=("a",), actions=BOTH, is_allowing=True)], allows_by_default=False))
+    rig = Rig(tmp_path, authorizer=authorizer)
     link = rig.client("c").link
     for _ in range(2):
-        assert visitors.may_receive(link, "c", "a")
-        assert visitors.may_publish(link, "c", "a")
-        assert not visitors.may_receive(link, "c", "b")
-    visitors.replace(Rights([Rule(topics=("b",), actions=BOTH, is_allowing=True)], allows_by_default=False))
-    assert not visitors.may_receive(link, "c", "a")
-    assert not visitors.may_publish(link, "c", "a")
-    assert visitors.may_receive(link, "c", "b")
+        assert authorizer.may_receive(link, "c", "a")
+        assert authorizer.may_publish(link, "c", "a")
+        assert not authorizer.may_receive(link, "c", "b")
+    authorizer.replace(Rights([Rule(topics=("b",), actions=BOTH, is_allowing=True)], allows_by_default=False))
+    assert not authorizer.may_receive(link, "c", "a")
+    assert not authorizer.may_publish(link, "c", "a")
+    assert authorizer.may_receive(link, "c", "b")
 
 
 def test_clients_of_one_user_are_told_apart_where_a_rule_does(tmp_path: Path) -> None:
     """The client identifier is part of the question only where an answer depends on it, and then always."""
-    visitors = Visitors(
+    authorizer = Authorizer(
         Rights([Rule(topics=("home/{client}",), actions=BOTH, is_allowing=True)], allows_by_default=False)
     )
-    rig = Rig(tmp_path, visitors=visitors)
+    rig = Rig(tmp_path, authorizer=authorizer)
     one, other = rig.client("one").link, rig.client("other").link
-    assert visitors.may_receive(one, "one", "home/one")
-    assert not visitors.may_receive(other, "other", "home/one")
-    assert visitors.may_receive(other, "other", "home/other")
+    assert authorizer.may_receive(one, "one", "home/one")
+    assert not authorizer.may_receive(other, "other", "home/one")
+    assert authorizer.may_receive(other, "other", "home/other")

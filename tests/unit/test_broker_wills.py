@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.broker import Verify
 from whimbrel.broker.config import Config, LimitSettings
@@ -49,7 +49,7 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> Restart:
     number = 0
 
     def restart(
-        rig: Rig, *, down_s: float = 0.0, visitors: Visitors | None = None, verify: Verify | None = None
+        rig: Rig, *, down_s: float = 0.0, authorizer: Authorizer | None = None, verify: Verify | None = None
     ) -> Rig:
         nonlocal number
         number += 1
@@ -64,9 +64,9 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> Restart:
             store.replace(rig.broker.applied, put)
             state, applied = BrokerState.restore(NODE, store.rows()), store.applied
         for fact in read(folder, NODE, first=applied + 1):
-            state.replay(fact)
+            state.apply(fact)
         now = rig.now + int(down_s * SECOND_US)
-        return Rig(folder, state=state, visitors=visitors, verify=verify, now=now)
+        return Rig(folder, state=state, authorizer=authorizer, verify=verify, now=now)
 
     return restart
 
@@ -240,7 +240,7 @@ def test_rights_are_asked_again_when_it_is_published(rig: Rig, restarted: Restar
         [Rule(topics=("a",), actions=frozenset({Action.SUBSCRIBE}), is_allowing=True, user=None)],
         allows_by_default=False,
     )
-    again = restarted(rig, visitors=Visitors(nothing))
+    again = restarted(rig, authorizer=Authorizer(nothing))
     again.tick(GRACE_S)
     assert heard(again) == []
     assert changes(again)[-1] is WillChange.WITHDRAWN
@@ -249,7 +249,7 @@ def test_rights_are_asked_again_when_it_is_published(rig: Rig, restarted: Restar
 def of_users(rig: Rig, restarted: Restart, rights: Rights) -> Rig:
     """Let ann leave a will, kill the broker, and return the next one, which knows users and rights."""
     rig.client("c", will=WILL, username="ann", password=b"")
-    return restarted(rig, visitors=Visitors(rights), verify=lambda _name, _password: True)
+    return restarted(rig, authorizer=Authorizer(rights), verify=lambda _name, _password: True)
 
 
 @pytest.fixture

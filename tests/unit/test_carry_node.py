@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whimbrel.carry.hello import Answer, Entry, Hello, Refusal, Request, Sample, SampleId
-from whimbrel.carry.node import Carrier, Deliver, Drop, Loss, Send, Step, Store
+from whimbrel.carry.node import Carrier, Deliver, Drop, Loss, Send, Step, StoreSample
 from whimbrel.errors import InvalidValueError
 
 
@@ -51,7 +51,7 @@ def test_half_of_the_copies_go_and_the_larger_half_stays(has: int, keeps: int, g
     """Binary spray (section 3.3)."""
     source, other = Carrier(1), Carrier(2)
     source.publish(a_sample(), copies=has)
-    assert meet(source, other) == [Store(a_sample(), gives)]
+    assert meet(source, other) == [StoreSample(a_sample(), gives)]
     assert (copies(source), copies(other)) == ({100: keeps}, {100: gives})
 
 
@@ -117,7 +117,7 @@ def test_a_removable_sample_stays_until_its_place_is_needed() -> None:
     meet(newer, node)
     assert copies(node) == {110: 1, 120: 1}
     source.publish(a_sample(7, 130), copies=2)
-    assert meet(source, node) == [Drop(a_sample(2, 110), 1, Loss.REPLACED), Store(a_sample(7, 130), 1)]
+    assert meet(source, node) == [Drop(a_sample(2, 110), 1, Loss.REPLACED), StoreSample(a_sample(7, 130), 1)]
     assert copies(node) == {120: 1, 130: 1}
 
 
@@ -136,7 +136,7 @@ def test_a_source_stores_what_it_publishes_and_the_oldest_gives_way() -> None:
     node.publish(a_sample(1, 100), copies=3)
     node.publish(a_sample(2, 110), copies=1)
     steps = node.publish(a_sample(3, 120), copies=5)
-    assert steps == [Drop(a_sample(1, 100), 3, Loss.DISPLACED), Store(a_sample(3, 120), 5)]
+    assert steps == [Drop(a_sample(1, 100), 3, Loss.DISPLACED), StoreSample(a_sample(3, 120), 5)]
 
 
 def test_a_sample_published_again_later_replaces_the_source_s_own_first() -> None:
@@ -202,7 +202,7 @@ def test_a_share_that_arrives_after_a_newer_one_was_requested_is_outdated() -> N
     for at in (100, 200):
         [_] = node.receive(2, Hello((Entry(1, SampleId(at, 9), has_copies=True),)))
     assert node.receive(2, Answer(a_sample(1, 100), 4)) == [Drop(a_sample(1, 100), 4, Loss.OUTDATED)]
-    assert node.receive(2, Answer(a_sample(1, 200), 4)) == [Store(a_sample(1, 200), 4)]
+    assert node.receive(2, Answer(a_sample(1, 200), 4)) == [StoreSample(a_sample(1, 200), 4)]
 
 
 def test_a_newer_share_makes_one_s_own_sample_removable_that_was_published_meanwhile() -> None:
@@ -230,7 +230,7 @@ def test_a_subscriber_that_has_it_may_still_carry_it() -> None:
     waiting.publish(a_sample(), copies=1)
     spraying.publish(a_sample(), copies=4)
     assert meet(waiting, reader) == [Deliver(a_sample())]
-    assert meet(spraying, reader) == [Store(a_sample(), 2)]
+    assert meet(spraying, reader) == [StoreSample(a_sample(), 2)]
 
 
 def test_an_answer_that_was_lost_can_be_asked_for_again() -> None:

@@ -84,7 +84,7 @@ def test_bytes_of_compact_records_never_change() -> None:
         (8, bytes(16) + b"\x04" + receipt_prefix("s", "d"), "via"),
         (8, bytes(17) + cbor2.dumps(["s", "d", ["a"]]), "payload"),
         (8, bytes(17) + cbor2.dumps(["s", 1, []]), "payload"),
-        (10, b"", "table number"),
+        (12, b"", "table number"),
     ],
 )
 def test_what_is_no_compact_record_is_refused(number: int, payload: bytes, what: str) -> None:

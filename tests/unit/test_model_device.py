@@ -23,6 +23,7 @@ def test_a_full_report_is_read() -> None:
         received=9,
         sent=10,
         place=Place(52.52, 13.405),
+        members={"colour": "green"},
     )
 
 
@@ -61,3 +62,31 @@ def test_a_bad_report_is_refused_with_the_field(report: str, message: str) -> No
 def test_network_connection_is_received_over_sent(received: int | None, sent: int | None, ratio: float | None) -> None:
     """SUBLIM, section 6.2; late arrivals of the last interval never make it more than one."""
     assert DeviceState(device="d", reported_at=0, received=received, sent=sent).network_connection == ratio
+
+
+def test_whatever_else_a_device_says_is_kept_flat_and_lists_are_sets() -> None:
+    """Policies ask for it by name; an empty set is not the same as one that was not said."""
+    report = '{"mine": ["p1", 7, "p1", null, [1]], "none": [], "net": {"kind": "4g", "up": true}, "x": null}'
+    assert DeviceState.from_report(report, device="d", now=0).members == {
+        "mine": 2,
+        "mine.p1": 1,
+        "mine.7": 1,
+        "none": 0,
+        "net.kind": "4g",
+        "net.up": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        ('{"a": {"b": 1}, "a.b": 2}', "member of a report: found 'a.b', allowed is each name once"),
+        ('{"": 1}', "member of a report: found ''"),
+        (f'{{"a": {[*range(300)]}}}', "attributes: found 301, allowed is at most 256 names"),
+        (f'{{"a": "{"x" * 9_000}"}}', "at most 8192 bytes in all"),
+    ],
+)
+def test_what_a_device_says_beside_is_bounded(report: str, message: str) -> None:
+    """It is kept for as long as the device lives."""
+    with pytest.raises(InvalidInputError, match=message):
+        DeviceState.from_report(report, device="d", now=0)

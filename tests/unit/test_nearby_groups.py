@@ -271,6 +271,8 @@ def test_the_latest_event_reaches_a_partition_that_heals_once() -> None:
     missed = [note.count for who, note in street.notes if who == "b" and note.kind is NoteKind.MISSED]
     assert missed == [2]
     assert NoteKind.MEMBER_RETURNED in street.kinds("light")
+    reported = [(note.member, note.count) for _, note in street.notes if note.kind is NoteKind.MEMBER_MISSED]
+    assert sorted(reported) == [("b", 2), ("c", 2)]
 
 
 def test_a_producer_that_restarts_begins_a_new_epoch() -> None:

@@ -208,13 +208,18 @@ def test_requests_are_answered_once_in_a_while() -> None:
 
 
 def test_vocabularies_and_cells_that_differ_are_noticed() -> None:
-    """The consumer does not join, and says why."""
+    """The consumer does not join, and says why; so does another producer of the type."""
     street = _street()
     beacon = _last(street, Beacon)
     other = Node("other", vocabulary=Vocabulary.of({"ambulance": {"siren": "string"}}))
     other.move(at(20), now=0)
     other.subscribe(AMBULANCE)
     (note,) = other.receive(beacon, now=0)
+    assert note.kind is NoteKind.CONTRADICTED  # type: ignore[union-attr] # a note
+    rival = Node("rival", vocabulary=Vocabulary.of({"ambulance": {"siren": "string"}}))
+    rival.move(at(20), now=0)
+    rival.announce("ambulance", radius_m=100, deadline_us=SECOND, now=0)  # a producer need not subscribe to notice
+    (note,) = rival.receive(beacon, now=0)
     assert note.kind is NoteKind.CONTRADICTED  # type: ignore[union-attr] # a note
     coarse = Node("coarse", vocabulary=WORDS, deployment=Deployment(cell_m=1_000))
     coarse.move(at(20), now=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from whimbrel.model.attributes import Attributes
 from whimbrel.model.place import Place, Plane, Point
 from whimbrel.nearby.motion import Motion, bearing
 
@@ -69,3 +70,13 @@ def test_a_clock_that_is_set_back_gives_no_speed() -> None:
 def test_bearings_are_clockwise_from_north(x_m: float, y_m: float, degrees: float) -> None:
     """As a compass has them."""
     assert bearing(LIGHT, _at(x_m, y_m)) == pytest.approx(degrees, abs=0.01)
+
+
+def test_the_consumers_own_attributes_win_over_published_ones() -> None:
+    """Also where the own one is unknown: nobody else can say that this car approaches."""
+    published: Attributes = {"status": "red", "approaching": 1, "speed": 99.0}
+    passed = _driven((20, 0), (40, 0)).seen(published, LIGHT)
+    assert (passed["status"], passed["approaching"]) == ("red", 0)
+    assert passed["speed"] != 99.0
+    standing = _driven((20, 0)).seen(published, LIGHT)
+    assert set(standing) == {"status", "distance_m"}

@@ -151,6 +151,16 @@ def test_numbers_up_to_one_can_be_taken_for_seen(numbers: list[int], last: int, 
     assert (asked in filled) == (asked <= last or asked in seen)
 
 
+def test_a_number_far_below_the_highest_costs_nothing() -> None:
+    """A stranger's beacon may name any two numbers: the distance between them is no memory."""
+    seen = SeenNumbers()
+    seen.add(2**62)
+    seen.fill(1)
+    assert 2**62 in seen
+    assert 2**62 - 1 not in seen
+    assert 1 in seen
+
+
 def test_the_prediction_is_a_sum_of_bounds() -> None:
     """Hop bound times the bound of a hop, and matching, and dispatching; with its percentile (T29)."""
     bounds = LatencyBounds(Deployment(), enough=100)

@@ -8,8 +8,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whimbrel.model.device import DeviceState
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.link_quality import SILENCE_US, Links
+from whimbrel.shape import variables
 
 Report = tuple[str, int | None, int | None]
 """Device, received, sent; its place in a list is its number, and its time ten times that."""
@@ -107,3 +109,18 @@ def test_a_device_that_was_silent_too_long_begins_anew() -> None:
             assert links.state.keys() == {"b"}
             assert links.changed == {"a"}
         assert told(links.take(second)) == [("n", 3, "b", 10, SILENCE_US + 9, None, None, 1.0)]
+
+
+@given(rows=st.lists(st.tuples(counts, counts), max_size=9), step=st.sampled_from([10, SILENCE_US - 1, SILENCE_US]))
+def test_the_variable_of_policies_is_what_the_table_says(rows: list[tuple[int | None, int | None]], step: int) -> None:
+    """Policies and the pipeline must see one NetworkConnection, a week of silence included."""
+    assert variables.SILENCE_US == SILENCE_US
+    variable, links = variables.AutomaticVariables(), Links("n")
+    for seq, (received, sent) in enumerate(rows):
+        at = seq * step
+        state = DeviceState(device="a", reported_at=at, received=received, sent=sent)
+        variable.take(state)
+        table = reports([("a", received, sent)], first=seq)
+        times = pa.array([at], pa.int64()).cast(TIME_TYPE)
+        links.take(table.set_column(table.schema.get_field_index("reported_at"), "reported_at", times))
+        assert variable.values.get("NetworkConnection") == links.state["a"][1]

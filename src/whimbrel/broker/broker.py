@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from whimbrel.broker.access.authorizer import Visitors
-from whimbrel.broker.access.blocking_tasks import Asker, Question, Questions
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.blocking_tasks import Asker, BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits, Rates
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import Config
@@ -27,13 +27,14 @@ from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
-from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Notice, Ownership
+from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
+from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal
-from whimbrel.broker.state.feedback import Learned
+from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.state.feedback import Feedback
 from whimbrel.broker.wire.clients import Joining, Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message
@@ -97,7 +98,7 @@ class Broker:
         state: BrokerState,
         *,
         rng: random.Random,
-        visitors: Visitors | None = None,
+        authorizer: Authorizer | None = None,
         verify: Verify | None = None,
         died_at: int | None = None,
         now: int | None = None,
@@ -110,55 +111,57 @@ class Broker:
         self.config, self.state, self.counters = config, state, state.counters
         self.memory = state.memory
         self.memory.most = config.limits.memory_bytes
-        self.learned = Learned()
+        self.feedback = Feedback()
         """What the pipeline found out; the shell reads it."""
         self._verify = verify
         access = config.access
-        self.questions = Questions(access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting)
+        self.blocking_tasks = BlockingTasks(
+            access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
+        )
         """What the shell has to ask."""
-        self._journal = Journal(log)
+        self._commits = CommitQueue(log)
         self._sender = state.sender = Sender(self.counters)
-        self._visitors = visitors = Visitors() if visitors is None else visitors
-        self._gate = state.gate = gate = Gate(visitors)
-        self._delivering = Delivering(config, self._journal, state, self._sender, gate)
+        self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
+        self._gate = state.gate = gate = Gate(authorizer)
+        self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
-        self._admission = admission = Admission(config, state, visitors)
+        self._admission = admission = Admission(config, state, authorizer)
         self._publishing = Publishing(
             config,
-            self._journal,
+            self._commits,
             state,
             self._sender,
-            visitors,
+            authorizer,
             self._long_work,
             admission,
             self._delivering.pump_ready,
             has_direct_path=has_direct_path,
         )
         self._interests = Interests(
-            config, self._journal, state, self._sender, visitors, self._delivering, self._long_work, admission, gate
+            config, self._commits, state, self._sender, authorizer, self._delivering, self._long_work, admission, gate
         )
-        self._ownership = Ownership(config, state, visitors, self._interests)
+        self._ownership = Ownership(config, state, authorizer, self._interests)
         self._sessions = Sessions(
             config,
-            self._journal,
+            self._commits,
             state,
             self._sender,
-            visitors,
+            authorizer,
             self._interests,
             self._delivering,
-            self.questions,
+            self.blocking_tasks,
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
         self._publishing.note_full = self._note_full
-        self._publishing.report = Reports(self._journal, state, self._sender, self._publishing).received
-        wills = WillHandling(config, self._journal, state, visitors, self._publishing)
+        self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
+        wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
-            self._journal,
+            self._commits,
             state,
             self._sender,
-            visitors,
+            authorizer,
             self._delivering,
             self._sessions,
             wills,
@@ -187,10 +190,10 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
-        self._connecting.take_over(self._journal.last_at if died_at is None else died_at)
-        wills.begin(self._journal.last_at if now is None else now)
-        self._ownership.end_shares(self._journal.last_at)
-        self._ownership.notices += end_unreadable(state, self._interests, self._journal.last_at)
+        self._connecting.take_over(self._commits.last_at if died_at is None else died_at)
+        wills.begin(self._commits.last_at if now is None else now)
+        self._ownership.end_shares(self._commits.last_at)
+        self._ownership.notices += end_unreadable(state, self._interests, self._commits.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
@@ -202,17 +205,17 @@ class Broker:
     @property
     def wants_sync(self) -> bool:
         """Whether somebody waits for the disk."""
-        return self._journal.wants_sync
+        return self._commits.wants_sync
 
     @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do, in the next turn."""
-        return self._journal.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
+        return self._commits.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
 
     @property
     def applied(self) -> int:
         """The seq of the last fact that was applied."""
-        return self._journal.applied
+        return self._commits.applied
 
     @property
     def has_backlog(self) -> bool:
@@ -221,20 +224,20 @@ class Broker:
         A fact that is applied in pieces lets clients be read from meanwhile: without this bound, memory would fill with
         publications that are numbered and wait behind it.
         """
-        return len(self._journal.waiting) > _MOST_WAITING
+        return len(self._commits.waiting) > _MOST_WAITING
 
     @property
     def is_applying(self) -> bool:
         """Whether a fact is applied in part, so that the state is that of no number."""
-        return self._journal.is_applying
+        return self._commits.is_applying
 
     def complete(self) -> None:
         """Apply the rest of a fact that is applied in part: there will be no more turns."""
-        self._journal.complete()
+        self._commits.complete()
 
     def when_applied(self, action: Callable[[], None]) -> None:
         """Act when everything that was accepted so far is applied, between two facts."""
-        self._journal.then(action)
+        self._commits.then(action)
 
     @property
     def is_refusing(self) -> bool:
@@ -279,17 +282,17 @@ class Broker:
 
     def go_on(self, now: int) -> None:
         """Do a piece of the work that is too long for one turn."""
-        self._journal.now(now)
-        self._journal.go_on()
+        self._commits.now(now)
+        self._commits.go_on()
         self._long_work.go_on()
-        self._delivering.go_on(self._journal.last_at)
+        self._delivering.go_on(self._commits.last_at)
         self._end_step(now)
 
     def _resume(self, link: Link) -> None:
         """Handle the packets that came behind one which took several turns."""
         packets, link.behind = link.behind, []
         if packets:
-            self._handle_all(link, packets, self._journal.last_at)
+            self._handle_all(link, packets, self._commits.last_at)
         else:
             self.receive(link, b"", link.last_at)
 
@@ -340,7 +343,7 @@ class Broker:
     def _end_step(self, now: int) -> None:
         """Send what was handed over, and let go of links that are closing."""
         if self.state.ready:
-            self._delivering.pump_ready(self._journal.last_at)
+            self._delivering.pump_ready(self._commits.last_at)
         if self._sender.full:
             self._note_full(now)
         if self._sender.leaving:
@@ -357,7 +360,7 @@ class Broker:
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now, is_draining=self.is_draining)
-            self._delivering.pump_ready(self._journal.last_at)
+            self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
 
     def _let_go(self, now: int) -> None:
@@ -367,7 +370,7 @@ class Broker:
             link = leaving.pop()
             if link.client is not None and link.client.link is link:
                 self._connecting.lost(link.client, now, is_draining=self.is_draining)
-                self._delivering.pump_ready(self._journal.last_at)
+                self._delivering.pump_ready(self._commits.last_at)
 
     def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
         """Take in that a client reads too slowly, or reads again."""
@@ -386,7 +389,7 @@ class Broker:
             link.room = max(1, most - unsent_bytes)
             client = link.client
             if client is not None and client.link is link:
-                self._delivering.pump(client, self._journal.now(now))
+                self._delivering.pump(client, self._commits.now(now))
                 if not client.live:  # else what comes would overtake what waits
                     self._lag(link, now, is_lagging=False)
         self._let_go(now)
@@ -407,19 +410,19 @@ class Broker:
             if link.room <= 0 and link.closing is None:
                 self._lag(link, now, is_lagging=True)
 
-    def answered(self, question: Question, answer: object, now: int) -> None:
+    def answered(self, question: BlockingTask, answer: object, now: int) -> None:
         """Take in the answer to a question."""
         question.then(answer, now)
-        self._delivering.pump_ready(self._journal.last_at)
+        self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
 
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""
         self.refuse(is_refusing=False)
-        self._journal.durable(seq)
-        self._delivering.pump_ready(self._journal.last_at)
-        self._note_full(self._journal.last_at)
-        self._let_go(self._journal.last_at)
+        self._commits.durable(seq)
+        self._delivering.pump_ready(self._commits.last_at)
+        self._note_full(self._commits.last_at)
+        self._let_go(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
         """Take in that the disk takes nothing; what waits stays waiting, and is accepted when it does again."""
@@ -427,9 +430,9 @@ class Broker:
 
     def tick(self, now: int) -> None:
         """Let time pass: what is held, wills and sessions end."""
-        stamp = self._journal.now(now)
+        stamp = self._commits.now(now)
         # What waits for the disk has its time already, and the hold's must not overtake it.
-        self._journal.then(partial(self.state.tick, stamp))
+        self._commits.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
         self._delivering.pump_ready(stamp)
         self._let_go(now)
@@ -440,7 +443,7 @@ class Broker:
         *listened_us* is how long the broker has listened, by a clock that never steps and that stands still while the
         broker does; the shell reads what waits in its sockets before it asks.
         """
-        self.questions.listened_us = listened_us
+        self.blocking_tasks.listened_us = listened_us
         connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
         for link in list(self.links):
             if link.closing is not None:
@@ -481,13 +484,13 @@ class Broker:
 
     def replace_rights(self, rights: Rights) -> None:
         """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
-        self._journal.then(partial(self._replace_rights, rights))
+        self._commits.then(partial(self._replace_rights, rights))
 
     def _replace_rights(self, rights: Rights) -> None:
-        now = self._journal.last_at
-        self._visitors.replace(rights)
+        now = self._commits.last_at
+        self._authorizer.replace(rights)
         for link in list(self.links):
-            if link.client is not None and not self._visitors.may_connect(link.user, link.client.id):
+            if link.client is not None and not self._authorizer.may_connect(link.user, link.client.id):
                 self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_YOURS)
             self._connecting.review_receipts(link, now)
         self._ownership.end_shares(now)
@@ -511,7 +514,7 @@ class Broker:
     def _opened(self, link: Link) -> None:
         """Go on with what came while CONNECT was being answered."""
         if link.is_choked:
-            self._lag(link, self._journal.last_at, is_lagging=True)
+            self._lag(link, self._commits.last_at, is_lagging=True)
         link.machine.go_on()
         if self.rates:
             assert link.client is not None
@@ -574,13 +577,13 @@ class Broker:
             self._welcome(link, connect, None, now)
         elif connect.username is None:
             refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
-        elif self.questions.is_full(link.address):
+        elif self.blocking_tasks.is_full(link.address):
             refuse(link, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             link.parked = connect
             ask = partial(self._verify, connect.username, connect.password)
             verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
-            self.questions.put(_asker(link, connect), ask, verified, wait, link.is_here)
+            self.blocking_tasks.put(_asker(link, connect), ask, verified, wait, link.is_here)
 
     def _wait(self, link: Link) -> None:
         if link.closing is None:
@@ -588,9 +591,9 @@ class Broker:
 
     def _verified(self, link: Link, connect: Connect, is_welcome: bool, now: int) -> None:  # noqa: FBT001 # the answer
         if is_welcome:
-            self.questions.was_right(_asker(link, connect))
+            self.blocking_tasks.was_right(_asker(link, connect))
         else:
-            self.questions.was_wrong(_asker(link, connect))
+            self.blocking_tasks.was_wrong(_asker(link, connect))
         if link.closing is not None:
             return
         if is_welcome:
@@ -610,7 +613,7 @@ class Broker:
             return
         if not wanted:
             self._connecting.connect(link, connect, user, now)
-        elif not self._visitors.may_publish(link, connect.client_id, f"{SESSIONS}join"):
+        elif not self._authorizer.may_publish(link, connect.client_id, f"{SESSIONS}join"):
             self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
         else:
             link.parked = connect

@@ -31,7 +31,7 @@ from whimbrel.carry.hello import (
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
 
-__all__ = ["PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "Store", "StoredCopy"]
+__all__ = ["PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
 
 PLACES = 10
 """Samples in the memory of the paper's chip (section 3.3)."""
@@ -70,7 +70,7 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreSample:
     """Keep *sample* in memory, with *copies* to spread, this one included."""
 
     sample: Sample
@@ -86,7 +86,7 @@ class Drop:
     loss: Loss
 
 
-Step = Send | Deliver | Store | Drop
+Step = Send | Deliver | StoreSample | Drop
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Carrier:
         self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)
         if sample.topic in self.subscriptions:
             self._retrieved[sample.topic] = sample  # it knows its own; that is no delivery
-        return [*steps, Store(sample, copies)]
+        return [*steps, StoreSample(sample, copies)]
 
     def hello(self) -> Hello:
         """Return what to tell the neighbours."""
@@ -244,7 +244,7 @@ class Carrier:
         self._see_newer(sample.topic, sample.id)
         steps += self._make_room(is_own=False)
         self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)
-        return [*steps, Store(sample, copies)]
+        return [*steps, StoreSample(sample, copies)]
 
     def _make_room(self, *, is_own: bool) -> list[Step]:
         """Free a place if there is none; a sample that is not removable gives way to one's own only."""

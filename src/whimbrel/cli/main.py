@@ -16,6 +16,7 @@ from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
 from whimbrel.cli.nearby import app as nearby_app
 from whimbrel.cli.pipeline.command import app as pipeline_app
+from whimbrel.cli.policy import app as policy_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.rendezvous.command import app as rendezvous_app
 from whimbrel.cli.serve import serve
@@ -25,7 +26,7 @@ from whimbrel.cli.subscribe import subscribe
 from whimbrel.cli.ticker.command import tickertape
 from whimbrel.cli.user import app as user_app
 from whimbrel.cli.ward.command import demo
-from whimbrel.errors import FilterError, WhimbrelError
+from whimbrel.errors import LanguageError, WhimbrelError
 
 __all__ = ["app", "main"]
 
@@ -44,6 +45,7 @@ app.add_typer(lab_app, name="lab")
 app.add_typer(log_app, name="log")
 app.add_typer(nearby_app, name="nearby")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(policy_app, name="policy")
 app.add_typer(rendezvous_app, name="rendezvous")
 app.add_typer(session_app, name="session")
 app.add_typer(sim_app, name="sim")
@@ -76,12 +78,12 @@ def main() -> None:
     """Run the command line; the process exits with 0, 1 or 2 (130 when interrupted)."""
     try:
         app(prog_name="whimbrel")
-    except FilterError as error:
+    except LanguageError as error:
         _fail(error.pointed())
     except WhimbrelError as error:
         _fail(f"error: {error}")
     except BrokenPipeError:
-        # Whoever read us has seen enough (`| head`): nothing to tell, and nobody to tell it to.
+        # The reader of the pipe has closed it (`| head`): end without a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

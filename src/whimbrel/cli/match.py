@@ -42,7 +42,7 @@ def match(
 ) -> None:
     """Tell who of many subscriptions wants each of many events.
 
-    Prints the line number of each event that somebody wants, and the ids of those who do. A subscription without a
+    Prints the line number of each event that a subscription matches, and the ids of these. A subscription without a
     filter wants everything its subject (an MQTT topic filter) admits; an event without a subject is wanted only by
     subscriptions without one.
     """

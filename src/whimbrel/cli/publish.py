@@ -43,7 +43,7 @@ def publish(
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The quality of service.")] = 0,
     retain: Annotated[bool, typer.Option("--retain", help="Have the broker keep it for later subscribers.")] = False,
     expiry: Annotated[
-        int | None, typer.Option("--expiry", metavar="S", min=0, help="Seconds after which nobody wants it.")
+        int | None, typer.Option("--expiry", metavar="S", min=0, help="Seconds after which it expires.")
     ] = None,
     properties: Annotated[
         list[str] | None,

@@ -50,7 +50,7 @@ def add(
     """
     from whimbrel.broker.access.users import check_group, check_user_name  # see Users above
 
-    check_user_name(name)  # before anybody types a password for nothing
+    check_user_name(name)  # before a password is typed for nothing
     for each in group or ():
         check_group(each)
     users = _read(file, missing_ok=True)

@@ -73,7 +73,7 @@ class SessionSummary:
     devices: int
     subscriptions: int
     held: int
-    """Notifications that are kept for somebody."""
+    """Notifications that are held for a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class SessionChange:
     change: str
     subscription: SessionSubscription | None
     device: str
-    """Who did it; empty if nobody knows."""
+    """The device that did it; empty if unknown."""
 
 
 def members_of(payload: bytes) -> Members:

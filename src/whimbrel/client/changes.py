@@ -1,6 +1,6 @@
 """Changes: what other devices do to the sessions in which this device is present.
 
-Rule: whoever iterates has a queue of its own, and is forgotten when nobody holds the iterator any more: a loop that was
+Rule: each iterator has a queue of its own, and is forgotten when no reference to it is left: a loop that was
 left must not fill up for ever.
 """
 
@@ -66,7 +66,7 @@ class SessionChanges(AsyncIterator[SessionChange]):
         self._arrived.set()
 
     def wake(self) -> None:
-        """Let nobody wait who need not."""
+        """Wake the iterator, if it waits."""
         self._arrived.set()
 
     @property
@@ -79,7 +79,7 @@ class SessionChanges(AsyncIterator[SessionChange]):
 
 
 class ChangeQueues:
-    """Everybody who listens to changes on one client."""
+    """All iterators over the changes of one client."""
 
     def __init__(self, subscribe: Callable[[], Awaitable[None]], taken: Callable[[], None], *, bound: int) -> None:
         self._subscribe, self._bound = subscribe, bound
@@ -103,17 +103,17 @@ class ChangeQueues:
         self.taken()
 
     def put(self, change: SessionChange) -> None:
-        """Tell everybody."""
+        """Give a change to all iterators."""
         for changes in list(self._all):
             changes.put(change)
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody listens too slowly."""
+        """Whether the queue of an iterator is full."""
         return any(changes.size >= self._bound for changes in self._all)
 
     def end(self, failure: ClientError | None) -> None:
-        """Let nobody wait any longer."""
+        """Wake all iterators that wait."""
         self.is_over, self.failure = True, failure
         for changes in list(self._all):
             changes.wake()

@@ -1,9 +1,9 @@
 """The client: an application's connection to a broker, made again whenever it is lost.
 
 Rule: what to send and what it means is decided in ``mqtt.client``; here are the socket, the clock and the waiting.
-Rule: one task (``_run``) reads, and makes new connections. Whoever publishes or subscribes waits for a future that this
-task resolves; nothing is locked.
-Rule: while the queue of messages is full nothing is read, unless somebody waits for an answer of the broker: the answer
+Rule: one task (``_run``) reads, and makes new connections. A caller that publishes or subscribes waits for a future
+that this task resolves; nothing is locked.
+Rule: while the queue of messages is full nothing is read, unless a caller waits for an answer of the broker: the answer
 stands behind the messages, and an application that publishes while it handles a message would wait for ever.
 Rule: a connection is used for what depends on named sessions when the client is back in all of them.
 """
@@ -56,7 +56,7 @@ from whimbrel.mqtt.client import (
     Lost,
     Published,
     Refused,
-    Terms,
+    ServerLimits,
 )
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connect, Will
@@ -180,11 +180,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            self._inbox.acknowledge()  # whoever leaves without an error has handled what it took
+            self._inbox.acknowledge()  # a block left without an error has handled what it took
         await self.close()
 
     async def close(self) -> None:
-        """Say goodbye to the broker and end; whoever waits for the client gets ``ClientClosedError``."""
+        """Send DISCONNECT and end; callers that wait for the client get ``ClientClosedError``."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -195,7 +195,7 @@ class Client:
             await link.leave()
 
     def _end(self, failure: ClientError | None) -> None:
-        """Let nobody wait any longer."""
+        """Wake all callers that wait."""
         if self._is_over:
             return
         self._is_over, self._failure = True, failure
@@ -207,7 +207,7 @@ class Client:
         self._settled.set()
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> ServerLimits:
         """What was agreed with the broker, e.g. the client identifier it assigned."""
         if self._link is None:
             raise self._failure or ClientClosedError()
@@ -235,7 +235,7 @@ class Client:
         keys: Sequence[str] = (),
         insecure: bool | None = None,
     ) -> ReasonCode:
-        """Publish, and return the broker's code: success, or that nobody subscribes to it.
+        """Publish, and return the broker's code: success, or that there are no subscribers.
 
         At QoS 1 and 2 the call returns when the broker has accepted the publication. A call that is cancelled, as by a
         timeout, does not take it back. At QoS 0 it returns when the publication is on its way, which is no promise.
@@ -283,7 +283,7 @@ class Client:
             raise
 
     def _link_now(self) -> Link | None:
-        """Return the connection if there is one, for a publication that somebody waits for."""
+        """Return the connection if there is one, for a publication that a caller waits for."""
         self._check_open()
         self._room.set()
         return self._link
@@ -512,11 +512,11 @@ class Client:
         self._requests.lost()
 
     def _break_off(self, error: ClientError) -> None:
-        """Let nobody wait for an answer to SUBSCRIBE or UNSUBSCRIBE."""
+        """Wake the callers that wait for an answer to SUBSCRIBE or UNSUBSCRIBE."""
         for future in self._asking.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever waited may be gone, which is no mistake
+                future.exception()  # the caller may be gone, which is no mistake
         self._asking.clear()
 
     async def _serve(self, link: Link) -> str:
@@ -624,7 +624,7 @@ class Client:
                     if future is not None and not future.done():
                         future.set_result(event)
                 case Accepted() | Refused() | Dismissed():
-                    pass  # whoever dials or reads looks at them
+                    pass  # the task that dials or reads looks at them
 
     def _hear(self, delivery: Delivery) -> None:
         """Take in what is said about sessions, which is not for the application's queue."""

@@ -68,7 +68,7 @@ class ClientError(WhimbrelError):
 
 
 class CannotConnectError(ClientError):
-    """Nobody answers there, or not as a broker does. Reaction: look at address and network, or try later."""
+    """There is no answer, or not that of a broker. Reaction: look at address and network, or try later."""
 
     def __init__(self, host: str, port: int, why: str) -> None:
         super().__init__(host, port, why)
@@ -139,7 +139,7 @@ class SubscriptionRefusedError(ClientError):
 class SessionRefusedError(ClientError):
     """The broker did not do what was asked of a named session. Reaction: by *code*.
 
-    Whether there is no such session or no right to it is one code, 0x87: nobody learns which sessions there are.
+    Whether there is no such session or no right to it is one code, 0x87: a client cannot learn which sessions exist.
     *session* is empty if the request was about none.
     """
 

@@ -1,6 +1,6 @@
 """A link: one connection to the broker, and what carries its bytes.
 
-Rule: a link is made once and never mended; the client makes another. That it is broken is seen by whoever reads it.
+Rule: a link is made once and never mended; the client makes another. The task that reads it sees that it is broken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GOODBYE_S = 2.0
 
 
 class BrokenLinkError(ClientError):
-    """A connection ended; the client makes another, and nobody outside sees this."""
+    """A connection ended; the client makes another; this never leaves the package."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class Link:
         if self.is_held:
             return
         data = self.connection.take(now=asyncio.get_running_loop().time())
-        if data and not self.writer.is_closing():  # if it is, whoever reads will see
+        if data and not self.writer.is_closing():  # if it is, the reading task will see
             self.writer.write(data)
 
     async def sent(self) -> None:
@@ -66,7 +66,7 @@ class Link:
         self.flush()
 
     def abort(self) -> None:
-        """End it without a word; whoever reads learns it from this."""
+        """Close it without DISCONNECT; the reading task notices."""
         self.writer.transport.abort()
 
     async def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""The outbox: publications of QoS 1 and 2 that wait for their last answer, and whoever waits for it."""
+"""The outbox: publications of QoS 1 and 2 that wait for their last answer, and the callers that wait for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outbox:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a caller waits for an answer."""
         return bool(self._waiting)
 
     async def publish(self, packet: Publish, link_now: Callable[[], Link | None]) -> ReasonCode:
@@ -69,8 +69,8 @@ class Outbox:
             future.set_result(_Answer(code, reason))
 
     def end(self, failure: ClientError) -> None:
-        """Let nobody wait any longer."""
+        """Wake all callers that wait."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(failure)
-                future.exception()  # whoever waited may be gone, which is no mistake
+                future.exception()  # the caller may be gone, which is no mistake

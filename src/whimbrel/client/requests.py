@@ -2,7 +2,7 @@
 
 Rule: request and answer find each other by the member ``id``, in both versions of MQTT.
 Rule: a request belongs to the link it was sent on. If the link is lost it is withdrawn, or the MQTT session would send
-it again: whether it may be made twice is for whoever asked to say.
+it again: whether it may be made twice is for the caller to say.
 Rule: a request is a secret, for it may have a password: it stands in no error.
 """
 
@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """Somebody waits for an answer."""
+    """A caller that waits for an answer."""
 
     session: str
     future: asyncio.Future[Members]
@@ -62,7 +62,7 @@ class Requests:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether a caller waits for an answer."""
         return bool(self._waiting)
 
     # -- asking ------------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ class Requests:
     def ask_first(self, link: Link, requests: Iterable[Request]) -> list[asyncio.Future[Members]]:
         """Ask before anything else is sent on *link*, even what the session sends again; return the answers to come.
 
-        A publication that is sent again must not overtake the keys that protect it. Whoever has the answers releases
-        the link.
+        A publication that is sent again must not overtake the keys that protect it. The receiver of the answers
+        releases the link.
         """
         futures: list[asyncio.Future[Members]] = []
         for request in requests:
@@ -119,7 +119,7 @@ class Requests:
         number = members.get("id")
         waiting = self._waiting.pop(number, None) if isinstance(number, int) else None
         if waiting is None or waiting.future.done():
-            return  # whoever asked has gone
+            return  # the caller has gone
         match members:
             case {"ok": True}:
                 waiting.future.set_result(members)
@@ -150,7 +150,7 @@ class Requests:
         self.end(BrokenLinkError())
 
     def end(self, failure: Exception) -> None:
-        """Let nobody wait any longer."""
+        """Wake all callers that wait."""
         for waiting in self._waiting.values():
             _fail(waiting, failure)
         self._waiting.clear()
@@ -159,4 +159,4 @@ class Requests:
 def _fail(waiting: _Waiting, failure: Exception) -> None:
     if not waiting.future.done():
         waiting.future.set_exception(failure)
-        waiting.future.exception()  # whoever waited may be gone, which is no mistake
+        waiting.future.exception()  # the caller may be gone, which is no mistake

@@ -40,7 +40,7 @@ _LEVELS = {("owner",), ("user", "admin"), ("user", "admin", "owner")}
 class Sessions:
     """The named sessions of a broker, for one client; it is ``client.sessions``.
 
-    Whoever has joined a session has the rights it joined with; *password* gives those of that password instead.
+    A client that has joined a session has the rights it joined with; *password* gives those of that password instead.
     A refusal is a ``SessionRefusedError``.
     """
 
@@ -213,7 +213,7 @@ class Sessions:
         return await self._ask(Request(verb, name, given))
 
     async def _in_doubt_out(self, verb: str, name: str, members: Members, password: str | None) -> Join | None:
-        """Ask, and do not come back to the session if nobody knows what became of it; return how it was joined."""
+        """Ask, and do not come back to the session if its state is unknown; return how it was joined."""
         joined = self._joins.remove(name)
         try:
             await self._asked(verb, name, members, password)

@@ -2,10 +2,10 @@
 
 Rule: a session has passwords of one, two or three levels, or an access control list; ``Access`` is any of them.
 Rule: no password is kept, only its scrypt hash; neither stands in a ``repr`` or in an error.
-Rule: a question costs the same whoever asks: the hashes of all levels are computed and compared, always.
+Rule: a check costs the same for every asker: the hashes of all levels are computed and compared, always.
 Rule: a hash that costs less than is recommended today is replaced when its password is given next (``examine``).
 Rule: for a session that does not exist a ``decoy`` is asked, so that it costs what one that exists would.
-Rule: the salt is given: whoever draws random bytes is a shell.
+Rule: the salt is an argument: only a shell draws random bytes.
 
 | level | one password | user, admin | user, admin, owner |
 |---|---|---|---|
@@ -206,7 +206,7 @@ class Passwords:
         """Return all that *password* gives; and these passwords with its hash at *cost*, if one of its levels is below.
 
         Where sessions with hashes below *cost* are about, *beside* is what those cost: then each level takes the time
-        of both, so that nobody can tell by the time an answer takes which sessions there are.
+        of both, so that the time an answer takes does not tell which sessions exist.
         """
         levels, given = self._levels(), frozenset[Right]()
         rights, raised = _SCHEMES[tuple(levels)], dict[str, PasswordHash]()
@@ -238,7 +238,7 @@ class Passwords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One entry of a list: the rights of a user, or of everybody in a group."""
+    """One entry of a list: the rights of a user, or of all members of a group."""
 
     who: str
     rights: frozenset[Right]
@@ -251,7 +251,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessControlList:
-    """Rights of users and groups, who are known by name: whoever asks has been authenticated already."""
+    """Rights of users and groups, who are known by name: the asker has been authenticated already."""
 
     owner: str
     """The user whose session it is, who may do anything to it."""
@@ -304,7 +304,7 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 def decoy(name: str, key: bytes, *, cost: Cost = DEFAULT_COST) -> Passwords:
-    """Return what stands in for the session *name*, which does not exist: nobody has one of its passwords.
+    """Return what stands in for the session *name*, which does not exist: no password fits it.
 
     How many levels it has is drawn from *name* with *key*, which is random bytes: the same name always costs the same,
     as it would if the session existed, and who does not know *key* cannot tell that the number was drawn.

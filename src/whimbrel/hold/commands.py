@@ -1,4 +1,4 @@
-"""Commands: what the hold tells its shell to do, in this order; and the names of what it is told."""
+"""Commands: what the hold asks its shell to do, in this order; and the names of subscriptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
 class Store(NamedTuple):
     """Keep the notification: some session has it pending. Comes before anything else is done with it.
 
-    What nobody is owed any more once its publication has been taken in is handed over without ever being stored.
+    A notification that no device is owed once its publication has been applied is handed over without being stored.
     """
 
     seq: int
@@ -79,7 +79,7 @@ class Settle(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Nobody is owed the notification any more: the stored copy may go."""
+    """No device is owed the notification any more: delete the stored copy."""
 
     seq: int
 

@@ -9,13 +9,13 @@ from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.private import client_of, is_shared
 from whimbrel.hold.state import Session, State
 
-__all__ = ["Matches", "counting", "in_order", "sorted_identities"]
+__all__ = ["Matches", "matches_that_count", "sorted_identities", "sorted_matches"]
 
 _NEVER = -1
 
 
-def in_order(matches: Matches) -> Matches:
-    """Return *matches* by session, and each session's by subject filter and name: whoever found them, and how."""
+def sorted_matches(matches: Matches) -> Matches:
+    """Return *matches* by session, and each session's by subject filter and name, however they were found."""
     return sorted(((session, sorted_identities(found)) for session, found in matches), key=itemgetter(0))
 
 
@@ -26,7 +26,7 @@ def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
     return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
 
 
-def counting(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Mapping[str, str]]:
+def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Mapping[str, str]]:
     """Return *matches* without what does not count: a client's own notifications, and shares that others serve.
 
     And, by share, the session that is chosen to serve it this time.
@@ -36,7 +36,7 @@ def counting(state: State, publisher: str | None, matches: Matches) -> tuple[Mat
     for match in matches:
         name, identities = match
         session = state.sessions.get(name)
-        if session is None or not session.choosy:
+        if session is None or not session.conditional:
             found.append(match)
             continue
         if publisher is not None and publisher == client_of(name):

@@ -1,4 +1,4 @@
-"""Folding a log: the hold without a wire, for whoever wants to know only what became of everything.
+"""Folding a log: the hold without a wire, for readers that only ask for the outcomes.
 
 A log of a broker has receipts, and they decide. Where there are none (imported or generated logs), what is handed over
 counts as received at once. What MQTT sends with quality 0 has no receipt in any log: the hold settles it by itself.

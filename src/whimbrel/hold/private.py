@@ -27,7 +27,7 @@ def is_private(session: str) -> bool:
 
 
 def client_of(session: str) -> str | None:
-    """Return the client whose private session this is; None if it is nobody's."""
+    """Return the client whose private session this is; None if it is not private."""
     return session[len(PRIVATE) :] if session.startswith(PRIVATE) else None
 
 

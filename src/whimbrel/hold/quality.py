@@ -10,7 +10,7 @@ from whimbrel.hold.commands import Matches
 from whimbrel.hold.state import State
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["CONFIRMED", "EXACTLY_ONCE", "effective", "is_live_only", "of_counted"]
+__all__ = ["CONFIRMED", "EXACTLY_ONCE", "effective", "hand_over_qos", "is_live_only"]
 
 EXACTLY_ONCE = 2
 CONFIRMED = 2
@@ -30,7 +30,7 @@ def is_live_only(qos: int, subscription: Subscription | None) -> bool:
     return qos == 0 or subscription.qos == 0
 
 
-def of_counted(state: State, qos: int, counted: Matches) -> int:
+def hand_over_qos(state: State, qos: int, counted: Matches) -> int:
     """Return the quality of a hand-over: the highest over all subscriptions that it counts for."""
     is_asked, highest = False, 0
     for name, identities in counted:

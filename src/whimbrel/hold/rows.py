@@ -1,6 +1,7 @@
 """Rows: how the hold's state is kept in a view, row by row.
 
-A row is known by its kind and whose it is; its value is CBOR. Whoever follows the hold writes the rows that changed.
+A row is known by its kind and whose it is; its value is CBOR. A store that follows the hold writes the changed
+rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
 
-__all__ = ["Key", "keys", "restored", "written"]
+__all__ = ["Key", "changed_rows", "keys", "restore_state"]
 
 Key: TypeAlias = tuple[str | int | None, ...]
 """What a row is known by: its kind, a text, then whose it is: ``("notification", 17)``."""
@@ -35,7 +36,7 @@ def keys(state: State) -> Iterable[Key]:
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
-def written(state: State, touched: Iterable[Key]) -> tuple[dict[Key, bytes], set[Key]]:
+def changed_rows(state: State, touched: Iterable[Key]) -> tuple[dict[Key, bytes], set[Key]]:
     """Return the rows of *touched* keys that there are, and the keys of those that there are not."""
     put: dict[Key, bytes] = {("now",): cbor2.dumps(state.now)}
     drop: set[Key] = set()
@@ -86,7 +87,7 @@ def _pending_row(session: Session, seq: int, pending: Pending) -> object:
     ]
 
 
-def restored(rows: Iterable[tuple[Key, bytes]]) -> State:
+def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
     """Return the state that a view has the rows of."""
     state = State()
     found: dict[tuple[Any, ...], Any] = {key: cbor2.loads(value) for key, value in rows if key[0] != "notification"}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from whimbrel.hold.commands import Command, Identity, Matches
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.hold.rows import Key, restored
+from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.changes import Changes
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
@@ -27,9 +27,8 @@ from whimbrel.model.facts import (
     InterestChanged,
     PresenceChanged,
     Receipt,
-    Reported,
     SessionChanged,
-    WillChanged,
+    time_of,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import Subscription
@@ -78,7 +77,7 @@ class Hold:
         return self._state.now
 
     def access(self, session: str) -> str | None:
-        """Return who may do what in a session, as JSON; None if anybody may, or there is no such session."""
+        """Return who may do what in a session, as JSON; None if it is open to all, or there is no such session."""
         found = self._state.sessions.get(session)
         return None if found is None else found.access
 
@@ -128,7 +127,7 @@ class Hold:
                 yield name, seq, tuple(sorted(pending.in_flight))
 
     def is_stored(self, seq: int) -> bool:
-        """Tell whether anybody is still owed a notification."""
+        """Tell whether any device is still owed a notification."""
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:
@@ -158,10 +157,7 @@ class Hold:
             return self._changes.interest(fact)
         if isinstance(fact, SessionChanged):
             return all_of(self._changes.session_changed(fact))
-        if isinstance(fact, WillChanged):  # the hold takes part only once it is published
-            return self.tick(fact.changed_at)
-        assert isinstance(fact, Reported)
-        return self.tick(fact.state.reported_at)
+        return self.tick(time_of(fact))  # wills, reports, policies and decisions: only their time counts here
 
     def applying(self, fact: Fact, matches: Matches = ()) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
@@ -216,7 +212,7 @@ class Hold:
         has_fast_lane: bool = True,
     ) -> Hold:
         """Return the hold that a view has the rows of."""
-        return cls(node, retention=retention, state=restored(rows), has_fast_lane=has_fast_lane)
+        return cls(node, retention=retention, state=restore_state(rows), has_fast_lane=has_fast_lane)
 
 
 def _pending(session: Session) -> int:

@@ -11,7 +11,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Outcome
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["Copy", "FastLane", "Flight", "Member", "Pending", "Session", "State", "Terms"]
+__all__ = ["Copy", "FastLane", "Flight", "LaneTerms", "Member", "Pending", "Session", "State"]
 
 
 class Flight(NamedTuple):
@@ -41,7 +41,7 @@ class Member:
 
 
 class Pending:
-    """A notification in a session, until it has ended there and nobody has it in flight."""
+    """A notification in a session, until it has ended there and no device has it in flight."""
 
     __slots__ = ("end", "held", "in_flight", "lapses_at", "settled")
 
@@ -55,7 +55,7 @@ class Pending:
         self.in_flight: set[str] = set()
 
 
-class Terms:
+class LaneTerms:
     """What some subscriptions of a session say together, worked out once."""
 
     __slots__ = ("handed", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
@@ -80,9 +80,9 @@ class FastLane:
     def __init__(self, session: Session, device: str, member: Member) -> None:
         self.session = session
         self.name, self.device, self.member, self.pending = session.name, device, member, session.pending
-        self.flights: dict[int, Terms] = {}
+        self.flights: dict[int, LaneTerms] = {}
         """By number, the oldest first."""
-        self.terms: dict[tuple[Identity, ...], Terms] = {}
+        self.terms: dict[tuple[Identity, ...], LaneTerms] = {}
 
 
 class Session:
@@ -90,7 +90,7 @@ class Session:
 
     __slots__ = (
         "access",
-        "choosy",
+        "conditional",
         "counts",
         "is_private",
         "lane",
@@ -114,20 +114,20 @@ class Session:
         """What is held for each subscription, the oldest first."""
         self.with_qos = 0
         """How many subscriptions have a quality of service."""
-        self.choosy = 0
-        """How many may match without counting: shares, and those that want nothing of their own."""
+        self.conditional = 0
+        """How many may match and yet not count: shares, and those that want nothing of their own."""
 
 
 class Copy:
     """What is remembered of a notification while any session has it pending, or in flight in a fast lane."""
 
-    __slots__ = ("aloft", "attempted", "expires_at", "has_row", "published_at", "qos", "received", "sessions")
+    __slots__ = ("attempted", "expires_at", "flight_count", "has_row", "published_at", "qos", "received", "sessions")
 
     def __init__(self, qos: int = 2, published_at: int = 0, expires_at: int | None = None) -> None:
         self.qos = qos
         self.published_at, self.expires_at = published_at, expires_at
         """When it was published is only for those in the fast lane: the others know their lapses."""
-        self.aloft = 0
+        self.flight_count = 0
         """How many have it in flight in a fast lane."""
         self.has_row = False
         """Whether a view may have a row of it; one that is in fast lanes alone has none."""
@@ -148,7 +148,7 @@ class Copy:
 class State:
     """All of it, for one node."""
 
-    __slots__ = ("choosy", "copies", "joined", "lapses", "now", "pendings", "privates", "sessions", "turns")
+    __slots__ = ("conditional", "copies", "joined", "lapses", "now", "pendings", "privates", "sessions", "turns")
 
     def __init__(self) -> None:
         self.now = -(2**63)
@@ -161,8 +161,8 @@ class State:
         """How many notifications are pending, counted in each session."""
         self.privates = 0
         """How many sessions are private: where none is, there is nothing to look for."""
-        self.choosy = 0
-        """How many subscriptions may match without counting, in all sessions."""
+        self.conditional = 0
+        """How many subscriptions may match and yet not count, in all sessions."""
         self.turns: dict[str, dict[str, int]] = {}
         """By share and session, the last notification that the session was chosen for (rule 18)."""
 
@@ -207,5 +207,5 @@ class State:
         if subscription.qos is not None:
             session.with_qos += change
         if is_shared(subscription.subject_filter) or (session.is_private and subscription.no_local):
-            session.choosy += change
-            self.choosy += change
+            session.conditional += change
+            self.conditional += change

@@ -5,7 +5,7 @@ Rule: every rule that changes the state notes which row that changes (``touch``)
 
 from __future__ import annotations
 
-from whimbrel.hold.rows import Key, keys, written
+from whimbrel.hold.rows import Key, changed_rows, keys
 from whimbrel.hold.state import Session, State
 
 __all__ = ["View"]
@@ -20,10 +20,10 @@ class View:
         self._state = state
         self._touched: set[Key] = set()
         self.is_followed = is_followed
-        """Whether anybody asks for changes; until the first call of ``changes`` none are noted."""
+        """Whether a store follows; until the first call of ``changes`` no change is noted."""
 
     def touch(self, key: Key) -> None:
-        """Note that a row changed; where it is called most, whether anybody follows is asked before it is."""
+        """Note that a row changed; hot paths check ``is_followed`` before they call."""
         if self.is_followed:
             self._touched.add(key)
 
@@ -35,16 +35,16 @@ class View:
     def some_changes(self, most: int) -> tuple[dict[Key, bytes], set[Key]]:
         """Return at most about *most* of the rows that ``changes`` would; these may change again before it is called.
 
-        For whoever has much to write and little time at once: what all calls return together, the later before the
-        earlier, is what one call of ``changes`` at the end would have returned.
+        For a caller that has much to write and little time at once: what all calls return together, the later before
+        the earlier, is what one call of ``changes`` at the end would have returned.
         """
         if not self.is_followed:
             return {}, set()
         chosen = {self._touched.pop() for _ in range(min(most, len(self._touched)))}
-        return written(self._state, chosen)
+        return changed_rows(self._state, chosen)
 
     def discard_changes(self) -> None:
-        """Forget what has changed: whoever followed does not any more."""
+        """Forget what has changed: no store follows any more."""
         self._touched.clear()
 
     def touch_all(self) -> None:
@@ -57,7 +57,7 @@ class View:
             self.is_followed = True
             self._touched = set(keys(self._state))
         touched, self._touched = self._touched, set()
-        return written(self._state, touched)
+        return changed_rows(self._state, touched)
 
     def session(self, name: str) -> Session:
         """Return a session, a new one if there is none."""

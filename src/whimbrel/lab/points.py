@@ -30,7 +30,7 @@ from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 from whimbrel.sim.worlds import WalkedWorld, make_contacts
 
-if TYPE_CHECKING:  # Spark is brought by whoever has a session
+if TYPE_CHECKING:  # the caller has the Spark session
     from pyspark.sql import SparkSession
 
 __all__ = ["Place", "Point", "Row", "measure", "sweep"]

@@ -1,6 +1,6 @@
 r"""Required literals: strings of which one must occur in whatever a regular expression matches.
 
-Whoever has many patterns looks for their literals first, all in one pass, and runs only the patterns whose literals
+A search for many patterns looks for their literals first, all in one pass, and runs only the patterns whose literals
 are there.
 Rule: a requirement may be missing, never wrong: the reader knows the syntax of RE2 as far as it must and takes
 everything else (``(?i)``, ``\Q…\E``, octal escapes, deep nesting) to require nothing.

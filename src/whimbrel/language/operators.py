@@ -19,6 +19,7 @@ from whimbrel.model.attributes import Int64, Scalar
 __all__ = ["Number", "binary", "compare", "text", "unary"]
 
 Number: TypeAlias = int | float
+_NUMBERS = (int, float)  # for isinstance, which would make a union anew each time
 
 _ORDER: Mapping[CompareOp, Callable[[Any, Any], bool]] = {
     CompareOp.LT: operator.lt,
@@ -32,7 +33,7 @@ def compare(op: CompareOp, left: Scalar, right: Scalar) -> bool | None:
     """Return the verdict of ``left op right``."""
     if isinstance(left, str) and isinstance(right, str):
         return _ordered(op, left, right, equal=left == right)
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
+    if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
         return None
     if isinstance(left, int) and isinstance(right, int):
         return _ordered(op, left, right, equal=left == right)
@@ -55,7 +56,7 @@ def _ordered(op: CompareOp, left: Scalar, right: Scalar, *, equal: bool) -> bool
 
 def binary(op: BinaryOp, left: Scalar, right: Scalar) -> Number | None:
     """Return the value of ``left op right``."""
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
+    if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
         return None
     if isinstance(left, float) or isinstance(right, float):
         return _real(op, float(left), float(right))
@@ -66,7 +67,7 @@ def binary(op: BinaryOp, left: Scalar, right: Scalar) -> Number | None:
 
 def unary(op: UnaryOp, operand: Scalar) -> Number | None:
     """Return the value of ``op operand``."""
-    if not isinstance(operand, int | float):
+    if not isinstance(operand, _NUMBERS):
         return None
     if op is UnaryOp.PLUS:
         return operand

@@ -99,7 +99,7 @@ def regex_of(function: PatternFunction, pattern: str) -> str:
 def _options() -> re2.Options:
     options = re2.Options()
     options.dot_nl = True  # the language's dot matches newline
-    options.log_errors = False  # the reason goes to whoever wrote the pattern, not to stderr
+    options.log_errors = False  # the reason goes to the author of the pattern, not to stderr
     options.never_capture = True  # a verdict needs no groups
     options.max_mem = _MAX_MEMORY
     return options

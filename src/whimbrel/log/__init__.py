@@ -1,4 +1,4 @@
-"""The log: what a node accepted, in order, on disk before anybody is told so.
+"""The log: what a node accepted, in order, on disk before it is acknowledged.
 
 ``layout`` is the map of the directory, ``writer`` appends, ``reader`` reads segments, ``export`` makes Parquet of
 them, ``compaction`` and ``retention`` keep that small, ``importing`` takes JSON lines, ``verification`` and ``stats``

@@ -1,6 +1,6 @@
 """Columns: many rows as one Arrow table of the log's schemas, and back.
 
-Rule: what does not fit its column is ``InvalidValueError`` naming the column, whoever wrote the file.
+Rule: what does not fit its column is ``InvalidValueError`` naming the column, for files of any writer.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _attributes_array(maps: Sequence[Any]) -> Arrow:
     integers, reals = fields[AttributeType.INT32], fields[AttributeType.REAL64]
     texts, opaques = fields[AttributeType.STRING], fields[AttributeType.OPAQUE]
     for each in maps:
-        attributes: Attributes = each
+        attributes: Attributes = {} if each is None else each
         for name, value in attributes.items():
             kind = type_of(value)
             names.append(name)
@@ -170,4 +170,8 @@ def _attributes_array(maps: Sequence[Any]) -> Arrow:
     ]
     kind = ATTRIBUTES_TYPE.item_type
     items = pa.StructArray.from_arrays(arrays, fields=[kind.field(index) for index in range(kind.num_fields)])
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(names, pa.string()), items, ATTRIBUTES_TYPE)
+    keys, starts = pa.array(names, pa.string()), pa.array(offsets, pa.int32())
+    if None not in maps:
+        return pa.MapArray.from_arrays(starts, keys, items, ATTRIBUTES_TYPE)
+    is_null = pa.array([each is None for each in maps])
+    return pa.MapArray.from_arrays(starts, keys, items, ATTRIBUTES_TYPE, mask=is_null)

@@ -6,8 +6,8 @@ publisher, subject, properties and body; the body ends where the record ends. A 
 notification's seq (int64 each) and how it came (uint8), then session, device and subscriptions as one CBOR list, which
 is the same in all receipts of a subscriber and is made once (``receipt_prefix``). All numbers are big-endian.
 
-Rule: they read as the very rows that full records would give; nobody but ``records`` knows which it was.
-Rule: attributes are not written; whoever reads derives them from the body (``model.codecs.attributes_of``). So a
+Rule: they read as the very rows that full records would give; only ``records`` knows which it was.
+Rule: attributes are not written; the reader derives them from the body (``model.codecs.attributes_of``). So a
 publication may be compact only where its attributes are those of its body and nothing else, it has no place, keys or
 deadline, and receivers without a key may have it; a receipt only where a notification of the same node was delivered
 as it is, and nothing about the device is said.

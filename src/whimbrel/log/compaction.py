@@ -1,7 +1,7 @@
 """Compaction: the many small parts of a day become one.
 
 Rule: neighbours only. The new part's range covers the old ones', so from its renaming on they are superseded
-(``layout.parts``); only then are they removed. Whoever lists in between sees each row once.
+(``layout.parts``); only then are they removed. A reader that lists in between sees each row once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong with a log on disk, one class per reaction of whoever runs it."""
+"""What can go wrong with a log on disk, one class per reaction of the operator."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MissingRecordsError(LogError):
 
 
 class LogWriteError(LogError):
-    """The disk did not take it. Reaction: tell nobody it was accepted; make room, or reopen where it says so."""
+    """The disk did not take it. Reaction: acknowledge nothing of it; make room, or reopen where it says so."""
 
     def __init__(self, path: Path, reason: str, advice: str = "") -> None:
         super().__init__(path, reason, advice)

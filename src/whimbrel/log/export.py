@@ -1,4 +1,4 @@
-"""Export: closed segments become Parquet, for Spark and for whoever else reads it.
+"""Export: closed segments become Parquet, for Spark and other readers.
 
 Rule: only what is proven durable is exported (``segments``), so that no crash takes back what others have seen.
 Rule: order: parts written beside, synced; renamed; then ``exported.json``. A crash in between is made good by the
@@ -37,7 +37,7 @@ class Exported:
 
 
 def export_lock(directory: Path, node: str) -> Path:
-    """Return the folder whose lock whoever changes *node*'s parts must hold."""
+    """Return the folder whose lock a process must hold to change the parts of *node*."""
     return layout.segments_folder(directory, node) / EXPORT_LOCK
 
 

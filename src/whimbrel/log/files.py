@@ -84,7 +84,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def tighten(path: Path) -> int:
-    """Let nobody but its owner use *path* and what is below it; return how many files and folders were open to others.
+    """Let only its owner use *path* and what is below it; return how many files and folders were open to others.
 
     Links are left alone: they may lead anywhere. What belongs to another user is left alone, too.
     """

@@ -9,7 +9,7 @@
 
 Rule: seqs in names have twenty digits, so names sort as seqs do.
 Rule: a part holds all rows of its table, date and node with seqs FIRST to LAST. A part whose range lies within
-another's of the same table, date and node is superseded: ``parts`` leaves it out, so nobody sees a row twice while
+another's of the same table, date and node is superseded: ``parts`` leaves it out, so no reader sees a row twice while
 small parts are merged or an export that crashed is made again.
 """
 

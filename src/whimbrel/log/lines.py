@@ -3,7 +3,8 @@
 ``{"table": "publications", "published_at": "2004-05-17T09:30:00Z", "subject": "ward/3", "attributes": {…}}``
 
 Rule: columns are those of the table. A time is ISO 8601 or integer microseconds; attributes are an object
-(``attributes``, types as ``model.codecs`` gives them) or keep their types (``attributes_typed``); a body is text
+(``attributes``, types as ``model.codecs`` gives them) or keep their types (``attributes_typed``), as other
+maps of values do; a body is text
 (``body``) or ``body_base64``; keys are texts ``scheme:hex``; a place is ``{latitude, longitude}`` or "lat,lon", an
 area the same with ``radius_m``; a hash and MQTT properties are hexadecimal.
 Rule: what ``json_of`` writes, ``row_from_json`` reads back equal.
@@ -25,7 +26,11 @@ from whimbrel.model.rows import COLUMNS
 
 __all__ = ["TIME_COLUMNS", "json_of", "row_from_json"]
 
-TIME_COLUMNS = frozenset({"published_at", "changed_at", "reported_at", "handed_at", "expires_at", "deadline_at"})
+TIME_COLUMNS = frozenset(
+    {"published_at", "changed_at", "reported_at", "handed_at", "expires_at", "deadline_at", "decided_at"}
+)
+_MAPS = ("attributes", "members", "read", "changed")
+"""Columns of named, typed values."""
 
 _Reader = Callable[[str, object], object]
 
@@ -71,7 +76,7 @@ def _attributes(column: str, value: object) -> object:
     if not isinstance(value, dict):
         raise InvalidValueError(column, value, "an object")
     try:
-        return from_typed(value) if column == "attributes_typed" else from_tree(value)
+        return from_typed(value) if column.endswith("_typed") else from_tree(value)
     except InvalidInputError as error:
         raise InvalidValueError(column, str(error), "what attributes can be") from None
 
@@ -126,8 +131,8 @@ def _near(_column: str, value: object) -> object:
 
 _FORMS: dict[str, tuple[str, _Reader]] = {
     **{column: (column, _time) for column in TIME_COLUMNS},
-    "attributes": ("attributes", _attributes),
-    "attributes_typed": ("attributes", _attributes),
+    **{column: (column, _attributes) for column in _MAPS},
+    **{f"{column}_typed": (column, _attributes) for column in _MAPS},
     "body": ("body", _text_body),
     "body_base64": ("body", _base64_body),
     "body_hash": ("body_hash", _hexadecimal),
@@ -144,11 +149,11 @@ _FORMS: dict[str, tuple[str, _Reader]] = {
 def _plain(column: str, value: object) -> tuple[str, object]:
     if column in TIME_COLUMNS and isinstance(value, int):
         return column, _time_text(value)
-    if column == "attributes" and isinstance(value, Mapping):
+    if column in _MAPS and isinstance(value, Mapping):
         attributes: Attributes = value
         if all(map(_is_plain, attributes.values())):
             return column, dict(attributes)
-        return "attributes_typed", to_typed(attributes)
+        return f"{column}_typed", to_typed(attributes)
     if column == "body" and isinstance(value, bytes):
         try:
             return column, value.decode()

@@ -40,7 +40,7 @@ def proven_seq(directory: Path, node: str) -> int:
 
 
 class Frontier:
-    """What no crash can take back of a node's log; whoever asks again and again has only what is new read.
+    """What no crash can take back of a node's log; asked again, it reads only what is new.
 
     Rule: it goes on from what was proven, which is never cut; what stood after it may be other bytes by now.
     """

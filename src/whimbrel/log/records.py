@@ -1,7 +1,7 @@
 """Records: one fact as bytes, and back.
 
 A record's body is its seq (int64), its table's number (uint8) and its payload: the row's values as a CBOR list in the
-order of ``model.rows.COLUMNS``, without node and seq. Attributes are one flat list of name, type, value, name, ….
+order of ``model.rows.COLUMNS``, without node and seq. Attributes and variables are a flat list of name, type, value, ….
 Before the body stand its length and its CRC-32 (uint32 each). All numbers are big-endian. Publications and receipts
 have a second, compact payload each, under numbers of their own (``compact``).
 
@@ -74,6 +74,8 @@ TABLE_NUMBERS = {
     "reports": 5,
     "receipts": 6,
     "wills": 9,  # 7 and 8 are the compact records
+    "policies": 10,
+    "decisions": 11,
 }
 """The numbers of full records."""
 TABLE_NAMES = {
@@ -83,8 +85,11 @@ TABLE_NAMES = {
 }
 """The tables of all numbers."""
 _COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY})
-_PUBLICATIONS = TABLE_NUMBERS["publications"]
-_ATTRIBUTES = COLUMNS["publications"].index("attributes") - 2
+_MAPS = {
+    table: [columns.index(name) - 2 for name in ("attributes", "members", "read", "changed") if name in columns]
+    for table, columns in COLUMNS.items()
+}
+"""Where each table has attributes, counted without node and seq."""
 
 _KINDS: dict[type, int] = {
     int: AttributeType.INT32.value,
@@ -98,7 +103,7 @@ _MAX_DEPTH = 4  # the list, a column's list, an item's map, and one to spare
 
 
 class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
-    """We write no CBOR tags; whoever does would have dates, patterns and references built at our cost."""
+    """Refuse CBOR tags: we write none, and decoding them would build dates, patterns and references at our cost."""
 
     def __getitem__(self, tag: int) -> Callable[[object, bool], NoReturn]:
         def refuse(_value: object, _immutable: bool) -> NoReturn:  # noqa: FBT001 # cbor2 calls it so
@@ -120,8 +125,9 @@ def body_of(fact: Fact) -> tuple[bytes, int]:
     """Return the body of *fact*'s record, and the fact's time."""
     table, values = values_of(fact)
     row: list[object] = list(values[2:])
-    if table == "publications":
-        row[_ATTRIBUTES] = _flat(values[_ATTRIBUTES + 2])  # type: ignore[arg-type]  # they are attributes
+    for at in _MAPS[table]:
+        if row[at] is not None:
+            row[at] = _flat(row[at])  # type: ignore[arg-type]  # they are attributes
     try:
         body = BODY.pack(fact.seq, TABLE_NUMBERS[table]) + cbor2.dumps(row)
     except (cbor2.CBOREncodeError, ValueError) as error:  # a lone surrogate
@@ -165,8 +171,10 @@ def values_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, 
     if len(values) + 2 > len(columns):
         allowed = f"at most {len(columns) - 2}; more are from a newer Whimbrel"
         raise InvalidValueError(f"number of values in {table}", len(values), allowed)
-    if number == _PUBLICATIONS and len(values) > _ATTRIBUTES:
-        values[_ATTRIBUTES] = _attributes(values[_ATTRIBUTES])
+    if number not in _COMPACT:
+        for at in _MAPS[table]:
+            if at < len(values) and (values[at] is not None or table == "publications"):
+                values[at] = _attributes(values[at])
     return table, [node, seq, *values]
 
 

@@ -5,14 +5,14 @@ the salt of its checksums, and a CRC-32 of all this. Records and marks follow (`
 
 What is torn and what is damaged. A node writes a group of records, waits until the disk has it, and only then tells
 anybody and writes the next group. Each group begins with a mark of what was durable before it, and a log that is
-closed ends with one. So a mark proves all records before it. Groups that nobody waited for (``writer``) have no mark
+closed ends with one. So a mark proves all records before it. Groups that no append waited for (``writer``) have no mark
 before the next, until one is waited for: then all before it is durable, and the group after it begins with a mark.
 Where a frame is bad, then:
 
 - a later segment exists, or a later mark says that the bad frame's seq was durable: that was acknowledged and is
   damaged, which is an error and never cut;
-- nothing proves it: that is the group which was being written, or those that nobody waited for, a torn tail. Whole
-  frames may stand in it after the bad one, for a disk writes pages in any order; nobody was told that they would last.
+- nothing proves it: that is the group which was being written, or those that no append waited for, a torn tail. Whole
+  frames may stand in it after the bad one, for a disk writes pages in any order; none of them was acknowledged.
 
 What this cannot tell: damage after the last mark of a log that crashed looks like a torn tail. It is cut, and said.
 """

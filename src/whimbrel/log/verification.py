@@ -1,6 +1,6 @@
 """Verification: reads everything there is and says what is wrong with it.
 
-Rule: a torn tail is no problem, only a note: the next opening cuts it, and nobody was told of what is in it.
+Rule: a torn tail is no problem, only a note: the next opening cuts it, and nothing in it was acknowledged.
 Rule: where segments and Parquet both hold a seq they must hold the same fact; they are compared by digests of the
 records' bytes, so that memory does not grow with the log.
 """

@@ -3,7 +3,7 @@
 Rule: ``append`` only remembers; ``sync`` writes everything remembered as one group and waits for the disk. Nobody is
 told of a fact before the sync that covers it has returned.
 Rule: ``sync(wait=False)`` writes the group and does not wait. The end of the process cannot take it back, a power
-failure or a failing disk can; whoever is told of such a fact must be content with that. It is durable with the next
+failure or a failing disk can; the receiver of such a fact must be content with that. It is durable with the next
 sync that waits, and at the latest when its segment is full. A mark, which proves all before it, is written only where
 nothing unwaited stands before it; so the rules by which torn is told from damaged (``segments``) hold as they are.
 Rule: one thread may append while another syncs (a broker appends on its event loop and syncs beside it). Two that
@@ -68,7 +68,7 @@ class Recovery:
     records: int
     """How many records the last segment holds."""
     cut_bytes: int
-    """The torn tail that was cut off: what was being written when the node died. Nobody was told of it."""
+    """The torn tail that was cut off: what was being written when the node died. None of it was acknowledged."""
     cut_from: Path | None = None
     missing_to: int = 0
     """The last number that was given and whose record is not here; 0 if none is missing."""
@@ -104,7 +104,7 @@ class LogWriter:
     def open(self, *, given_by: Callable[[], tuple[int, str]] | None = None, accepts_loss: bool = False) -> Recovery:
         """Open the log, making it if need be; find the last whole record and cut what is torn after it.
 
-        *given_by* is asked, once the log is locked, for the last number that somebody else knows to be durable, and
+        *given_by* is asked, once the log is locked, for the last number that another system knows to be durable, and
         who that is. Where the log ends before it, or before what was exported, records are missing: an error or, where
         the owner *accepts_loss*, ``Recovery.missing_to``; then nothing is written before ``begin_at``.
         """
@@ -260,8 +260,8 @@ class LogWriter:
     def settle(self) -> int:
         """Sync what is left and mark that all is durable, so that readers see all of it; return the last seq.
 
-        For a node that has written what nobody waits for, or has nothing to write for a while: until a mark says so,
-        nobody else can tell that its last group will stay.
+        For a node that has written facts without waiting for them, or has nothing to write for a while: until a mark
+        says so, no reader can tell that its last group will stay.
         """
         self.sync()
         with self._syncing:
@@ -312,7 +312,7 @@ class LogWriter:
             os.fsync(self._file)
         except OSError as error:
             self._cut_to(self._durable)
-            # What was written and not waited for is gone too: the disk failed, which is what nobody was promised.
+            # What was written and not waited for is gone too: the disk failed, and no promise covers that.
             self._written, self._fault = self._durable, "an earlier fsync failed"
             raise self._write_error(error, _REOPEN) from error
         except BaseException:
@@ -363,7 +363,7 @@ class LogWriter:
             cut_bytes = cut_from.stat().st_size
             cut_from.unlink()
             sync_file(self._folder)
-        if not found:  # seqs are never given twice, even where somebody removed every segment
+        if not found:  # seqs are never given twice, even after every segment was removed
             if begin <= given and not accepts_loss:
                 raise self._missing(begin - 1, given, knower)
             self._roll(begin, NEVER)

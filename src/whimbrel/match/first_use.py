@@ -1,6 +1,6 @@
-"""The first use on a machine: kernels are compiled, for half a minute, and nobody should wait for that unawares.
+"""The first use on a machine: kernels are compiled, which takes half a minute, before a service begins.
 
-Rule: whoever serves others has it done before it begins; who comes later finds what is there (``compiled``).
+Rule: a service compiles all kernels before it accepts work; later processes load them from the cache (``compiled``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["compile_all", "is_compiled", "make_ready"]
 
 
 def is_compiled() -> bool:
-    """Tell whether the kernels are there; where numba keeps them itself, only it knows, and this says so."""
+    """Tell whether the kernels are compiled; True where numba keeps its own cache, which cannot be asked."""
     folder = kernels_folder()
     return folder is None or (folder / DONE).exists()
 
 
 def make_ready(say: Callable[[str], object]) -> None:
-    """Have the kernels, and *say* so if that takes a while."""
+    """Compile the kernels if they are not in the cache, and *say* that it takes a while."""
     if not is_compiled():
         say("compiling the matcher, once on this machine: half a minute")
         compile_all()
@@ -35,7 +35,7 @@ def make_ready(say: Callable[[str], object]) -> None:
 
 def compile_all() -> None:
     """Use every kind of kernel once."""
-    import pyarrow as pa  # only whoever compiles pays for it
+    import pyarrow as pa  # only compiling needs it
 
     from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 

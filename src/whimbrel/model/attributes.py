@@ -3,7 +3,7 @@
 Rule: five types, as in Elvin: int32, int64, real64, string, opaque. In Python they are ``int``, ``Int64``,
 ``float``, ``str`` and ``bytes``, and the *exact* class tells the type. A plain ``int`` always fits int32.
 Rule: whatever comes from outside passes ``checked`` or one of the readers in ``codecs`` first; what they
-return is a ``FrozenAttributes``, so whoever holds one need not check again.
+return is a ``FrozenAttributes``, so its holder need not check again.
 """
 
 from __future__ import annotations

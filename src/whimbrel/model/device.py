@@ -3,23 +3,28 @@
 Rule: ``None`` is "not known"; a policy must cope with it.
 Rule: the device says battery, display, received and place; ``sent`` and the time are stamped by the server, so
 a report that brings its own is not believed.
+Rule: whatever else it says is kept as members, flat as attributes are. A list is a set: ``{"mine": ["a", 7]}`` is
+``mine`` = 2 (how many), ``mine.a`` = 1 and ``mine.7`` = 1, so that an empty one can be told from one that was not said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.attributes import Limits
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Limits, checked, integer
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, dated, name, real, whole
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place
 
-__all__ = ["REPORT_LIMITS", "DeviceState", "Display", "network_connection"]
+__all__ = ["MEMBER_LIMITS", "REPORT_LIMITS", "DeviceState", "Display", "network_connection"]
 
 REPORT_LIMITS = Limits(max_bytes=65_536, max_depth=8)
+MEMBER_LIMITS = Limits(max_names=256, max_bytes=8_192, max_depth=8, max_name_bytes=256)
+"""Of what a device says beside the members that every device has."""
+_KNOWN = frozenset({"battery", "display", "received", "sent", "place", "device", "reported_at"})
 
 
 def network_connection(received: int | None, sent: int | None) -> float | None:
@@ -55,6 +60,8 @@ class DeviceState:
     sent: int | None = None
     """How many notifications the server sent it since its last report."""
     place: Place | None = None
+    members: Attributes = NO_ATTRIBUTES
+    """Whatever else the device said of itself."""
 
     def __post_init__(self) -> None:
         name("device", self.device)
@@ -72,7 +79,7 @@ class DeviceState:
 
     @classmethod
     def from_report(cls, data: bytes | str, *, device: str, now: int, sent: int | None = None) -> Self:
-        """Return the state that a JSON report tells; names it does not know are left for newer servers."""
+        """Return the state that a JSON report tells."""
         report = read_json(data, limits=REPORT_LIMITS)
         battery, received = report.get("battery"), report.get("received")
         return cls(
@@ -83,6 +90,7 @@ class DeviceState:
             received=None if received is None else whole("received", received, 0, INT64_MAX),
             sent=sent,
             place=_place(report.get("place")),
+            members=_members(report),
         )
 
 
@@ -103,3 +111,32 @@ def _place(found: object) -> Place | None:
     if not isinstance(found, str):
         raise InvalidValueError("place", found, 'a string "lat,lon"')
     return Place.parse(found)
+
+
+def _members(report: Mapping[str, object]) -> Attributes:
+    """Return what *report* says beside the members that every device has."""
+    others = {key: value for key, value in report.items() if key not in _KNOWN}
+    if not others:
+        return NO_ATTRIBUTES
+    found: dict[str, object] = {}
+    for key, value in _leaves(others, ""):
+        if key in found:
+            raise InvalidValueError("member of a report", key, "each name once")
+        found[key] = value
+    return checked(found, limits=MEMBER_LIMITS)
+
+
+def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        if not key:
+            raise InvalidValueError("member of a report", prefix + key, "names of at least one character")
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            items = {str(each) for each in value if isinstance(each, str | int) and not isinstance(each, bool)} - {""}
+            yield prefix + key, len(items)
+            yield from ((f"{prefix}{key}.{each}", 1) for each in sorted(items))
+        elif isinstance(value, int):
+            yield prefix + key, integer(value)
+        elif value is not None:
+            yield prefix + key, value

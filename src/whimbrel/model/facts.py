@@ -1,8 +1,8 @@
 """Facts: what a node accepted, each with its number; a row of one of the log's tables.
 
 A publication is a ``Notification``; the others stand here.
-Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: whoever stamps them takes care
-of it (``later``), so that what has expired stays expired whoever replays the log.
+Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: the node that stamps them
+sees to it (``later``), so that what has expired stays expired in every replay of the log.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX, dated, flag, name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_SUBJECT_BYTES, Notification, NotificationId
+from whimbrel.model.outcome import Outcome
+from whimbrel.model.policies import Decided, PolicyChange, PolicyChanged
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
 __all__ = [
     "MAX_ACCESS_BYTES",
+    "Decided",
     "Fact",
     "InterestChanged",
     "Mode",
     "Outcome",
+    "PolicyChange",
+    "PolicyChanged",
     "PresenceChange",
     "PresenceChanged",
     "Receipt",
@@ -33,6 +38,7 @@ __all__ = [
     "WillChange",
     "WillChanged",
     "later",
+    "time_of",
 ]
 
 MAX_ACCESS_BYTES = 65_536
@@ -76,20 +82,6 @@ class SessionChange(Enum):
     DELETED = "deleted"
 
 
-class Outcome(Enum):
-    """How a notification ended for a device; the ``outcome`` column of ``receipts`` and ``deliveries``."""
-
-    DELIVERED = "delivered"
-    WITHHELD = "withheld"
-    """A policy decided that this device should not have it."""
-    EXPIRED = "expired"
-    DISPLACED = "displaced"
-    """Newer ones took its place."""
-    TAKEN_ELSEWHERE = "taken elsewhere"
-    DROPPED = "dropped"
-    """Not held (live only), or nobody is left who would want it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterestChanged:
     """One row of ``interests``; a removed subscription says only which it was."""
@@ -124,12 +116,12 @@ class PresenceChanged:
     session_expiry_us: int | None = None
     """How long the device's private session outlives its connection; ``None``: not said."""
     sent_seq: int | None = None
-    """The last notification sent to a device that disconnected; ``None``: nobody knows, so any may have been."""
+    """The last notification sent to a device that disconnected; ``None``: unknown, so any may have been."""
     confirms: bool | None = None
     """Which hand-overs of quality 0 have receipts in the session from here on: all of them, or, if false, those of
     notifications that may expire; ``None``: none, as in logs from before (rule 16 of the hold)."""
     owner: str | None = None
-    """The verified user who joined a private session; ``None`` if nobody was verified."""
+    """The verified user who joined a private session; ``None`` if no user was verified."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)
@@ -273,7 +265,32 @@ class WillChanged:
             raise InvalidValueError("will", self.will, "one where it is left, else none")
 
 
-Fact: TypeAlias = Notification | InterestChanged | PresenceChanged | Reported | Receipt | SessionChanged | WillChanged
+Fact: TypeAlias = (
+    Notification
+    | InterestChanged
+    | PresenceChanged
+    | Reported
+    | Receipt
+    | SessionChanged
+    | WillChanged
+    | PolicyChanged
+    | Decided
+)
+
+
+def time_of(fact: Fact) -> int:
+    """Return when the node accepted *fact*: the third column of every table."""
+    match fact:
+        case Notification():
+            return fact.published_at
+        case Receipt():
+            return fact.handed_at
+        case Reported():
+            return fact.state.reported_at
+        case Decided():
+            return fact.decided_at
+        case _:
+            return fact.changed_at
 
 
 def later(last: int, now: int) -> int:

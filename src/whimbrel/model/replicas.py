@@ -42,7 +42,7 @@ class TooManySubjectsError(InvalidInputError):
 
 
 def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> dict[str, int]:
-    """Return L_i for each subject of *subscribers*, which counts S_i; a subject that nobody wants gets one copy."""
+    """Return L_i for each subject of *subscribers*, which counts S_i; a subject without subscribers gets one copy."""
     whole("nodes", nodes, 1, INT32_MAX)
     whole("slots_per_node", slots_per_node, 1, INT32_MAX)
     real("target", target, 0, 1)
@@ -66,7 +66,9 @@ def _shared(weights: Sequence[float], capacity: int, most: int) -> list[float]:
     again: every round fixes at least one, and the result is the one that the bounded optimisation has.
     """
     shares = [1.0] * len(weights)
-    free = [place for place, weight in enumerate(weights) if weight > 0]  # what nobody wants keeps its one
+    free = [
+        place for place, weight in enumerate(weights) if weight > 0
+    ]  # a subject without subscribers keeps its one copy
     room = capacity - (len(weights) - len(free))
     while free:
         unit = room / math.fsum(weights[place] for place in free)

@@ -15,13 +15,16 @@ from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.attributes import INT32_MAX, FrozenAttributes, Limits, checked
+from whimbrel.model.attributes import INT32_MAX, NO_ATTRIBUTES, Attributes, FrozenAttributes, Limits, checked
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Mode,
     Outcome,
+    PolicyChange,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
@@ -58,7 +61,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("sent_seq", "confirms", "owner"),
     ),
     "sessions": ("node", "seq", "changed_at", "change", "session", "device", "access"),
-    "reports": ("node", "seq", "reported_at", "device", "battery", "display", "received", "sent", "place"),
+    "reports": ("node", "seq", "reported_at", "device", "battery", "display", "received", "sent", "place", "members"),
     "receipts": (
         *("node", "seq", "handed_at", "session", "device", "notification_node", "notification_seq", "subscriptions"),
         *("outcome", "body_hash", "via", "battery", "network_connection", "display", "published_at", "subject"),
@@ -66,6 +69,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "wills": (
         *("node", "seq", "changed_at", "device", "change", "subject", "body", "qos", "retain", "delay_us"),
         *("expiry_us", "keys", "deliver_insecure", "properties"),
+    ),
+    "policies": ("node", "seq", "changed_at", "change", "owner", "name", "text", "device"),
+    "decisions": (
+        *("node", "seq", "decided_at", "session", "device", "notification_node", "notification_seq", "policy_seq"),
+        *("policy", "outcome", "reason", "body_hash", "body_bytes", "body", "attributes", "read", "changed", "removed"),
+        *("steps", "bytes_read", "pixels_read"),
     ),
 }
 """The columns of each table of the log: node, seq, the fact's own time, then the rest."""
@@ -185,6 +194,7 @@ def _report_values(fact: Reported) -> tuple[object, ...]:
         state.received,
         state.sent,
         _place_value(state.place),
+        state.members or None,
     )
 
 
@@ -228,6 +238,37 @@ def _will_values(fact: WillChanged) -> tuple[object, ...]:
     )
 
 
+def _policy_values(fact: PolicyChanged) -> tuple[object, ...]:
+    head = (fact.node, fact.seq, fact.changed_at, fact.change.value)
+    return (*head, fact.owner, fact.name, fact.text, fact.device)
+
+
+def _decision_values(fact: Decided) -> tuple[object, ...]:
+    return (
+        fact.node,
+        fact.seq,
+        fact.decided_at,
+        fact.session,
+        fact.device,
+        fact.notification.node,
+        fact.notification.seq,
+        fact.policy_seq,
+        fact.policy,
+        fact.outcome.value,
+        fact.reason,
+        fact.body_hash,
+        fact.body_bytes,
+        fact.body,
+        fact.attributes,
+        fact.read,
+        fact.changed,
+        list(fact.removed),
+        fact.steps,
+        fact.bytes_read,
+        fact.pixels_read,
+    )
+
+
 def _place_value(place: Place | None) -> dict[str, float] | None:
     return None if place is None else {"latitude": place.latitude, "longitude": place.longitude}
 
@@ -251,6 +292,8 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], tuple[object, ...]]]] = {
     Reported: ("reports", _report_values),
     Receipt: ("receipts", _receipt_values),
     WillChanged: ("wills", _will_values),
+    PolicyChanged: ("policies", _policy_values),
+    Decided: ("decisions", _decision_values),
 }
 
 
@@ -347,6 +390,7 @@ def _report(row: Row) -> Reported:
             received=row.get("received"),
             sent=row.get("sent"),
             place=_place(row),
+            members=_maybe_attributes(row, "members") or NO_ATTRIBUTES,
         ),
     )
 
@@ -401,6 +445,44 @@ def _will(row: Row) -> WillChanged:
     )
 
 
+def _policy(row: Row) -> PolicyChanged:
+    return PolicyChanged(
+        node=_needed(row, "node"),
+        seq=_needed(row, "seq"),
+        changed_at=_needed(row, "changed_at"),
+        change=_member(PolicyChange, row, "change"),
+        owner=_needed(row, "owner"),
+        name=row.get("name"),
+        text=row.get("text"),
+        device=row.get("device"),
+    )
+
+
+def _decision(row: Row) -> Decided:
+    return Decided(
+        node=_needed(row, "node"),
+        seq=_needed(row, "seq"),
+        decided_at=_needed(row, "decided_at"),
+        session=_needed(row, "session"),
+        device=_needed(row, "device"),
+        notification=_notification(row),
+        policy_seq=_needed(row, "policy_seq"),
+        policy=_needed(row, "policy"),
+        outcome=_member(Outcome, row, "outcome"),
+        reason=row.get("reason"),
+        body_hash=row.get("body_hash"),
+        body_bytes=row.get("body_bytes"),
+        body=row.get("body"),
+        attributes=_maybe_attributes(row, "attributes"),
+        read=_attributes(row, "read"),
+        changed=_attributes(row, "changed"),
+        removed=_texts(row, "removed"),
+        steps=row.get("steps", 0),
+        bytes_read=row.get("bytes_read", 0),
+        pixels_read=row.get("pixels_read", 0),
+    )
+
+
 _READERS: dict[str, Callable[[Row], Fact]] = {
     "publications": _publication,
     "interests": _interest,
@@ -409,6 +491,8 @@ _READERS: dict[str, Callable[[Row], Fact]] = {
     "reports": _report,
     "receipts": _receipt,
     "wills": _will,
+    "policies": _policy,
+    "decisions": _decision,
 }
 
 
@@ -450,12 +534,23 @@ def _member(kind: type[_E], row: Row, column: str) -> _E:
     return found
 
 
-def _attributes(row: Row) -> FrozenAttributes:
-    value = row.get("attributes", {})
+def _maybe_attributes(row: Row, column: str) -> Attributes | None:
+    return None if row.get(column) is None else _attributes(row, column)
+
+
+def _texts(row: Row, column: str) -> tuple[str, ...]:
+    value = row.get(column, ())
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise InvalidValueError(column, value, "a list of texts")
+    return tuple(value)
+
+
+def _attributes(row: Row, column: str = "attributes") -> FrozenAttributes:
+    value = row.get(column, {})
     if type(value) is FrozenAttributes:
         return value
     if not isinstance(value, Mapping):
-        raise InvalidValueError("attributes", value, "names and values")
+        raise InvalidValueError(column, value, "names and values")
     found = checked(value, limits=UNBOUNDED)
     assert isinstance(found, FrozenAttributes)
     return found

@@ -60,7 +60,7 @@ __all__ = [
     "Lost",
     "Published",
     "Refused",
-    "Terms",
+    "ServerLimits",
 ]
 
 _MAX_ID = 65_535
@@ -74,12 +74,12 @@ class ClientLimits:
     packet_bytes: int = 16 << 20
     receive_maximum: int = 64
     """QoS 1 and 2 publications at a time. A server that sends more is not left: there are some (mosquitto 2.0.11, when
-    many wait), and whoever reads no more than it can hold needs no other bound."""
+    many wait), and a program that reads no more than it can hold needs no other bound."""
     topic_alias_maximum: int = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ServerLimits:
     """What the server lets the client do on one connection."""
 
     client_id: str
@@ -99,7 +99,7 @@ class Accepted(NamedTuple):
     """CONNECT was accepted."""
 
     is_session_present: bool
-    terms: Terms
+    terms: ServerLimits
 
 
 class Refused(NamedTuple):
@@ -125,7 +125,7 @@ class Published(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The server has lost the session, and nobody can say whether it had accepted this QoS 2 publication."""
+    """The server has lost the session, and it is unknown whether it had accepted this QoS 2 publication."""
 
     packet_id: int
 
@@ -302,7 +302,7 @@ class ClientConnection:
         self._session, self._connect, self._limits = session, connect, limits
         self._decoder = Decoder(max_packet_bytes=limits.packet_bytes, version=connect.version)
         session.connections += 1
-        session.requests.clear()  # nobody will answer them
+        session.requests.clear()  # they will not be answered
         self._number = session.connections
         self._aliases: dict[int, str] = {}
         self._to_send: deque[int] = deque()
@@ -312,7 +312,7 @@ class ClientConnection:
         self._is_pinging = self._is_deaf = False
         self.phase = Phase.CONNECTING
         self.failure: ProtocolError | None = None
-        self.terms = Terms(client_id=connect.client_id, keep_alive_s=connect.keep_alive_s)
+        self.terms = ServerLimits(client_id=connect.client_id, keep_alive_s=connect.keep_alive_s)
         """What was asked for; from ``Accepted`` on, what was agreed."""
         self._out = [encode(_with_limits(connect, limits), connect.version)]
 
@@ -366,7 +366,7 @@ class ClientConnection:
     def ping_due_at(self) -> float | None:
         """When PINGREQ is to be sent, if nothing happens until then; None if there is no keep alive.
 
-        Silence of either side counts: a client that only sends would otherwise never learn that nobody listens.
+        Silence of either side counts: a client that only sends would otherwise never notice a dead peer.
         """
         keep_alive_s = self.terms.keep_alive_s
         if not keep_alive_s or self.phase is not Phase.OPEN:
@@ -636,7 +636,7 @@ def _with_limits(connect: Connect, limits: ClientLimits) -> Connect:
     return connect._replace(properties=Properties(values, user=connect.properties.user))
 
 
-def _terms(connect: Connect, told: Properties) -> Terms:
+def _terms(connect: Connect, told: Properties) -> ServerLimits:
     """Return what was agreed: what the server told, and where it told nothing what the client asked for."""
 
     def either(which: Property, otherwise: int) -> int:
@@ -644,7 +644,7 @@ def _terms(connect: Connect, told: Properties) -> Terms:
         return otherwise if value is None else value
 
     asked_expiry_s = connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0
-    return Terms(
+    return ServerLimits(
         client_id=told.text(Property.ASSIGNED_CLIENT_IDENTIFIER) or connect.client_id,
         keep_alive_s=either(Property.SERVER_KEEP_ALIVE, connect.keep_alive_s),
         session_expiry_s=either(Property.SESSION_EXPIRY_INTERVAL, asked_expiry_s),

@@ -117,7 +117,7 @@ class Decoder:
             self.has_more, self._needed = True, 0
 
     def take_held(self) -> bytes:
-        """Return, once, the bytes that are kept undecoded; whoever has them brings them again."""
+        """Return, once, the bytes that are kept undecoded; the caller brings them again."""
         held = bytes(self._held)
         self._held.clear()
         return held

@@ -174,7 +174,7 @@ def connect_return_code(code: ReasonCode) -> int:
     """Return what a CONNACK of 3.1.1 has for *code*: 0, or 1 to 5.
 
     What has no counterpart becomes 3, server unavailable. For malformed packets that would be a lie, but 3.1.1 answers
-    those with no CONNACK at all (3.2.2.3), so nobody should ask.
+    those with no CONNACK at all (3.2.2.3), so it is never asked for.
     """
     return _RETURN_CODES.get(code, _SERVER_UNAVAILABLE) if code.is_error else 0
 

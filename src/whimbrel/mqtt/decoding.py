@@ -50,7 +50,7 @@ _FLAGS = tuple((flags >> 1 & 3, flags & 1 != 0, flags & 8 != 0) for flags in ran
 _new = tuple.__new__  # a named tuple's own constructor costs twice as much; used for the packets of the hot path
 
 MAX_FILTERS = 10_000
-"""How many topic filters one packet may have: each takes a microsecond to read, in which nobody else is served."""
+"""How many topic filters one packet may have: each takes a microsecond to read, in which no other client is served."""
 _MAX_TOPICS = 8_192
 _MAX_TOPIC_BYTES = 256
 _topics: dict[bytes, str] = {}

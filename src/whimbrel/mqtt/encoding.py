@@ -1,7 +1,7 @@
 """Encoding: a packet to its bytes.
 
 Rule: what is written can be read: lengths, text, codes, places of properties and identifiers are checked, and what
-fails is an ``InvalidValueError``, a mistake of ours. That topics have no wildcards is left to whoever made them up.
+fails is an ``InvalidValueError``, a mistake of ours. That topics have no wildcards is left to the caller.
 Rule: what 3.1.1 does not have is left out; codes are translated to its own.
 """
 

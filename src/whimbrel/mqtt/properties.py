@@ -53,7 +53,7 @@ __all__ = [
 WILL = 0
 """The place of a will's properties."""
 MAX_USER_PROPERTIES = 8_192
-"""How many one packet may have: each takes two microseconds to read, in which nobody else is served."""
+"""How many one packet may have: each takes two microseconds to read, in which no other client is served."""
 
 _Value: TypeAlias = int | str | bytes
 
@@ -309,7 +309,7 @@ def passed_on(properties: Properties) -> bytes:
     """Return the bytes of what a server hands on of a PUBLISH as it came (3.3.2.3), without the length.
 
     The rest is between two peers: topic alias and subscription identifiers. The message expiry interval goes on too,
-    but less the time the message waited, so whoever sends writes it.
+    but less the time the message waited, so the sender writes it.
     """
     if not properties:
         return b""

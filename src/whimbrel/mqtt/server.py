@@ -19,7 +19,7 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Property
 __all__ = ["MAX_RECEIVE", "Phase", "ServerConnection", "ServerLimits"]
 
 MAX_RECEIVE = 65_535
-"""The receive maximum of whoever does not say."""
+"""The receive maximum of a client that does not give one."""
 
 _FROM_SERVERS = (Connack, Suback, Unsuback, Pingresp)
 
@@ -126,7 +126,7 @@ class ServerConnection:
         return self._decoder.held
 
     def take_held(self) -> bytes:
-        """Return, once, the bytes that are kept undecoded; whoever has them brings them again."""
+        """Return, once, the bytes that are kept undecoded; the caller brings them again."""
         return self._decoder.take_held()
 
     def go_on(self) -> None:

@@ -30,7 +30,7 @@ def check_topic_name(topic: str) -> None:
 
 
 def check_topic_filter(topic_filter: str) -> None:
-    """Raise ``ProtocolError`` (0x8F) if nobody can subscribe to *topic_filter*.
+    """Raise ``ProtocolError`` (0x8F) if *topic_filter* is not one that can be subscribed to.
 
     A shared one is checked as it stands; ``split_share`` looks at its parts.
     """

@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from whimbrel.model.attributes import Attributes, FrozenAttributes
+from whimbrel.model.clock import format_time
 from whimbrel.model.facts import later
 from whimbrel.model.notification import Notification
 from whimbrel.nearby.group.outputs import Deliver
@@ -25,9 +26,9 @@ __all__ = ["SUBJECT", "append_event", "body_of", "notification_of", "publish_eve
 SUBJECT = "nearby"
 
 
-def subject_of(heard: Deliver) -> str:
-    """Return what an event is published under: ``nearby/<event type>``; wildcards in a type's name become ``_``."""
-    return f"{SUBJECT}/{heard.event.subject}".translate(str.maketrans("+#", "__"))
+def subject_of(event_type: str) -> str:
+    """Return what events are published under: ``nearby/<event type>``; wildcards in a type's name become ``_``."""
+    return f"{SUBJECT}/{event_type}".translate(str.maketrans("+#", "__"))
 
 
 def _attributes(heard: Deliver) -> Attributes:
@@ -41,7 +42,7 @@ def notification_of(heard: Deliver, *, node: str, seq: int, at: int) -> Notifica
         node=node,
         seq=seq,
         published_at=at,
-        subject=subject_of(heard),
+        subject=subject_of(event.subject),
         publisher=event.origin,
         attributes=_attributes(heard),
         place=event.area.centre,
@@ -58,15 +59,16 @@ def append_event(log: LogWriter, heard: Deliver, *, at: int) -> Notification:
     return fact
 
 
-def body_of(heard: Deliver) -> bytes:
-    """Return an event as the JSON body of a message."""
+def body_of(heard: Deliver, *, at: int) -> bytes:
+    """Return an event, heard at *at*, as the JSON body of a message."""
     said = {name: value.hex() if isinstance(value, bytes) else value for name, value in _attributes(heard).items()}
     area = {"place": str(heard.event.area.centre), "radius_m": heard.event.area.radius_m}
-    return json.dumps({**said, **area, "remaining_ms": heard.left_us / 1e3}, ensure_ascii=False).encode()
+    time = {"remaining_ms": heard.left_us / 1e3, "deadline_at": format_time(at + heard.left_us)}
+    return json.dumps({**said, **area, **time}, ensure_ascii=False).encode()
 
 
-async def publish_event(client: Client, heard: Deliver) -> None:
-    """Publish an event on the broker that *client* is connected to."""
+async def publish_event(client: Client, heard: Deliver, *, at: int) -> None:
+    """Publish an event, heard at *at*, on the broker that *client* is connected to."""
     expiry_s = max(1, math.ceil(heard.left_us / 1e6))
-    body = body_of(heard)
-    await client.publish(subject_of(heard), body, qos=1, content_type="application/json", expiry_s=expiry_s)
+    body, subject = body_of(heard, at=at), subject_of(heard.event.subject)
+    await client.publish(subject, body, qos=1, content_type="application/json", expiry_s=expiry_s)

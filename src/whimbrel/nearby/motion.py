@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 
-from whimbrel.model.attributes import Scalar
+from whimbrel.model.attributes import Attributes, FrozenAttributes, Scalar
 from whimbrel.model.clock import seconds
 from whimbrel.model.place import Place, distance_m
+from whimbrel.nearby.vocabulary import OWN_ATTRIBUTES
 
 __all__ = ["Motion", "bearing"]
 
@@ -62,6 +63,14 @@ class Motion:
 
     def _begin(self, place: Place | None) -> None:
         self._anchor, self.previous, self.speed_m_s = place, None, None
+
+    def seen(self, published: Attributes, there: Place) -> Attributes:
+        """Return what a filter sees of an event from *there*: its attributes, and this node's own.
+
+        A published attribute of such a name is never seen, also where this node does not know its own.
+        """
+        others = {name: value for name, value in published.items() if name not in OWN_ATTRIBUTES}
+        return FrozenAttributes({**others, **self.attributes(there)})
 
     def attributes(self, there: Place) -> dict[str, Scalar]:
         """Return what a filter sees of this node with respect to an event from *there*; what is unknown is absent."""

@@ -53,6 +53,7 @@ class Node:
         percentile: float = 99.9,
     ) -> None:
         self.name = NotificationId(name, 0).node
+        self.vocabulary = vocabulary
         self.deployment = deployment or Deployment()
         self.counts: Counter[str] = Counter()
         self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
@@ -203,6 +204,8 @@ class Node:
                 self._consumer.hear_again(frame, now=now)
                 return []
             case Beacon():
+                if self.announces(frame.subject) and self.vocabulary.contradicts(frame.subject, frame.fingerprint):
+                    return [Note(kind=NoteKind.CONTRADICTED, group=frame.group, member=frame.origin)]
                 aged = self._relay.age(frame, 0)
                 assert isinstance(aged, Beacon)
                 return self._consumer.receive_beacon(aged, now=now)

@@ -50,6 +50,8 @@ class LogTables:
     reports: LogRows | None = None
     """These decide nothing, but time passes with them as with every fact."""
     wills: LogRows | None = None
+    policies: LogRows | None = None
+    decisions: LogRows | None = None
     """Likewise."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
@@ -117,7 +119,8 @@ def _last_times(log: LogTables) -> dict[str, int]:
     times = [(log.numbered, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
     times += [(log.sessions, "changed_at"), (log.receipts, "handed_at")]
     times += [] if log.reports is None else [(log.reports, "reported_at")]
-    times += [] if log.wills is None else [(log.wills, "changed_at")]
+    others = ((log.wills, "changed_at"), (log.policies, "changed_at"), (log.decisions, "decided_at"))
+    times += [(table, at) for table, at in others if table is not None]
     return {node: extent.ends_at for node, extent in extents(times).items()}
 
 

@@ -22,6 +22,8 @@ TIMES = {
     "reports": "reported_at",
     "receipts": "handed_at",
     "wills": "changed_at",
+    "policies": "changed_at",
+    "decisions": "decided_at",
 }
 """The column of each of the log's tables that says when the node accepted the fact."""
 

@@ -24,6 +24,7 @@ from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange
 from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
 from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
 from whimbrel.model.place import MAX_RADIUS_M
+from whimbrel.model.policies import MAX_POLICY_BYTES, MAX_REASON_BYTES, PolicyChange
 from whimbrel.model.subscription import (
     MAX_FILTER_BYTES,
     MAX_IDENTIFIER,
@@ -153,9 +154,9 @@ class _Suspects:
         self.mask[owners[~_true(is_fine)]] = True
         self.flag(pc.greater(pc.list_value_length(column), MAX_KEYS))
 
-    def attributes(self) -> None:
+    def attributes(self, name: str = "attributes") -> None:
         """Expect each name once, and with each the value that its type says."""
-        column = self.column("attributes")
+        column = self.column(name)
         offsets = column.offsets.to_numpy()
         begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
         if not count:
@@ -361,6 +362,7 @@ def _reports(found: _Suspects) -> None:
     found.rank("received", 0, INT64_MAX)
     found.rank("sent", 0, INT64_MAX)
     found.fields("place", _EARTH)
+    found.attributes("members")
 
 
 def _receipts(found: _Suspects) -> None:
@@ -400,6 +402,42 @@ def _wills(found: _Suspects) -> None:
     found.keys()
 
 
+def _policies(found: _Suspects) -> None:
+    found.words("change", [each.value for each in PolicyChange])
+    for name in ("owner", "name", "device"):
+        found.text(name)
+    found.text("text", MAX_POLICY_BYTES, min_bytes=0)
+    if found.mask.all():
+        return
+    change = found.column("change")
+    is_chosen = pc.equal(change, PolicyChange.CHOSEN.value)
+    found.flag(pc.and_not(found.column("name").is_null(), is_chosen))
+    found.flag(pc.and_(is_chosen, found.column("device").is_null()))
+    found.flag(pc.xor(pc.equal(change, PolicyChange.PUT.value), found.column("text").is_valid()))
+
+
+def _decisions(found: _Suspects) -> None:
+    found.words("outcome", [Outcome.DELIVERED.value, Outcome.WITHHELD.value])
+    for name in ("session", "device", "policy"):
+        found.text(name)
+    found.nodes("notification_node", None)
+    for name in ("notification_seq", "policy_seq", "steps", "bytes_read", "pixels_read"):
+        found.rank(name, 0, INT64_MAX)
+    found.text("reason", MAX_REASON_BYTES, min_bytes=0)
+    found.flag(pc.not_equal(pc.binary_length(found.column("body_hash")), 32))
+    found.rank("body_bytes", 0, MAX_BODY_BYTES)
+    found.size("body", MAX_BODY_BYTES)
+    for name in ("attributes", "read", "changed"):
+        found.attributes(name)
+    found.flag(pc.greater(pc.list_value_length(found.column("removed")), 0))  # few have any: each is asked
+    if not found.mask.all():
+        is_sent = pc.equal(found.column("outcome"), Outcome.DELIVERED.value)
+        for name in ("body_hash", "body_bytes"):
+            found.flag(pc.xor(found.column(name).is_valid(), is_sent))
+        for name in ("body", "attributes"):
+            found.flag(pc.and_not(found.column(name).is_valid(), is_sent))
+
+
 _RULES: dict[str, Callable[[_Suspects], None]] = {
     "publications": _publications,
     "interests": _interests,
@@ -408,6 +446,8 @@ _RULES: dict[str, Callable[[_Suspects], None]] = {
     "reports": _reports,
     "receipts": _receipts,
     "wills": _wills,
+    "policies": _policies,
+    "decisions": _decisions,
 }
 _TIMES = {name: TABLES[name].schema.names[2] for name in _RULES}
 """The third column of each of the log's tables says when the node accepted the fact."""

@@ -4,7 +4,7 @@ Sensors at the beds and badges publish (``ward``). People have a session each, w
 the session keeps what came while both were away, as long and as many as its subscriptions say. Workers divide the
 readings among themselves; displays are plain MQTT.
 
-Rule: same seed, same fleet. It is a plan: whoever performs it has the clock and the sockets.
+Rule: same seed, same fleet. It is a plan: its shell has the clock and the sockets.
 Rule: what expires by itself is published at QoS 1, so that nothing counts as received that was never sent.
 """
 
@@ -60,7 +60,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody whose devices share a session."""
+    """A person whose devices share a session."""
 
     session: str
     wishes: tuple[Wish, ...]

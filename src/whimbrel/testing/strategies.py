@@ -39,10 +39,13 @@ from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Mode,
     Outcome,
+    PolicyChange,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
@@ -262,6 +265,16 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
         ),
         st.builds(Reported, **identity, state=_states()),
         _receipts(identity),
+        st.builds(PolicyChanged, **changed, change=st.just(PolicyChange.PUT), owner=_WORDS, name=_WORDS, text=_WORDS),
+        st.builds(PolicyChanged, **changed, change=st.just(PolicyChange.REMOVED), owner=_WORDS, name=_WORDS),
+        st.builds(
+            PolicyChanged,
+            **{**changed, "device": _WORDS},
+            change=st.just(PolicyChange.CHOSEN),
+            owner=_WORDS,
+            name=st.none() | _WORDS,
+        ),
+        _decisions(identity),
     )
 
 
@@ -310,6 +323,37 @@ def _states() -> st.SearchStrategy[DeviceState]:
         received=_COUNTS,
         sent=_COUNTS,
         place=st.none() | _PLACES,
+        members=_ATTRIBUTES,
+    )
+
+
+def _decisions(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Decided]:
+    named = {
+        **identity,
+        "decided_at": _DATES,
+        "session": _WORDS,
+        "device": _WORDS,
+        "notification": st.builds(NotificationId, _NODES, _SEQS),
+        "policy_seq": _SEQS,
+        "policy": _WORDS,
+        "read": _ATTRIBUTES,
+        "changed": _ATTRIBUTES,
+        "removed": st.lists(st.sampled_from(["gone", "removed"]), max_size=2).map(tuple),
+        "steps": _SEQS,
+        "bytes_read": _SEQS,
+        "pixels_read": _SEQS,
+    }
+    return st.one_of(
+        st.builds(Decided, **named, outcome=st.just(Outcome.WITHHELD), reason=st.none() | _WORDS),
+        st.builds(
+            Decided,
+            **named,
+            outcome=st.just(Outcome.DELIVERED),
+            body_hash=st.binary(min_size=32, max_size=32),
+            body_bytes=st.integers(0, 99),
+            body=st.none() | st.binary(max_size=9),
+            attributes=st.none() | _ATTRIBUTES,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Visitors: who a client is, and what it may do."""
+"""The authorizer: what a client may do, by its user, its groups and its identifier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.verdicts import Verdicts
 
-__all__ = ["Connected", "Visitors"]
+__all__ = ["Authorizer", "Connected"]
 
 
 class Connected(Protocol):
@@ -23,7 +23,7 @@ def _no_groups(_user: str | None) -> frozenset[str]:
     return frozenset()
 
 
-class Visitors:
+class Authorizer:
     """The rights of everybody who is connected; *groups* tells which groups a user is in.
 
     What rights say of publishing and receiving is remembered until they are replaced.

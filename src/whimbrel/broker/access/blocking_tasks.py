@@ -1,14 +1,14 @@
-"""Questions: what takes too long to be answered between two packets, such as whether a password is right.
+"""Blocking tasks: work that takes too long for the event loop, such as verifying a password.
 
-The core writes a question down; the shell asks it in a thread, a few at a time, and tells the answer.
+The core queues a task; the shell runs it in a thread, a few at a time, and returns its result to the core.
 Rule: addresses take turns, and within an address its users; users who gave a right password at their address before
-have every other turn to themselves. Many wrong passwords make nobody else wait for more than a few of them.
-Rule: wrong passwords are counted for each user or session at each address, and for the address as a whole with more
-patience; the latter does not concern users who gave a right password there before.
-Rule: a question whose time is over when its turn comes is not asked: whoever gave too many wrong passwords meanwhile
-learns nothing from the ones that still wait.
-Rule: a question that nobody waits for any more is not asked either: hashing a password takes most of a second, and
-clients that gave up and came again must not wait behind themselves.
+have every other turn to themselves. Many wrong passwords make no other user wait for more than a few of them.
+Rule: wrong passwords are counted for each user or session at each address, and for the address as a whole with a higher
+limit; the latter does not concern users who gave a right password there before.
+Rule: a task that is over its limit when its turn comes is refused without being run: a client that gave too many wrong
+passwords meanwhile learns nothing from those that still wait.
+Rule: a task whose client is gone is not run either: verifying a password takes most of a second, and clients that gave
+up and came again must not wait behind themselves.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from whimbrel.broker.access.fair_queue import FairQueue
-from whimbrel.broker.access.password_rate_limit import Patience, origin_of
+from whimbrel.broker.access.password_rate_limit import PasswordRateLimit, origin_of
 from whimbrel.broker.counters import Counters
 
-__all__ = ["Asker", "Question", "Questions"]
+__all__ = ["Asker", "BlockingTask", "BlockingTasks"]
 
 _NAMES_AT_AN_ADDRESS = 10
 """How many times as many wrong passwords one address may give for all names together as for one of them."""
@@ -43,8 +43,8 @@ class Asker(NamedTuple):
         return [f"{origin}\0{name}\0" for name in self.names]  # never an address: it ends with U+0000
 
 
-class Question:
-    """One question: *ask* may run in any thread; *then*, which is given the time, and *refuse* are the core's."""
+class BlockingTask:
+    """One task: *ask* may run in any thread; *then*, which is given the time, and *refuse* are the core's."""
 
     __slots__ = ("ask", "asker", "is_wanted", "refuse", "then")
 
@@ -60,15 +60,15 @@ class Question:
         self.is_wanted = is_wanted
 
 
-class Questions:
-    """The questions of a broker; at most *most* wait, and half as many of one address."""
+class BlockingTasks:
+    """The blocking tasks of a broker; at most *most* wait, and half as many of one address."""
 
     def __init__(self, wrong_per_minute: int, counters: Counters, *, most: int) -> None:
-        self._by_name = Patience(wrong_per_minute)
-        self._by_address = Patience(wrong_per_minute * _NAMES_AT_AN_ADDRESS)
+        self._by_name = PasswordRateLimit(wrong_per_minute)
+        self._by_address = PasswordRateLimit(wrong_per_minute * _NAMES_AT_AN_ADDRESS)
         self._counters, self._most = counters, most
-        self._known: FairQueue[Question] = FairQueue()
-        self._others: FairQueue[Question] = FairQueue()
+        self._known: FairQueue[BlockingTask] = FairQueue()
+        self._others: FairQueue[BlockingTask] = FairQueue()
         self._is_turn_of_others = False
         self._right: dict[str, None] = {}
         """Names at addresses that gave a right password, the latest last."""
@@ -97,13 +97,13 @@ class Questions:
 
         Where nobody wants to know by then (*is_wanted*), nothing is done.
         """
-        question = Question(asker, ask, partial(_told, then), refuse, is_wanted)
+        question = BlockingTask(asker, ask, partial(_told, then), refuse, is_wanted)
         is_known = bool(asker.names) and all(key in self._right for key in asker.names_here())
         queue = self._known if is_known else self._others
         queue.put(origin_of(asker.address), asker.user, question)
         self._count += 1
 
-    def next(self, listened_us: int) -> Question | None:
+    def next(self, listened_us: int) -> BlockingTask | None:
         """Return the next question to be asked, if there is one."""
         self.listened_us = listened_us
         while self._count:
@@ -115,7 +115,7 @@ class Questions:
             question.refuse()
         return None
 
-    def _take(self) -> Question:
+    def _take(self) -> BlockingTask:
         """Take from both queues in turns, where both have something."""
         self._count -= 1
         self._is_turn_of_others = not self._is_turn_of_others

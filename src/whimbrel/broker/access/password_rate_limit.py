@@ -1,8 +1,8 @@
-"""Patience: how many wrong passwords an address may give before it has to wait.
+"""PasswordRateLimit: how many wrong passwords an address may give before it has to wait.
 
 Rule: an address may fail as often as it may in a minute at once, and gets one of these back each time that such a share
 of a minute has passed. What was right costs nothing.
-Rule: failures beyond that are counted too. Questions that were let in together, before one of them was answered, are
+Rule: failures beyond that are counted too. Tasks that were let in together, before one of them was answered, are
 paid for by waiting longer, so that in the long run nobody guesses faster by asking in parallel.
 Rule: an IPv4 address stands for itself, an IPv6 address for its /64, which is the least that a household has;
 IPv4 written as IPv6 is IPv4. The port means nothing. What is no address stands for itself.
@@ -21,7 +21,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from whimbrel.model.bounds import INT32_MAX, whole
 
-__all__ = ["Patience", "origin_of"]
+__all__ = ["PasswordRateLimit", "origin_of"]
 
 _MINUTE_US = 60_000_000
 _NETWORK_BITS = 64
@@ -31,7 +31,7 @@ _HOST = re.compile(
 )
 
 
-class Patience:
+class PasswordRateLimit:
     """Who has given wrong passwords, and how many more each may give; *per_minute* of 0 is without limit."""
 
     def __init__(self, per_minute: int, *, most: int = 10_000) -> None:

@@ -7,7 +7,7 @@ Rule: no password is kept, only its scrypt hash; neither stands in an error.
 Rule: a question costs the same whoever asks: for a name that is not in the file, the password is compared with the
 hash of somebody who is, and the answer is no.
 Rule: the file is replaced as a whole, under a lock, and only its owner may read it: a reader sees old or new.
-Rule: questions may be asked from any thread, also while users come and go. scrypt takes most of a second and 128 MiB,
+Rule: passwords may be checked from any thread, also while users come and go. scrypt takes most of a second and 128 MiB,
 and lets other threads run meanwhile, so an event loop asks ``log_in`` in one of a few threads.
 Rule: a hash that costs less than is recommended today is replaced by one that costs as much when its user logs in next,
 in memory and, where the file is ours to write, there.

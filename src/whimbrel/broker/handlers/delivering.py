@@ -10,7 +10,7 @@ from functools import partial
 
 from whimbrel.broker.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link, Outgoing, Terms
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message, packet_id_of
@@ -36,9 +36,9 @@ _MOST_SENT = 1_000
 class Delivering:
     """What is on its way to clients."""
 
-    def __init__(self, config: Config, journal: Journal, state: BrokerState, sender: Sender, gate: Gate) -> None:
+    def __init__(self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
-        self._journal, self._state, self._sender, self._gate = journal, state, sender, gate
+        self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
         self.unfinished: deque[Client] = deque()
         """Clients to which more may be sent."""
 
@@ -97,8 +97,8 @@ class Delivering:
 
     def acknowledged(self, client: Client, packets: Sequence[Puback], now: int) -> None:
         """Take in that a client has QoS 1 hand-overs."""
-        journal, flying = self._journal, client.flying
-        append, now, receipts = journal.append_body, journal.now(now), 0
+        commits, flying = self._commits, client.flying
+        append, now, receipts = commits.append_body, commits.now(now), 0
         for packet in packets:
             identifier = packet.packet_id
             out = flying.get(identifier)
@@ -118,9 +118,9 @@ class Delivering:
             via = out.via
             for terms in out.terms:
                 if via is RETAINED:
-                    journal.append(self._of_retained(journal.seq, now, terms, client, out.message))
+                    commits.append(self._of_retained(commits.seq, now, terms, client, out.message))
                 else:
-                    append(receipt_body(journal.seq, now, terms.receipt, out.message.seq, via), now)
+                    append(receipt_body(commits.seq, now, terms.receipt, out.message.seq, via), now)
         self._sender.counters.receipts += receipts
         if client.queue:
             self.pump(client, now)
@@ -144,7 +144,7 @@ class Delivering:
             return
         self._state.releasing(client, identifier)
         self._receipt(client, out, Outcome.DELIVERED, now, is_owed=client.is_persistent)
-        self._journal.then(partial(self._release, client, link, identifier))
+        self._commits.then(partial(self._release, client, link, identifier))
 
     def _release(self, client: Client, link: Link, identifier: int) -> None:
         if client.link is link:
@@ -159,15 +159,15 @@ class Delivering:
             return
         client.releasing.discard(identifier)
         fact = PresenceChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             device=client.id,
             change=PresenceChange.COMPLETED,
             packet_id=identifier,
         )
         # Not owed: after a crash PUBREL is sent once more, and the client says again that it knows nothing of it.
-        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
         self.pump(client, now)
 
     def _wrong_kind(self, client: Client, kind: str, identifier: int, qos: int) -> None:
@@ -179,23 +179,23 @@ class Delivering:
 
     def _receipt(self, client: Client, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
         """Write down and apply what became of a hand-over."""
-        journal, message = self._journal, out.message
-        now = journal.now(now)
+        commits, message = self._commits, out.message
+        now = commits.now(now)
         self._sender.counters.receipts += bool(out.terms)
         if out.qos:
             client.flying.pop(packet_id_of(message.seq), None)
         for terms in out.terms:
-            seq = journal.seq
+            seq = commits.seq
             if outcome is Outcome.DELIVERED and out.via is RETAINED:
-                journal.append(self._of_retained(seq, now, terms, client, message))
+                commits.append(self._of_retained(seq, now, terms, client, message))
             elif outcome is Outcome.DELIVERED:
-                journal.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
+                commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
-                journal.append(self._undelivered(seq, now, terms, client, message, outcome))
+                commits.append(self._undelivered(seq, now, terms, client, message, outcome))
             if not out.is_held:
                 continue
-            if is_owed or journal.waiting:
-                journal.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
+            if is_owed or commits.waiting:
+                commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
             else:
                 self._state.settle(now, terms.session, client.id, message.seq, outcome)
 
@@ -223,7 +223,7 @@ class Delivering:
     def _undelivered(
         self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome
     ) -> Receipt:
-        node = self._journal.node
+        node = self._commits.node
         return Receipt(
             node=node,
             seq=seq,

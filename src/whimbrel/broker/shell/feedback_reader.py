@@ -1,4 +1,4 @@
-"""Learning: reading back what the pipeline made of this node's log; in a thread, because files take their time.
+"""FeedbackReader: reading back what the pipeline made of this node's log; in a thread, because files take their time.
 
 A table is a folder below the pipeline's: a Delta table, whose log of commits says which files count, or Parquet files.
 Rule: a look sees one version of a Delta table: files that no commit names, or that one removed, are none of it.
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from whimbrel.broker.state.feedback import Lessons
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 
-__all__ = ["MAX_FILES", "MAX_FILE_BYTES", "Learning", "Links", "Plan"]
+__all__ = ["MAX_FILES", "MAX_FILE_BYTES", "FeedbackReader", "Links", "Plan"]
 
 MAX_FILES = 10_000
 MAX_FILE_BYTES = 256 << 20
@@ -160,7 +160,7 @@ class _Table:
         return max(file.written_ns for file in files) // 1_000
 
 
-class Learning:
+class FeedbackReader:
     """The tables below *folder*, as far as they are of use to the broker *node*."""
 
     def __init__(self, folder: Path, node: str, *, most: int) -> None:

@@ -37,8 +37,8 @@ def gauges(broker: Broker) -> dict[str, int]:
         "memory_bytes": broker.memory.used,
         "incoming_bytes": broker.memory.incoming,
         "outgoing_bytes": broker.memory.outgoing,
-        "learned_devices": broker.learned.devices,
-        "learned_subjects": broker.learned.subjects,
+        "learned_devices": broker.feedback.devices,
+        "learned_subjects": broker.feedback.subjects,
     }
 
 
@@ -73,7 +73,7 @@ class _Collected:
         yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
         for name, value in gauges(self._broker).items():
             yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
-        learned = self._broker.learned
+        learned = self._broker.feedback
         yield CounterMetricFamily(
             "whimbrel_learned_failures", "tables of the pipeline that could not be read, so far", value=learned.failures
         )

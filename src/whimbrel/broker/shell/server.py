@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from whimbrel.broker.access.authorizer import Visitors
-from whimbrel.broker.access.blocking_tasks import Question
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.blocking_tasks import BlockingTask
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import MAX_NAME_BYTES, Users
 from whimbrel.broker.broker import Broker
@@ -51,7 +51,7 @@ from whimbrel.match.index.packer import PackingProcess
 from whimbrel.match.matcher import Matcher
 
 if TYPE_CHECKING:
-    from whimbrel.broker.shell.feedback_reader import Learning
+    from whimbrel.broker.shell.feedback_reader import FeedbackReader
 
 __all__ = ["Server"]
 
@@ -347,7 +347,7 @@ class Server:
         self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="ask")
         self._asking = 0
         self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
-        self._learning = _learning(config)
+        self._feedback_reader = _feedback_reader(config)
         self._announcements = Announcements(tells_links=config.pipeline.tells_links)
         self._storage = Storage(config, accepts_loss=accepts_loss)
         state, self.restored = self._storage.open(Routes(self._matcher))
@@ -357,7 +357,7 @@ class Server:
             self._storage.log,
             state,
             rng=random.SystemRandom(),
-            visitors=Visitors(rights, self._groups),
+            authorizer=Authorizer(rights, self._groups),
             verify=None if self._users is None else partial(self._users.log_in, cost=config.access.password_cost),
             died_at=self.restored.time.died_at,
             now=self.clock.now(),
@@ -422,7 +422,7 @@ class Server:
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
         if self.config.observe.sys_interval_s:
             self._tell_system()
-        if self._learning is not None:
+        if self._feedback_reader is not None:
             self._learn()
         self._sync_if_wanted()
 
@@ -667,7 +667,7 @@ class Server:
     def _flush(self) -> None:
         self._is_flushing, self._turn_bytes = False, 0
         broker = self.broker
-        if broker.questions:
+        if broker.blocking_tasks:
             self._ask()
         for notice in broker.take_notices():
             _log.warning(notice.text, client=notice.client, user=notice.user)
@@ -784,7 +784,7 @@ class Server:
         """Publish what the broker knows of itself."""
         assert self._loop is not None
         values = system_values(self.broker, monotonic_us() - self.started_us)
-        values |= self._announcements.changes(self.broker.learned, connected(self.broker))
+        values |= self._announcements.changes(self.broker.feedback, connected(self.broker))
         self.broker.tell_system(values, self.clock.now())
         self.flush_soon()
         self._loop.call_later(self.config.observe.sys_interval_s, self._tell_system)
@@ -793,15 +793,15 @@ class Server:
     def _learn(self) -> None:
         """Have a look at what the pipeline learned."""
         assert self._loop is not None
-        assert self._learning is not None
-        future = self._loop.run_in_executor(self._learner, self._learning.look)
+        assert self._feedback_reader is not None
+        future = self._loop.run_in_executor(self._learner, self._feedback_reader.look)
         future.add_done_callback(self._learned)
 
     def _learned(self, done: asyncio.Future[Lessons]) -> None:
         assert self._loop is not None
         if done.cancelled() or self.is_closed:
             return
-        learned, lessons = self.broker.learned, done.result()
+        learned, lessons = self.broker.feedback, done.result()
         if lessons.troubles and not learned.troubles:
             _log.warning("what the pipeline learned cannot be read; what is known stays", reasons=lessons.troubles)
         elif learned.troubles and not lessons.troubles:
@@ -901,14 +901,14 @@ class Server:
     # -- users and observers -----------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Ask questions of the core as long as there is a thread for them."""
+        """Do the blocking tasks of the core as long as there is a thread for them."""
         assert self._loop is not None
-        while self._asking < _ASKERS and (question := self.broker.questions.next(self.listened_us)) is not None:
+        while self._asking < _ASKERS and (question := self.broker.blocking_tasks.next(self.listened_us)) is not None:
             self._asking += 1
             future = self._loop.run_in_executor(self._askers, question.ask)
             future.add_done_callback(partial(self._answered, question))
 
-    def _answered(self, question: Question, done: asyncio.Future[object]) -> None:
+    def _answered(self, question: BlockingTask, done: asyncio.Future[object]) -> None:
         self._asking -= 1
         if self.failure is None and not self.is_closed:
             self.broker.answered(question, done.result(), self.clock.now())
@@ -931,13 +931,13 @@ def _tell_time(event: str, by_s: float) -> None:
     _log.warning(event, by_s=round(by_s, 1))
 
 
-def _learning(config: Config) -> Learning | None:
+def _feedback_reader(config: Config) -> FeedbackReader | None:
     """Return who reads what the pipeline learned, if anybody is to; Arrow is loaded only then."""
     if not config.pipeline.tables:
         return None
-    from whimbrel.broker.shell.feedback_reader import Learning
+    from whimbrel.broker.shell.feedback_reader import FeedbackReader
 
-    return Learning(Path(config.pipeline.tables), config.node.name, most=config.pipeline.max_rows)
+    return FeedbackReader(Path(config.pipeline.tables), config.node.name, most=config.pipeline.max_rows)
 
 
 class ListenError(WhimbrelError):

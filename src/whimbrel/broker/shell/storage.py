@@ -92,7 +92,7 @@ class Storage:
         state = BrokerState.restore(self._node, self._store.rows(), routes=routes)
         replayed = 0
         for fact in read(self.log_folder, self._node, first=applied + 1):
-            state.replay(fact)
+            state.apply(fact)
             replayed += 1
             if replayed % _PROGRESS == 0:
                 progress(replayed)
@@ -171,7 +171,7 @@ class Storage:
                 device=client_of(session),
             )
             self.log.append(fact)
-            state.replay(fact)
+            state.apply(fact)
         self._store.commit(self.log.sync(), *state.changes())
 
     def _new_view(self) -> SqliteStore:

@@ -39,6 +39,7 @@ from whimbrel.model.facts import (
     SessionChange,
     SessionChanged,
     WillChanged,
+    time_of,
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
@@ -92,8 +93,8 @@ class BrokerState:
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
-    def replay(self, fact: Fact) -> None:
-        """Apply a fact of a log."""
+    def apply(self, fact: Fact) -> None:
+        """Apply a fact, of this broker or of a log."""
         for _ in self.applying(fact):
             pass
 
@@ -119,7 +120,7 @@ class BrokerState:
             self.wills.apply(fact)
             self.perform(self.hold.apply(fact), fact.changed_at)
         else:
-            self.perform(self.hold.apply(fact), fact.state.reported_at)
+            self.perform(self.hold.apply(fact), time_of(fact))
 
     def _match(self, message: Message, notification: Notification) -> Found:
         secured = secured_of(notification)

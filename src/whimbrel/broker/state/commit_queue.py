@@ -1,4 +1,4 @@
-"""The journal: facts are numbered, written down, and applied when they are accepted.
+"""The commit queue: facts are numbered, written down, and applied when they are accepted.
 
 Rule: a fact gets its seq when it is entered and is applied in order of seq. Where somebody could ask for it after a
 crash (it is *owed*), accepted means durable; otherwise it means entered, unless one that is owed stands before it.
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, later
 
-__all__ = ["Apply", "Journal", "Pieces"]
+__all__ = ["Apply", "CommitQueue", "Pieces"]
 
 _MOST_APPLIED = 200
 """How many facts are applied in one turn of the event loop."""
@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
     is_fact: bool
 
 
-class Journal:
+class CommitQueue:
     """The log of a node, and what waits for its disk."""
 
     def __init__(self, log: LogWriter) -> None:

@@ -1,4 +1,4 @@
-"""Learned: what the pipeline found out from this node's log, as the broker knows it (docs/reference/mqtt.md, "$SYS").
+"""Feedback: what the pipeline found out from this node's log, as the broker knows it (docs/reference/mqtt.md, "$SYS").
 
 ``learning`` reads it from the pipeline's tables, in a thread; here it is held, asked for, and put into words.
 Rule: what is known stays known until something newer is read: a pipeline that stopped, or a file that is broken, makes
@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from whimbrel.mqtt.topics import disallowed_in
 
-__all__ = ["Announcements", "Learned", "Lessons"]
+__all__ = ["Announcements", "Feedback", "Lessons"]
 
 REPLICAS_TOPIC = "$SYS/broker/replicas"
 LINK_TOPICS = "$SYS/broker/link/"
@@ -40,7 +40,7 @@ class Lessons:
     """Why a table could not be read, a sentence for each."""
 
 
-class Learned:
+class Feedback:
     """What is known now."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Announcements:
         self._plan = ""
         self._links: dict[str, str] = {}
 
-    def changes(self, learned: Learned, connected: Collection[str]) -> dict[str, str]:
+    def changes(self, learned: Feedback, connected: Collection[str]) -> dict[str, str]:
         """Return what is to be published under which topic, where it is new; empty text takes a topic away.
 
         Of many links that changed, some wait until the next time: nobody waits for the broker meanwhile.
@@ -108,7 +108,7 @@ class Announcements:
             changes |= self._link_changes(learned, connected)
         return changes
 
-    def _link_changes(self, learned: Learned, connected: Collection[str]) -> dict[str, str]:
+    def _link_changes(self, learned: Feedback, connected: Collection[str]) -> dict[str, str]:
         changes: dict[str, str] = {}
         for device, said in _with_link(learned, connected):
             if len(changes) < MOST_LINKS and self._links.get(device) != said:
@@ -131,7 +131,7 @@ def _plan(replicas: Mapping[str, int]) -> str:
     return "{" + ",".join(members) + "}" if members else ""
 
 
-def _with_link(learned: Learned, connected: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _with_link(learned: Feedback, connected: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Yield the devices whose link is known, with the text; one whose name is no level of a topic has no topic."""
     for device in connected:
         connection = learned.network_connection(device)

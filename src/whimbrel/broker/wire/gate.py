@@ -9,7 +9,7 @@ Rule: whether a packet is longer than its client takes is known only when it is 
 
 from __future__ import annotations
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.model.facts import Outcome
@@ -29,13 +29,13 @@ def has_room(link: Link) -> bool:
 class Gate:
     """Expiry, and the rights of whoever is connected."""
 
-    def __init__(self, visitors: Visitors) -> None:
-        self._visitors = visitors
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
 
     @property
     def is_open(self) -> bool:
         """Whether everything that does not expire may be sent to everybody."""
-        return self._visitors.is_open
+        return self._authorizer.is_open
 
     def refusal(
         self, link: Link, client_id: str, message: Message, now: int, *, is_begun: bool = False
@@ -46,6 +46,6 @@ class Gate:
         """
         if message.expires_at is not None and message.expires_at <= now and not is_begun:
             return Outcome.EXPIRED
-        if not self._visitors.may_receive(link, client_id, message.subject):
+        if not self._authorizer.may_receive(link, client_id, message.subject):
             return Outcome.WITHHELD
         return None

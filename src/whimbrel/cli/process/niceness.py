@@ -2,8 +2,8 @@
 
 Niceness alone does not do that on Linux. With autogroups, which most distributions have on, the processor is shared
 first between sessions (``setsid``), and only inside each by niceness: a process that leads a session of its own, as a
-service does, would not give way at all. And whoever is woken up may have to wait until the one that runs has used up
-its slice; only one with a shorter slice goes first at once.
+service does, would not give way at all. And a process that wakes up may have to wait until the one that runs has used
+up its slice; only one with a shorter slice goes first at once.
 Rule: nothing here is needed for anything to be right, so what a system does not know or allow is left out.
 """
 
@@ -31,7 +31,7 @@ _SLICE_NS = 100_000_000
 def give_way(by: int, *, autogroup: Path = _AUTOGROUP) -> None:
     """Make this process nicer *by* so much, and what it starts from now on; its session too, if it leads one.
 
-    A session that somebody else leads, such as a shell, is not ours to change.
+    A session that another process leads, such as a shell, is not ours to change.
     """
     if not by:
         return
@@ -43,9 +43,9 @@ def give_way(by: int, *, autogroup: Path = _AUTOGROUP) -> None:
 
 
 def _take_long_slices(level: int) -> bool:
-    """Let whoever is woken up go first, at the price of fewer and longer turns; return if the kernel took it."""
+    """Let a process that wakes up go first, at the price of fewer and longer turns; return if the kernel took it."""
     number = _SCHED_SETATTR.get(platform.machine()) if sys.platform == "linux" else None
-    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # somebody has made it more modest already
+    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # its scheduling class was lowered already
         return False
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, level, 0, _SLICE_NS, 0, 0)
     return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)  # Linux before 6.12 ignores the slice

@@ -28,7 +28,7 @@ from whimbrel.cli.options.passwords import (
 )
 from whimbrel.cli.options.values import read_seconds
 from whimbrel.cli.session.connection import AskingConnection, DeviceConnection, ask
-from whimbrel.cli.session.printing import counted, print_changes, print_done, tree_of, words_of
+from whimbrel.cli.session.printing import counts_text, print_changes, print_done, tree_of, words_of
 from whimbrel.cli.subscribe import print_all
 from whimbrel.language.filters import parse
 
@@ -216,7 +216,7 @@ def list_(
         typer.echo(json.dumps(lines, ensure_ascii=False))
         return
     for each in found:
-        typer.echo(f"{each.session}  {counted(each.devices, each.subscriptions, each.held)}")
+        typer.echo(f"{each.session}  {counts_text(each.devices, each.subscriptions, each.held)}")
     if not found:
         typer.echo("no sessions")
 
@@ -246,7 +246,7 @@ def show(
         tree = {"session": name, "devices": devices, "subscriptions": subscriptions, "held": found.held}
         typer.echo(json.dumps(tree, ensure_ascii=False))
         return
-    typer.echo(f"{name}  {counted(len(found.devices), len(found.subscriptions), found.held)}")
+    typer.echo(f"{name}  {counts_text(len(found.devices), len(found.subscriptions), found.held)}")
     for member in found.devices:
         typer.echo(f"  device {member.device}  {'present' if member.is_present else 'away'}, {member.receipt}")
     for subscription in found.subscriptions:

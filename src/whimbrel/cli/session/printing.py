@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
     from whimbrel.client import SessionChange, SessionChanges, SessionSubscription
 
-__all__ = ["change_line", "counted", "print_changes", "print_done", "tree_of", "words_of"]
+__all__ = ["change_line", "counts_text", "print_changes", "print_done", "tree_of", "words_of"]
 
 
 def print_done(name: str, what: str, *, as_json: bool) -> None:
@@ -42,7 +42,7 @@ def change_line(change: SessionChange, *, as_json: bool) -> str:
     return f"{change.session}: put out by {who}"
 
 
-def counted(devices: int, subscriptions: int, held: int) -> str:
+def counts_text(devices: int, subscriptions: int, held: int) -> str:
     """Return how much a session has, in words."""
     plural = ("" if devices == 1 else "s", "" if subscriptions == 1 else "s")
     return f"{devices} device{plural[0]}, {subscriptions} subscription{plural[1]}, {held} held"

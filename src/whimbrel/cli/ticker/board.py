@@ -82,7 +82,7 @@ class Board:
         if message.message_id and message.message_id in {each.message_id for each in self._history}:
             return
         if self.mode is Mode.HISTORY and len(self._history) < (self._history.maxlen or 0):
-            self._back += 1  # whoever reads goes on reading the same message
+            self._back += 1  # the message that is shown stays the same
         self._history.append(message)
         self.tape.add(message, now=now)
 

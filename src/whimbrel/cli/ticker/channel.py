@@ -1,7 +1,7 @@
 """The channel: the tickertape's way to a broker. A named session that keeps while everybody is away, and its groups.
 
 Rule: a group is a subscription of the session, so it stays when we go, and other devices of the session have it too.
-Rule: a message is acknowledged when the next is asked for: whoever dies before gets it again.
+Rule: a message is acknowledged when the next is asked for: a device that dies before gets it again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Channel:
 
     async def _joined(self, wanted: Wanted) -> tuple[SessionSubscription, ...]:
         sessions, name = self._client.sessions, wanted.session
-        try:  # first: whoever joins a session that does not exist is taken for somebody who guesses
+        try:  # first: joining a session that does not exist counts as guessing a password
             await sessions.create(name, owner=wanted.password)
         except SessionRefusedError as refused:
             if refused.code != ReasonCode.NOT_AUTHORIZED:

@@ -132,7 +132,7 @@ class Show:
                 self._start(self._draw())
                 try:
                     status = await self._ended
-                    if self._sending:  # whoever types a line and quits wants it sent
+                    if self._sending:  # a line that was entered before quitting is still sent
                         await asyncio.wait(list(self._sending), timeout=_GOODBYE_S)
                     return status
                 finally:

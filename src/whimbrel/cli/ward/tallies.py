@@ -1,4 +1,4 @@
-"""Tallies: what the devices of the ward count while the demo runs, for whoever draws it.
+"""Tallies: what the devices of the ward count while the demo runs, for the page.
 
 Rule: nothing here decides anything; the account at the end is the pipeline's.
 """

@@ -1,4 +1,4 @@
-"""What the demo's page and lines show, as values: whoever draws asks nobody."""
+"""What the demo's page and lines show, as values: drawing needs nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PipelineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Somebody for whom things are held: a person, or a device on its own."""
+    """A person, or a device on its own, for whom notifications are held."""
 
     name: str
     here: tuple[str, ...]
@@ -59,7 +59,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Somebody got something, and why."""
+    """A delivery, and why it was made."""
 
     clock: str
     device: str

@@ -62,7 +62,7 @@ class Changes:
         return out
 
     def _delete(self, name: str, out: list[Command]) -> Iterator[None]:
-        """End everything, let everybody go (rule 12)."""
+        """End all that is pending, and release all members (rule 12)."""
         session = self._state.sessions.get(name)
         if session is None:
             return

@@ -71,7 +71,7 @@ class Endings:
         moment: int,
         out: list[Command],
     ) -> None:
-        """End a notification in a session: settle whoever is owed it and does not have it in flight (rule 9)."""
+        """End a notification in a session: settle the members that do not have it in flight (rule 9)."""
         pending = session.pending[seq]
         if pending.held:
             for identity in pending.held:
@@ -91,7 +91,7 @@ class Endings:
         self.close(session, seq, pending, out)
 
     def close(self, session: Session, seq: int, pending: Pending, out: list[Command]) -> None:
-        """Let go of a notification that has ended, once nobody has it in flight any more."""
+        """Remove a notification that has ended, once no device has it in flight any more."""
         if pending.in_flight or pending.end is None:
             return
         if not pending.settled:
@@ -103,7 +103,7 @@ class Endings:
             self._view.touch(("pending", session.name, seq))
         copy = self._state.copies[seq]
         copy.sessions.discard(session.name)
-        if not copy.sessions and not copy.aloft:
+        if not copy.sessions and not copy.flight_count:
             del self._state.copies[seq]
             if self._view.is_followed:
                 self._view.touch(("copy", seq))

@@ -1,10 +1,10 @@
 """The fast lane: what is on its way to a client that is there, and will nearly always be confirmed in a moment.
 
 To hold such a notification by the rules, only to let it go again, is most of the work of a broker. In a lane it is no
-more than an entry of a dictionary, a *flight*; the rules are caught up with when anybody could see a difference (it
-*lands*), and nobody ever can: with one device, which has it in flight, a lapse and an ending give no command.
+more than an entry of a dictionary, a *flight*; the rules are applied late, when a difference could be seen (it
+*lands*), and until then none can: with one device, which has it in flight, a lapse and an ending give no command.
 Rule: a lane is that of a private session whose one device is present, takes, and is present nowhere else; it is closed
-by whatever changes that, or the session's subscriptions.
+by any change of these, and of the session's subscriptions.
 Rule: what is in a lane lands before anything looks at the session, its device's sessions or the rows; with and without
 the lanes, the commands are the same.
 Rule: all flights of a session are younger than what is pending there, so that landing keeps the order.
@@ -16,7 +16,7 @@ from whimbrel.hold.commands import HandOver, Identity, Matches, Settle
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
-from whimbrel.hold.state import Copy, FastLane, Flight, Pending, Session, State, Terms
+from whimbrel.hold.state import Copy, FastLane, Flight, LaneTerms, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
@@ -27,9 +27,9 @@ _DELIVERED = Outcome.DELIVERED
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
 
 
-def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> Terms:
+def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> LaneTerms:
     """Return what some subscriptions of a session say together."""
-    terms = Terms(session.name, sorted_identities(matched))
+    terms = LaneTerms(session.name, sorted_identities(matched))
     subscriptions = [session.subscriptions.get(identity) for identity in terms.identities]
     granted = [None if found is None else found.qos for found in subscriptions]
     bounds = [retention.of(found) for found in subscriptions]
@@ -69,7 +69,7 @@ class FastLanes:
         Return what is left for the rules, and how many flights there are.
         """
         left: list[tuple[str, tuple[Identity, ...]]] = []
-        aloft, now, sessions, busy = 0, self._state.now, self._state.sessions, self._busy
+        flight_count, now, sessions, busy = 0, self._state.now, self._state.sessions, self._busy
         for match in matches:
             name, identities = match
             session = sessions.get(name)
@@ -87,7 +87,7 @@ class FastLanes:
                 if not flights:
                     busy.add(lane)
                 flights[seq] = terms
-                aloft += 1
+                flight_count += 1
             elif granted == 0 and not lane.member.confirms_qos_0(is_expiring=is_expiring):
                 end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None, None)
                 own[lane.device] = _NEW(Settle, end)
@@ -95,7 +95,7 @@ class FastLanes:
                 left.append(match)
                 continue
             out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, granted == 0)))
-        return left, aloft
+        return left, flight_count
 
     def _open(self, session: Session) -> FastLane | None:
         """Return the session's lane if it may have one now."""
@@ -108,7 +108,7 @@ class FastLanes:
             session.lane = FastLane(session, device, member)
         return session.lane
 
-    def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> Terms:
+    def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> LaneTerms:
         """Return the terms of some subscriptions, and remember them."""
         if len(lane.terms) >= _MANY:
             lane.terms.clear()
@@ -122,7 +122,7 @@ class FastLanes:
         state, name = self._state, lane.name
         for seq, terms in landed.items():
             copy = state.copies[seq]
-            copy.aloft -= 1
+            copy.flight_count -= 1
             copy.has_row = True
             copy.sessions.add(name)
             lane.pending[seq] = self._as_pending(lane, seq, terms, copy)
@@ -136,7 +136,7 @@ class FastLanes:
         for lane in list(self._busy):
             self.land(lane)
 
-    def _as_pending(self, lane: FastLane, seq: int, terms: Terms, copy: Copy) -> Pending:
+    def _as_pending(self, lane: FastLane, seq: int, terms: LaneTerms, copy: Copy) -> Pending:
         state = self._state
         lapses = {identity: copy.lapse_of(ttl_us) for identity, ttl_us in terms.kept}
         latest = max(lapses.values())

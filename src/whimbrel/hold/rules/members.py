@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Settle, TellAll
 from whimbrel.hold.private import client_of, private_session
-from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, of_counted
+from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, hand_over_qos
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
 from whimbrel.hold.rules.work import PIECE, QUICK_PIECE, Work, all_of, at_once
@@ -98,7 +98,7 @@ class Members:
             out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False))
             return
         attempted = copy.attempted.get(device)
-        qos = attempted or (of_counted(self._state, copy.qos, counted) if session.with_qos else CONFIRMED)
+        qos = attempted or (hand_over_qos(self._state, copy.qos, counted) if session.with_qos else CONFIRMED)
         is_own = qos == 0 and not member.confirms_qos_0(is_expiring=copy.expires_at is not None)
         member.in_flight[seq] = Flight(identities, qos)
         is_again = attempted is not None
@@ -243,10 +243,10 @@ class Members:
                 terms, copy = lane.flights.pop(seq), state.copies[seq]
                 lapse = copy.lapse_of(terms.longest_us)
                 out.append(_NEW(Settle, (session, device, seq, terms.identities, outcome, state.now, lapse, via)))
-                copy.aloft -= 1
+                copy.flight_count -= 1
                 if copy.has_row:
                     self._view.touch(("copy", seq))
-                if copy.aloft or copy.sessions:
+                if copy.flight_count or copy.sessions:
                     copy.received.add(device)
                 else:
                     del state.copies[seq]
@@ -287,5 +287,5 @@ class Members:
             self._endings.end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
         elif pending.end is not None:
             self._endings.close(session, seq, pending, out)
-        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is nobody else to keep it for
+        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is no other device to keep it for
             self._endings.end(session, seq, outcome, tuple(pending.held), self._state.now, out)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Generator, Iterator
 from operator import itemgetter
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Matches, Settle, Store
-from whimbrel.hold.counting import counting, in_order
-from whimbrel.hold.quality import CONFIRMED, is_live_only, of_counted
+from whimbrel.hold.counting import matches_that_count, sorted_matches
+from whimbrel.hold.quality import CONFIRMED, hand_over_qos, is_live_only
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
@@ -78,8 +78,8 @@ class Publications:
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:
             self._endings.end_lapsed(out)
-        if state.choosy:
-            matches, chosen = counting(state, publisher, matches)
+        if state.conditional:
+            matches, chosen = matches_that_count(state, publisher, matches)
             for share, name in chosen.items():
                 state.turns.setdefault(share, {})[name] = seq
                 self._view.touch(("turn", share, name))
@@ -87,7 +87,7 @@ class Publications:
             return out
         flown: list[HandOver] = []
         own: dict[str, Settle] = {}
-        before, aloft, now = len(out), 0, state.now
+        before, flight_count, now = len(out), 0, state.now
         if state.privates and self._has_fast_lane and (expires_at is None or expires_at > now):
             if len(matches) > 1:
                 matches = sorted(matches, key=_BY_SESSION)
@@ -98,22 +98,22 @@ class Publications:
                 some = matches[start : start + PIECE] if len(matches) > PIECE else matches
                 slow, count = self._fly(seq, qos, now - at, some, flown, own, is_expiring=is_expiring)
                 left += slow
-                aloft += count
+                flight_count += count
             matches = left
         if not matches:  # nothing but fast lanes: in the order of sessions, which is that of their devices
-            if aloft:
+            if flight_count:
                 copy = state.copies[seq] = Copy(qos, at, expires_at)
-                copy.aloft = aloft
+                copy.flight_count = flight_count
                 copy.received = {*received, *own}
                 out.append(_NEW(Store, (seq,)))
             out += flown
             out += own.values()
             return out
         copy = state.copies[seq] = Copy(qos, at, expires_at)
-        copy.aloft = aloft
+        copy.flight_count = flight_count
         if received:
             copy.received = set(received)
-        yield from self._hold_and_hand_over(seq, copy, in_order(matches), flown, own, out)
+        yield from self._hold_and_hand_over(seq, copy, sorted_matches(matches), flown, own, out)
         if seq in state.copies:
             out.insert(before, Store(seq))
         else:
@@ -184,7 +184,7 @@ class Publications:
     def _to_hold(
         self, session: Session, identities: tuple[Identity, ...], copy: Copy
     ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
-        """Return until when it is held for whom; and how it ends if for nobody (rule 3)."""
+        """Return until when it is held for each subscription; and how it ends if for none (rule 3)."""
         held: dict[Identity, int] = {}
         live_only: list[Identity] = []
         lapsed: dict[Identity, int] = {}
@@ -238,7 +238,7 @@ class Publications:
             if count % PIECE == 0:
                 yield
             sessions = tuple(counted[device])
-            qos = of_counted(self._state, copy.qos, sessions) if with_qos else CONFIRMED
+            qos = hand_over_qos(self._state, copy.qos, sessions) if with_qos else CONFIRMED
             for name, identities in sessions:
                 self._state.sessions[name].members[device].in_flight[seq] = Flight(identities, qos)
             is_own = qos == 0 and device not in confirming

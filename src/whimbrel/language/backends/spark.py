@@ -573,7 +573,7 @@ def _session() -> SparkSession:
         [
             ("spark.master", "local[2]"),
             ("spark.app.name", "whimbrel"),
-            ("spark.driver.bindAddress", "127.0.0.1"),  # nobody outside takes part
+            ("spark.driver.bindAddress", "127.0.0.1"),  # no other machine takes part
             ("spark.driver.host", "127.0.0.1"),
             # A minute's work: Java's second compiler would cost more than it saves.
             ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),

@@ -42,7 +42,7 @@ _UNKNOWN, _DERIVED = -1, -2
 
 
 class Bodies(Sequence[Attributes]):
-    """Bodies as rows of attributes, which are made when somebody asks; some may be *given*, by row."""
+    """Bodies as rows of attributes, made on demand; some may be *given*, by row."""
 
     def __init__(self, bodies: Sequence[bytes], given: Mapping[int, Attributes] | None = None) -> None:
         self._bodies, self.given = bodies, given or {}

@@ -20,9 +20,11 @@ from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
 
 if TYPE_CHECKING:
-    from whimbrel.match.events.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+    from whimbrel.match.events.columns import (
+        AttributeColumn,
+    )  # it loads pyarrow, which matching one event does not need
 
-__all__ = ["Encoder", "joined"]
+__all__ = ["Encoder", "join_events"]
 
 _TYPES = {int: 1, Int64: 2, float: 3, str: 4, bytes: 5}
 _STRING = int(AttributeType.STRING)
@@ -91,7 +93,7 @@ class Encoder:
         """Add the items of the bodies that were too hard."""
         chosen = np.full(len(bodies), -1, np.int64)
         chosen[rows] = np.arange(rows.size)
-        return joined(items, self.rows([bodies[row] for row in rows.tolist()]), chosen)
+        return join_events(items, self.rows([bodies[row] for row in rows.tolist()]), chosen)
 
     def rows(self, rows: Sequence[Attributes]) -> Events:
         """Encode *rows* of Python attributes."""
@@ -185,7 +187,7 @@ class Encoder:
         return _flat(found)
 
 
-def joined(events: Events, others: Events, chosen: Any) -> Events:
+def join_events(events: Events, others: Events, chosen: Any) -> Events:
     """Return *events* with the items of ``others`` row ``chosen[row]`` behind those of each row (-1: none)."""
     own = np.diff(events.row_start)
     theirs = np.append(np.diff(others.row_start), 0)[chosen]  # -1 takes the zero at the end

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from whimbrel.match.events.bodies import Bodies
-from whimbrel.match.events.encoder import Encoder, joined
+from whimbrel.match.events.encoder import Encoder, join_events
 from whimbrel.match.index.delta import Delta, ReadFilter
 from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
 from whimbrel.match.kernels.arrays import Events
@@ -125,7 +125,7 @@ class ContentIndex:
     def settle(self) -> None:
         """Start packing what is in the delta, or else merging, if nothing was added since the last call.
 
-        For whoever calls it now and then: a delta that is too small to be packed is asked filter by filter, and every
+        To be called now and then: a delta that is too small to be packed is asked filter by filter, and every
         segment is asked anew, which is of no account while filters come and go, and is all the cost there is once they
         stay.
         """
@@ -160,7 +160,7 @@ class ContentIndex:
             self._merge(pace)
             is_done = True
         finally:
-            with self._lock:  # of what was packed meanwhile nobody has thought yet
+            with self._lock:  # filters were added while it was packed
                 self._is_merging = is_due = is_done and bool(_to_merge(self._state.segments))
         if is_due and self._run is not None:
             self._run(self._merge_once)
@@ -263,7 +263,9 @@ class ContentIndex:
 
         A column or a row that is no attributes raises ``InvalidValueError``, and nothing is matched.
         """
-        from whimbrel.match.events.columns import AttributeColumn  # it loads pyarrow, which not everybody needs
+        from whimbrel.match.events.columns import (
+            AttributeColumn,
+        )  # it loads pyarrow, which matching one event does not need
 
         rows = AttributeColumn(column)
         return self._match_many(lambda encoder: encoder.arrow(rows), rows, beside)
@@ -278,7 +280,7 @@ class ContentIndex:
         for segment in state.segments:
             events = encode(segment.index.encoder)
             if beside is not None:
-                events = joined(events, segment.index.encoder.rows(beside.known), beside.chosen)
+                events = join_events(events, segment.index.encoder.rows(beside.known), beside.chosen)
             row, position, doubts = segment.workspace.match(events)
             if doubts.any():
                 row, position = _decide(segment, row, position, doubts, rows)

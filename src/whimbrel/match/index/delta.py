@@ -1,8 +1,8 @@
 """The delta: the few newest filters, found through plain dictionaries and decided by the closures.
 
 It is small and lives only until the next repacking, so it favours being obviously right over being fast: a filter
-hangs on one attribute of each of its clauses (and on the constant it must equal, where there is one), and whoever is
-found is asked.
+hangs on one attribute of each of its clauses (and on the constant it must equal, where there is one), and every filter
+found is evaluated.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Delta:
 
     def _is_true(self, handle: int, attributes: Attributes) -> bool:
         verdict = self._verdicts.get(handle)
-        if verdict is None:  # most are packed before anybody asks them
+        if verdict is None:  # most are packed before they are evaluated
             text = self.texts.get(handle)
             if text is None:  # removed by another thread a moment ago
                 return False

@@ -3,7 +3,7 @@
 """Integrity: whether the arrays of a packed index fit each other, asked once when a file is mapped or read.
 
 The kernel follows the numbers in an index without a bounds check: a place in another array, the end of a chain, a jump.
-A checksum says that a file is as it was written, not that whoever wrote it was right.
+A checksum says that a file is as it was written, not that its writer was right.
 
 Rule: what passes here can be matched against: no read or write is outside an array, every loop ends. It may still mean
 something else than its filters.

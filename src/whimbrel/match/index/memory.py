@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["give_back"]
+__all__ = ["release_free_memory"]
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return freed memory to the system, where the C library knows how (glibc does)."""
     try:
         trim = ctypes.CDLL(None).malloc_trim

@@ -16,7 +16,7 @@ import numpy as np
 
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse_stored
-from whimbrel.match.index.memory import give_back
+from whimbrel.match.index.memory import release_free_memory
 from whimbrel.match.index.packed import DAMAGE, CorruptIndexError, PackedIndex, Workspace
 from whimbrel.match.index.plans import Harvest, harvest
 from whimbrel.match.index.texts import Texts
@@ -142,7 +142,7 @@ def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
     segment = Segment(PackedIndex.from_harvest(found, len(handles)), np.array(handles, np.int64), texts)
     del found
     if len(handles) > _LARGE:
-        give_back()
+        release_free_memory()
     return segment
 
 

@@ -24,7 +24,7 @@ AT = {name: 2 * number for number, name in enumerate(FIELDS)}
 
 
 def write_addresses(table: Any, arrays: dict[str, Any]) -> None:
-    """Write where *arrays* lie into the *table* the kernel reads; whoever calls keeps them alive."""
+    """Write where *arrays* lie into the *table* the kernel reads; the caller keeps them alive."""
     for name, array in arrays.items():
         if array.dtype != DTYPES[name] or not array.flags.c_contiguous:
             raise TypeError(f"{name} is {array.dtype}, the kernel wants contiguous {DTYPES[name].__name__}")

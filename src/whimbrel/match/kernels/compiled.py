@@ -6,9 +6,9 @@ stay as it was when that file changes. So the folder is named after the content 
 packages inside it: a process that has the same modules finds what any process of this user has compiled, wherever the
 modules lie.
 
-Rule: code is loaded from there, so the folder is this user's, and nobody else may write into it; where there is none
-such, numba does as it likes. So it does if ``NUMBA_CACHE_DIR`` says where.
-Rule: a disk that is full is no place: numba fails where it cannot keep what it compiled.
+Rule: code is loaded from the folder, so it must belong to this user and be writable by no other. Without such a
+folder, and where ``NUMBA_CACHE_DIR`` is set, numba's own cache is used.
+Rule: a full disk is not used as a cache: numba fails where it cannot write what it compiled.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _places() -> list[Path]:
 
 
 def _is_our_own(folder: Path) -> bool:
-    """Tell whether nobody else could have put something there."""
+    """Tell whether only this user can write into *folder*."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 

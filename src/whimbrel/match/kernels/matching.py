@@ -197,7 +197,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     doubts = uint8s(table, _DOUBTS_AT)
     seed, epoch = seeds[0], clock[0]
     has_given = given_start.size > 0
-    some_dead = dead[dead.size - 1] != 0  # else nobody need be looked up, each a line of the cache
+    some_dead = dead[dead.size - 1] != 0  # else no handle is looked up, which saves a cache line each
     found = 0
     last = row_start.size - 1
     while row < last:

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections import Counter
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.attributes import FrozenAttributes
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.membership_table import MembershipTable
 from whimbrel.nearby.group.numbers import Numbering
@@ -67,7 +66,7 @@ class Consumer:
         for group, found in list(self._groups.active.items()):
             if group.subject == subject:
                 if found.is_joined and found.beacon is not None and is_inside(found.beacon.area, self._motion.place):
-                    done.append(Send(self._join(found, found.beacon, is_leaving=True)))
+                    done.append(self._join(found, found.beacon, is_leaving=True))
                 done += self._leave(group, found)
         return done
 
@@ -167,7 +166,9 @@ class Consumer:
         found.lapses_at = now + min(beacon.lifetime_us, self._deployment.silence_us)
         if beacon.members is not None:
             found.view = frozenset(beacon.members)
-        return [*done, *self._learn(group, found, beacon, now=now)]
+        skipped, is_expired = found.learn(beacon, deployment=self._deployment, now=now)
+        done += _missed(group, skipped)
+        return [*done, Note(kind=NoteKind.EXPIRED, group=group, number=beacon.latest)] if is_expired else done
 
     def _enter(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
         # What would be late before it could be asked for is of a time before this member's.
@@ -176,23 +177,6 @@ class Consumer:
         # Not all that heard the same beacon speak at once.
         found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
         return [*_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
-
-    def _learn(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
-        """Take from a beacon which events there are: the latest is asked for while it is good, else it is expired."""
-        done: list[Output] = []
-        if beacon.latest > found.latest + 1:
-            lasts_us = beacon.max_remaining_us
-            skipped = found.know(beacon.latest - 1, deployment=self._deployment, lasts_us=lasts_us, now=now)
-            done += _missed(group, skipped)
-        if beacon.latest > found.latest:
-            lasts_us = beacon.latest_us
-            skipped = found.know(beacon.latest, deployment=self._deployment, lasts_us=lasts_us, now=now)
-            done += _missed(group, skipped)
-            if beacon.latest in found.missing and not lasts_us:
-                found.settle(beacon.latest)
-                found.expired += 1
-                done.append(Note(kind=NoteKind.EXPIRED, group=group, number=beacon.latest))
-        return done
 
     def receive_event(self, event: Event, *, now: int) -> list[Output]:
         """Take an event inside its area that this consumer ``wants``."""
@@ -219,7 +203,7 @@ class Consumer:
         if dies_at <= now:
             return [*done, self._expire(event)]
         done.append(Note(kind=NoteKind.PROPAGATED, group=group, number=event.number))
-        seen = FrozenAttributes({**attributes, **self._motion.attributes(place)})
+        seen = self._motion.seen(attributes, place)
         names, asked = self._subscriptions.select(event, seen)
         self._counts["filters asked"] += asked
         if not names:
@@ -269,44 +253,21 @@ class Consumer:
             if found.is_joined and found.join_at <= now and found.beacon is not None:
                 found.join_at = max(found.join_at + self._deployment.period_us, now + 1)
                 if is_inside(found.beacon.area, place):
-                    done.append(Send(self._join(found, found.beacon)))
+                    done.append(self._join(found, found.beacon))
             self._groups.rest(group)
         return done
 
     def _ask(self, group: GroupId, found: Membership, place: Place | None, *, now: int) -> list[Output]:
-        asked, vain = found.due_requests(deployment=self._deployment, now=now)
+        requests, vain = found.requests(self.name, group, deployment=self._deployment, now=now)
         done: list[Output] = [Note(kind=NoteKind.MISSED, group=group, number=number) for number in vain]
-        if asked and found.beacon is not None and is_inside(found.beacon.area, place):
-            self._counts["requests"] += len(asked)
-            for neighbour, numbers in sorted(asked.items()):
-                request = Request(
-                    sender=self.name,
-                    to=neighbour,
-                    area=found.beacon.area,
-                    producer=group.producer,
-                    subject=group.subject,
-                    epoch=found.epoch,
-                    numbers=tuple(numbers),
-                )
-                done.append(Send(request))
-        return done
+        if found.beacon is None or not is_inside(found.beacon.area, place):
+            return done
+        self._counts["requests"] += len(requests)
+        return [*done, *map(Send, requests)]
 
-    def _join(self, found: Membership, beacon: Beacon, *, is_leaving: bool = False) -> Join:
-        return Join(
-            origin=self.name,
-            seq=self._numbering.take(),
-            sender=self.name,
-            hops=found.taken_hops,
-            subject=beacon.subject,
-            area=beacon.area,
-            producer=beacon.origin,
-            epoch=found.epoch,
-            accounted=found.accounted,
-            expired=found.expired,
-            missed=found.missed,
-            wants_view=found.digest != beacon.view and beacon.view.size <= self._deployment.max_listed,
-            is_leaving=is_leaving,
-        )
+    def _join(self, found: Membership, beacon: Beacon, *, is_leaving: bool = False) -> Send:
+        seq = self._numbering.take()
+        return Send(found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving))
 
 
 def _missed(group: GroupId, count: int) -> list[Output]:

@@ -1,4 +1,6 @@
-"""Membership: what a consumer knows of one group: its beacon, which events it has, and whom to ask for the others.
+"""Membership: what a consumer knows of one group, and says to it.
+
+It has the latest beacon, which events were received, and whom to ask for the others; it makes joins and requests.
 
 Rule: a member is owed every event after the number that was the latest when it joined, and that one if it is good yet.
 Each is received, outside, expired or missed, once; ``accounted`` says up to where that is known.
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Beacon, ViewDigest
+from whimbrel.nearby.frames.values import Beacon, GroupId, Join, Request, ViewDigest
 from whimbrel.nearby.group.numbers import REMEMBERED, SeenNumbers
 from whimbrel.nearby.group.view import digest_of
 
@@ -140,7 +142,66 @@ class Membership:
         self.missing.pop(number, None)
         return self.seen.add(number)
 
-    def due_requests(self, *, deployment: Deployment, now: int) -> tuple[dict[str, list[int]], list[int]]:
+    def learn(self, beacon: Beacon, *, deployment: Deployment, now: int) -> tuple[int, bool]:
+        """Take from a beacon which events there are: the latest is asked for while it is good, else it is expired.
+
+        Return how many are missed at once, and whether the latest is expired.
+        """
+        skipped = 0
+        if beacon.latest > self.latest + 1:
+            lasts_us = beacon.max_remaining_us
+            skipped = self.know(beacon.latest - 1, deployment=deployment, lasts_us=lasts_us, now=now)
+        if beacon.latest <= self.latest:
+            return skipped, False
+        skipped += self.know(beacon.latest, deployment=deployment, lasts_us=beacon.latest_us, now=now)
+        if beacon.latest not in self.missing or beacon.latest_us:
+            return skipped, False
+        self.settle(beacon.latest)
+        self.expired += 1
+        return skipped, True
+
+    # -- what it says ------------------------------------------------------------------------------------------------
+
+    def join(self, member: str, beacon: Beacon, *, seq: int, deployment: Deployment, is_leaving: bool = False) -> Join:
+        """Return the join of *member*, with its account of events."""
+        return Join(
+            origin=member,
+            seq=seq,
+            sender=member,
+            hops=self.taken_hops,
+            subject=beacon.subject,
+            area=beacon.area,
+            producer=beacon.origin,
+            epoch=self.epoch,
+            accounted=self.accounted,
+            expired=self.expired,
+            missed=self.missed,
+            wants_view=self.digest != beacon.view and beacon.view.size <= deployment.max_listed,
+            is_leaving=is_leaving,
+        )
+
+    def requests(
+        self, member: str, group: GroupId, *, deployment: Deployment, now: int
+    ) -> tuple[list[Request], list[int]]:
+        """Return the requests of *member* that are due, and the numbers that are given up."""
+        asked, vain = self._due_numbers(deployment=deployment, now=now)
+        if self.beacon is None:
+            return [], vain
+        made = [
+            Request(
+                sender=member,
+                to=neighbour,
+                area=self.beacon.area,
+                producer=group.producer,
+                subject=group.subject,
+                epoch=self.epoch,
+                numbers=tuple(numbers),
+            )
+            for neighbour, numbers in sorted(asked.items())
+        ]
+        return made, vain
+
+    def _due_numbers(self, *, deployment: Deployment, now: int) -> tuple[dict[str, list[int]], list[int]]:
         """Return whom to ask for which numbers now, and the numbers that are given up."""
         vain = [number for number, each in self.missing.items() if each.gives_up_at <= now]
         for number in vain:

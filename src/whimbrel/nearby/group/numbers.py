@@ -37,7 +37,7 @@ class SeenNumbers:
         behind = self.highest - last
         if behind < 0:
             self.highest, self._bits = last, _MASK
-        else:
+        elif behind < REMEMBERED:  # else they are below what is remembered, and were taken for seen already
             self._bits |= _MASK << behind & _MASK
 
     def __contains__(self, number: int) -> bool:

@@ -2,16 +2,13 @@
 
 Rule: publishing takes one lookup by subject, however many members there are. Where nobody is in the view, nothing is
 transmitted; the latest event is kept for members that come while it is good.
-Rule: the view is made of joins. A member that is silent for three periods is out; one that is heard again is back.
-Rule: a beacon tells the digest of the view, and lists the members for three periods after a change.
 Rule: a producer transmits inside its own area only.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.model.bounds import flag, whole
@@ -21,16 +18,15 @@ from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.signatures import Signer
 from whimbrel.nearby.frames.values import Beacon, Event, GroupId, Join
 from whimbrel.nearby.frames.wire import MAX_DURATION_US, encode
+from whimbrel.nearby.group.announcement import Announcement
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output, Send
 from whimbrel.nearby.group.relay import Relay, is_inside
-from whimbrel.nearby.group.view import View, member_hash
+from whimbrel.nearby.group.view import View
 from whimbrel.nearby.prediction import Prediction
-from whimbrel.nearby.vocabulary import EventType, Vocabulary
+from whimbrel.nearby.vocabulary import Vocabulary
 
 __all__ = ["NoFixError", "NotAnnouncedError", "Producer"]
-
-_REMEMBERED_DEPARTURES = 4_096
 
 
 class NoFixError(InvalidInputError):
@@ -51,26 +47,6 @@ class NotAnnouncedError(InvalidInputError):
         return f"events of type {self.subject!r} are not announced here; announce them first"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Announcement:
-    """One announced subject."""
-
-    type: EventType
-    area: Area
-    moves: bool
-    epoch: int
-    hops: int
-    deadline_us: int
-    prediction: Prediction
-    ends_at: int | None
-    beacon_at: int
-    number: int = 0
-    latest_dies_at: int = 0
-    view: View = field(default_factory=View)
-    departed: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    listed_until: int = 0
-
-
 class Producer:
     """What one node announces."""
 
@@ -87,7 +63,7 @@ class Producer:
     ) -> None:
         self.name, self._deployment, self._vocabulary = name, deployment, vocabulary
         self._numbering, self._relay, self._signer, self._counts = numbering, relay, signer, counts
-        self._announced: dict[str, _Announcement] = {}
+        self._announced: dict[str, Announcement] = {}
 
     # -- what its application wants --------------------------------------------------------------------------------
 
@@ -116,7 +92,7 @@ class Producer:
             raise NoFixError
         if not is_inside(area, place):
             raise InvalidValueError("area of an announcement", str(area), f"one around the producer at {place}")
-        self._announced[subject] = _Announcement(
+        self._announced[subject] = Announcement(
             type=kind,
             area=area,
             moves=moves,
@@ -193,7 +169,7 @@ class Producer:
         """Return what was promised when *subject* was announced."""
         return self._find(subject).prediction
 
-    def _find(self, subject: str) -> _Announcement:
+    def _find(self, subject: str) -> Announcement:
         found = self._announced.get(subject)
         if found is None:
             raise NotAnnouncedError(subject)
@@ -213,44 +189,7 @@ class Producer:
         found = self._announced.get(join.subject)
         if found is None or join.producer != self.name or join.epoch != found.epoch:
             return []
-        group, member = join.group, found.view.get(join.origin)
-        if member is not None and join.seq <= member.seq:
-            self._counts["stale joins"] += 1
-            return []
-        if join.is_leaving:
-            if found.view.remove(join.origin) is None:
-                return []
-            return [self._note(NoteKind.MEMBER_LEFT, found, group, join.origin, now=now)]
-        notes: list[Output] = []
-        if member is None:
-            if len(found.view) >= self._deployment.max_members:
-                self._counts["view full"] += 1
-                return []
-            member = found.view.add(join, now=now)
-            member.expired, member.missed = join.expired, join.missed
-            is_back = join.origin in found.departed
-            found.departed.pop(join.origin, None)
-            kind = NoteKind.MEMBER_RETURNED if is_back else NoteKind.MEMBER_JOINED
-            notes.append(self._note(kind, found, group, join.origin, now=now))
-        found.view.hear(join.origin, now=now)
-        if join.wants_view:
-            found.listed_until = max(found.listed_until, now + self._deployment.period_us)
-        for kind, more in (
-            (NoteKind.MEMBER_EXPIRED, join.expired - member.expired),
-            (NoteKind.MEMBER_MISSED, join.missed - member.missed),
-        ):
-            if more > 0:
-                notes.append(Note(kind=kind, group=group, member=join.origin, count=more))
-        member.seq, member.accounted = join.seq, join.accounted
-        member.expired, member.missed = join.expired, join.missed
-        return notes
-
-    def _note(
-        self, kind: NoteKind, found: _Announcement, group: GroupId, member: str, *, now: int, count: int = 1
-    ) -> Note:
-        """Report a change of the view, which beacons then list for a while."""
-        found.listed_until = max(found.listed_until, now + self._deployment.silence_us)
-        return Note(kind=kind, group=group, member=member, count=count)
+        return found.receive(join, deployment=self._deployment, counts=self._counts, now=now)
 
     @property
     def next_due(self) -> int | None:
@@ -267,12 +206,7 @@ class Producer:
                 done += self.unannounce(subject, place=place, now=now)
                 continue
             group = GroupId(self.name, subject)
-            for node, member in found.view.remove_silent(since=now - self._deployment.silence_us):
-                found.departed[node] = None
-                while len(found.departed) > _REMEMBERED_DEPARTURES:
-                    found.departed.popitem(last=False)
-                unaccounted = max(0, found.number - member.accounted)
-                done.append(self._note(NoteKind.MEMBER_SILENT, found, group, node, count=unaccounted, now=now))
+            done += found.remove_silent(group, deployment=self._deployment, now=now)
             # The next beacon is a period after this one was due, unless the node slept through it.
             found.beacon_at = max(found.beacon_at + self._deployment.period_us, now + 1)
             if found.ends_at is not None:
@@ -286,25 +220,7 @@ class Producer:
             done.append(Send(self._beacon(found, lifetime_us=lifetime_us, now=now)))
         return done
 
-    def _beacon(self, found: _Announcement, *, lifetime_us: int, now: int) -> Beacon:
-        is_listed = now < found.listed_until and len(found.view) <= self._deployment.max_listed
-        beacon = Beacon(
-            origin=self.name,
-            seq=self._numbering.take(),
-            sender=self.name,
-            hops=found.hops,
-            subject=found.type.name,
-            area=found.area,
-            moves=found.moves,
-            epoch=found.epoch,
-            lifetime_us=lifetime_us,
-            max_hops=found.hops,
-            max_remaining_us=found.deadline_us,
-            latest=found.number,
-            latest_us=max(0, found.latest_dies_at - now),
-            cell_m=self._deployment.cell_m,
-            fingerprint=found.type.fingerprint,
-            view=found.view.digest,
-            members=tuple(sorted(map(member_hash, found.view))) if is_listed else None,
-        )
+    def _beacon(self, found: Announcement, *, lifetime_us: int, now: int) -> Beacon:
+        seq = self._numbering.take()
+        beacon = found.beacon(self.name, seq=seq, lifetime_us=lifetime_us, deployment=self._deployment, now=now)
         return self._signer.sign(beacon) if self._signer else beacon

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,12 +25,14 @@ from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.frames.wire import MalformedFrameError, decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
-from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of
+from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of, deployment_address
 
 __all__ = ["NearbyDaemon", "Reach", "first_seq", "monotonic_us"]
 
 
 _AT_A_TIME = 64
+_TELLS_DEPLOYMENT = 5
+"""One beacon in five also goes where nodes with other cells hear it."""
 
 
 def monotonic_us() -> int:
@@ -101,6 +104,7 @@ class NearbyDaemon:
         self._reach = reach or Reach(node.name)
         self._deliver, self._note, self._hear = deliver, note, hear
         self._announced: dict[str, Area] = {}
+        self._beacons: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._dispatch: asyncio.Handle | None = None
         self._is_open = False
@@ -179,9 +183,12 @@ class NearbyDaemon:
             self._dispatch = asyncio.get_running_loop().call_soon(self._serve)
 
     def _send(self, frame: Frame) -> None:
+        addresses = addresses_of(frame, deployment=self.node.deployment)
         if isinstance(frame, Beacon) and frame.origin == self.node.name:
             self._announce(frame)
-        addresses = addresses_of(frame, deployment=self.node.deployment)
+            if self._beacons[frame.subject] % _TELLS_DEPLOYMENT == 0:
+                addresses.append(deployment_address(frame.subject))
+            self._beacons[frame.subject] += 1
         if isinstance(frame, Event):  # a busy machine may have paused since the core decided
             paused_us = monotonic_us() - self.node.clock
             frame = replace(frame, remaining_us=max(0, frame.remaining_us - paused_us))

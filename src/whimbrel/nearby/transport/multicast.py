@@ -7,6 +7,8 @@ Rule: a frame goes to its subject's address in every cell that its area touches.
 to the relays' address there: a node without the interest would not hear it otherwise.
 Rule: a node listens on the cell of its own place, of each level: for its subjects, and for relays if it is one. A
 producer listens for its own subjects in all cells of its area.
+Rule: a producer tells its beacon once in a while on an address of its subject that has no cell, where all who want the
+subject listen: a node whose deployment has other cells would never hear it in them, and could not notice.
 Rule: datagrams are sent with a hop limit of 1 and never leave the link.
 """
 
@@ -26,11 +28,21 @@ from whimbrel.nearby.cells import Cell, cell_of, cover, levels
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Frame, Request
 
-__all__ = ["PORT", "MulticastSocket", "NoMulticastError", "addresses_for", "addresses_of", "group_address"]
+__all__ = [
+    "PORT",
+    "MulticastSocket",
+    "NoMulticastError",
+    "addresses_for",
+    "addresses_of",
+    "deployment_address",
+    "group_address",
+]
 
 PORT = 27_302
 _RELAYS = ""
 """The subject of the relays' addresses; no event type has this name."""
+_ANYWHERE = Cell(-1, -1, -1)
+"""The cell of addresses that have none."""
 _MULTICAST_ALL = 29
 """IPV6_MULTICAST_ALL of Linux: hear only the groups that this very socket joined."""
 _TIMESTAMP = 35
@@ -57,6 +69,11 @@ def group_address(subject: str, cell: Cell) -> str:
     return socket.inet_ntop(socket.AF_INET6, b"\xff\x12" + digest)
 
 
+def deployment_address(subject: str) -> str:
+    """Return where producers of *subject* tell which cells their deployment has."""
+    return group_address(subject, _ANYWHERE)
+
+
 def addresses_of(frame: Frame, *, deployment: Deployment) -> list[str]:
     """Return where *frame* goes."""
     cells = sorted(cover(frame.area, deployment=deployment))
@@ -78,7 +95,9 @@ def addresses_for(
     found = {group_address(subject, cell) for subject, area in announced for cell in cover(area, deployment=deployment)}
     if place is not None:
         cells = [cell_of(place, level=level, deployment=deployment) for level in levels(deployment=deployment)]
+        subjects = list(subjects)
         names = [*subjects, *([_RELAYS] if is_relay else [])]
+        found |= set(map(deployment_address, subjects))
         found |= {group_address(name, cell) for name in names for cell in cells}
     return frozenset(found)
 

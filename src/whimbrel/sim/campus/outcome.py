@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whimbrel.carry.hello import Answer
-from whimbrel.carry.node import Deliver, Drop, Loss, Step, Store
+from whimbrel.carry.node import Deliver, Drop, Loss, Step, StoreSample
 from whimbrel.sim.campus.scenario import Publication, World
 
 __all__ = ["CampusOutcome", "Recorder"]
@@ -54,7 +54,7 @@ class Recorder:
             case Deliver(sample):
                 number = self._number[sample]
                 self._delivered.append((now, node, number, self._holders[number]))
-            case Store(sample):
+            case StoreSample(sample):
                 number = self._number[sample]
                 self._holders[number] += 1
                 self._stores[number] += 1

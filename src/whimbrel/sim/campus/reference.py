@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from whimbrel.carry.hello import Answer, Hello, Request
-from whimbrel.carry.node import Carrier, Deliver, Drop, Send, Step, Store
+from whimbrel.carry.node import Carrier, Deliver, Drop, Send, Step, StoreSample
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.table import Contacts
 
@@ -186,6 +186,6 @@ class CampusSimulator:
 
     def _done(self, node: int, steps: Sequence[Step], now: float) -> None:
         for step in steps:
-            assert isinstance(step, Store | Drop | Deliver)
+            assert isinstance(step, StoreSample | Drop | Deliver)
             for report in self._reports:
                 report.done(node, step, now=now)

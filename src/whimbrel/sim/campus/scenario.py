@@ -125,7 +125,7 @@ class Campus:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Somebody publishes on a topic, at a time in microseconds from the beginning."""
+    """A node publishes on a topic, at a time in microseconds from the beginning."""
 
     published_at: int
     publisher: int

@@ -42,7 +42,7 @@ class Board:
 
     @property
     def is_ready(self) -> bool:
-        """Whether everybody has subscribed."""
+        """Whether all subscribers have subscribed."""
         return bool(self._numbers[2])
 
     def ready(self) -> None:

@@ -82,7 +82,7 @@ class Throughput:
 
     sent: int
     expected: int
-    """Deliveries, or acknowledgements where nobody subscribed."""
+    """Deliveries, or acknowledgements where there are no subscribers."""
     arrived: int
     seconds: tuple[float, ...]
     broker_cpu_s: float | None

@@ -50,7 +50,7 @@ class Draws:
     def drift(self, who: Integers, at: Integers, period_us: int) -> Reals:
         """Return a smooth curve in [0, 1] of the time *at* for each of *who*, with a new bend every *period_us*.
 
-        Whoever asks about one moment need not know the moments before: what a random walk cannot offer.
+        One moment can be asked about without the moments before it, as a random walk could not.
         """
         step, rest = np.divmod(at, period_us)
         part = rest / period_us

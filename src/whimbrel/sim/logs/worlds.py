@@ -90,7 +90,7 @@ class World(Protocol):
     reports: ClassVar[float]
     """Which part of the rows are reports rather than publications."""
     devices: ClassVar[int]
-    """How many devices a node has if nobody says."""
+    """How many devices a node has by default."""
 
     def happen(self, rows: Rows, devices: int) -> Happenings:
         """Return what is published in *rows*."""
@@ -101,7 +101,7 @@ class World(Protocol):
         ...
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
-        """Return where the devices *who* are at the times *at*, or None where nobody asks."""
+        """Return where the devices *who* are at the times *at*, or None where places are not asked for."""
         ...
 
 

@@ -2,37 +2,35 @@
 
 Rule: a light or sign stands, and so does its area; the ambulance's area moves along. Vehicles subscribe at the start,
 with content filters of their own, and never again.
-Rule: the report holds what was counted against what the town knows: when an event was published and when delivered.
+Rule: what STEAM is held against is played by the same cores over the same radio, with one idea taken away.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real, whole
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.place import Point
-from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Event, Frame, GroupId
-from whimbrel.nearby.frames.wire import encode
-from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
+from whimbrel.nearby.deployment import MAX_HOPS, Deployment
 from whimbrel.nearby.group.subscriptions import NearbySubscription
-from whimbrel.nearby.prediction import DurationHistogram
 from whimbrel.nearby.vocabulary import Vocabulary
 from whimbrel.sim.mobility.streets import StreetGrid
+from whimbrel.sim.mobility.traffic import STREETS, recorded_drives
+from whimbrel.sim.streets.filtering import FilteringTown
 from whimbrel.sim.streets.radio import BroadcastRadio
+from whimbrel.sim.streets.report import CityReport, CityWatcher
 from whimbrel.sim.streets.town import Resident, Town
 
-__all__ = ["FILTERS", "VALUES", "WORDS", "City", "CityReport", "CityWatcher", "make_city", "run_city"]
+__all__ = ["FILTERS", "VALUES", "WORDS", "City", "Design", "make_city", "run_city"]
 
 WORDS = Vocabulary.of(
     {"traffic light": {"status": "string"}, "speed limit": {"limit": "int32"}, "ambulance": {"siren": "int32"}}
 )
-_COUNTED = {NoteKind.MISSED, NoteKind.MEMBER_MISSED, NoteKind.MEMBER_EXPIRED}
-"""Notes whose count is of events."""
 VALUES: Mapping[str, Mapping[str, object]] = {
     "traffic light": {"status": "green"},
     "speed limit": {"limit": 50},
@@ -43,6 +41,17 @@ FILTERS = {
     "speed limit": "approaching == 1 && heading_difference < 60",
     "ambulance": "distance_m < 120",
 }
+
+
+class Design(Enum):
+    """How events find those who want them."""
+
+    STEAM = "STEAM"
+    PRODUCER_FILTERS = "content filters at the producer"
+    """Consumers send filter and motion with every join; the producer says who gets an event (Figure 3a)."""
+    NO_PROXIMITY = "no proximity"
+    """An event is flooded through the whole city. Beacons and joins are left out, so that it is a lower bound: one
+    witness joins every group, once, because a producer without members would not transmit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +73,12 @@ class City:
     seconds: float = 60.0
     is_parked: bool = False
     """Whether vehicles stay where their drives begin."""
+    is_recorded: bool = False
+    """Whether vehicles drive as SUMO drove them; else at constant speeds, with stops and turns drawn from the seed."""
     warmup_s: float = 3.0
     """Until groups have formed; what is published before is not counted."""
     seed: int = 1
+    design: Design = Design.STEAM
 
     def __post_init__(self) -> None:
         whole("vehicles", self.vehicles, 0, 1_000_000)
@@ -74,6 +86,8 @@ class City:
         real("every_s", self.every_s, 0.01, 1e6)
         real("seconds", self.seconds, 1, 1e6)
         real("warmup_s", self.warmup_s, 0, 1e6)
+        if self.is_recorded and self.grid != STREETS:
+            raise InvalidValueError("grid of recorded vehicles", str(self.grid), f"the one of the trace, {STREETS}")
 
     @property
     def entities(self) -> int:
@@ -81,79 +95,17 @@ class City:
         junctions = len(self.grid.junctions)
         return junctions + (junctions + 1) // 2 + self.ambulances + self.vehicles
 
+    @property
+    def everywhere_m(self) -> float:
+        """A radius that reaches from any place of the city to any other."""
+        return 2.0 * self.grid.blocks * self.grid.block_m
 
-@dataclass(slots=True)
-class CityReport:
-    """What happened, from the end of the warm-up on."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    latency: DurationHistogram = field(default_factory=DurationHistogram)
-    late: int = 0
-    """Delivered, but later than the bound that its producer gave out."""
-    repaired: int = 0
-    """Delivered after a request: outside of what the bound assumes."""
-    caught_up: int = 0
-    """Delivered to a vehicle that joined after the publication: the latest event, while it was good."""
-    bounds: DurationHistogram = field(default_factory=DurationHistogram)
-    """What producers promised, event by event."""
-    event_frames: int = 0
-    event_bytes: int = 0
-    frames: Counter[str] = field(default_factory=Counter)
-    touched: set[str] = field(default_factory=set)
-
-
-class CityWatcher:
-    """Counts for the report."""
-
-    def __init__(self, town: Callable[[], Town]) -> None:
-        self.report = CityReport()
-        self.published: dict[tuple[str, int], tuple[int, int]] = {}
-        """When, and the bound of its producer."""
-        self.is_counting = False
-        self._town = town
-        self._size = 0
-        self._joined_at: dict[tuple[str, GroupId], int] = {}
-
-    def publish(self, event: Event, bound_us: int, *, now: int) -> None:
-        """Remember when an event was published, and what its producer promised."""
-        report = self.report
-        report.counts["published"] += 1
-        report.bounds.add(bound_us)
-        self.published[event.origin, event.seq] = (now, bound_us)
-
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
-        """Count a transmission."""
-        del who, heard_by, now
-        if not self.is_counting:
-            return
-        self.report.frames[type(frame).__name__.lower()] += 1
-        if isinstance(frame, Event):
-            self._size = self._size or len(encode(frame))
-            self.report.event_frames += 1
-            self.report.event_bytes += self._size
-
-    def noted(self, who: Resident, note: Note, *, now: int) -> None:
-        """Count a report."""
-        if note.kind is NoteKind.JOINED:
-            self._joined_at[who.node.name, note.group] = now
-        if self.is_counting:
-            self.report.counts[note.kind.value] += note.count if note.kind in _COUNTED else 1
-            self.report.touched.add(who.node.name)
-
-    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
-        """Count a delivery, and how long it took by true time."""
-        at, bound_us = self.published.get((what.event.origin, what.event.seq), (None, 0))
-        if at is None:
-            return
-        self.report.counts["delivered"] += 1
-        if self._joined_at.get((who.node.name, what.event.group), at) > at:
-            self.report.caught_up += 1
-            return
-        self.report.latency.add(now - at)
-        # An event that was asked for left its sender with no hops; one that came by the flood has its first or fewer.
-        is_repaired = what.event.hops == 0 and now - at >= self._town().deployment.repair_us
-        self.report.repaired += is_repaired
-        self.report.late += now - at > bound_us and not is_repaired
+    def radius_m(self, subject: str) -> float:
+        """How far around its producer an event is good."""
+        if self.design is Design.NO_PROXIMITY:
+            return self.everywhere_m
+        radii = {"traffic light": self.light_radius_m, "speed limit": self.sign_radius_m}
+        return radii.get(subject, self.ambulance_radius_m)
 
 
 def run_city(city: City, *, deployment: Deployment | None = None) -> CityReport:
@@ -170,50 +122,84 @@ def run_city(city: City, *, deployment: Deployment | None = None) -> CityReport:
 def make_city(city: City, *, deployment: Deployment | None = None) -> tuple[Town, CityWatcher]:
     """Return the town of *city*, and what watches it."""
     random = Random(f"{city.seed}/city")
-    town: Town
     watcher = CityWatcher(lambda: town)
     radio = BroadcastRadio(range_m=city.range_m, random=Random(f"{city.seed}/radio"), loss=city.loss)
-    town = Town(radio=radio, vocabulary=WORDS, deployment=deployment, watcher=watcher)
+    town: Town
+    if city.design is Design.PRODUCER_FILTERS:
+        town = FilteringTown(
+            radio=radio, vocabulary=WORDS, deployment=deployment, watcher=watcher, filter_of=_filter_of
+        )
+    elif city.design is Design.NO_PROXIMITY:
+        town = Town(radio=radio, vocabulary=WORDS, deployment=_boundless(city), watcher=watcher)
+        _subscribe(town.add("witness", Point(0, 0)), is_filtering=False)
+    else:
+        town = Town(radio=radio, vocabulary=WORDS, deployment=deployment, watcher=watcher)
     for number, (x_m, y_m) in enumerate(city.grid.junctions):
-        light = town.add(f"light-{number}", Point(x_m, y_m))
-        _produce(city, town, watcher, light, "traffic light", radius_m=city.light_radius_m, random=random)
+        _produce(city, town, watcher, town.add(f"light-{number}", Point(x_m, y_m)), "traffic light", random=random)
         if number % 2 == 0:
             sign = town.add(f"sign-{number}", Point(x_m + city.grid.block_m / 2, y_m))
-            _produce(city, town, watcher, sign, "speed limit", radius_m=city.sign_radius_m, random=random)
+            _produce(city, town, watcher, sign, "speed limit", random=random)
     moving = [town.add(f"ambulance-{number}", Point(0, 0)) for number in range(city.ambulances)]
     cars = [town.add(f"car-{number}", Point(0, 0)) for number in range(city.vehicles)]
-    seconds = city.warmup_s + city.seconds + 2
-    if moving or cars:
-        drives = city.grid.drives(len(moving) + len(cars), seconds, seed=city.seed)
-        town.follow(drives, [*moving, *cars], until_s=0.0 if city.is_parked else None)
+    _drive(city, town, [*moving, *cars])
     for ambulance in moving:
-        _produce(city, town, watcher, ambulance, "ambulance", radius_m=city.ambulance_radius_m, random=random)
-    for car in cars:
-        for subject, text in FILTERS.items():
-            car.node.subscribe(NearbySubscription(subject=subject, filter_text=text))
+        _produce(city, town, watcher, ambulance, "ambulance", random=random)
+    if city.design is Design.NO_PROXIMITY:  # too late to join: they take what the flood brings
+        town.after(round(city.warmup_s * US_PER_S), lambda: _subscribe(*cars))
+    else:
+        _subscribe(*cars, is_filtering=city.design is Design.STEAM)
     return town, watcher
 
 
-def _produce(
-    city: City, town: Town, watcher: CityWatcher, who: Resident, subject: str, *, radius_m: float, random: Random
-) -> None:
+def _filter_of(_car: str, subject: str) -> str:
+    return FILTERS[subject]
+
+
+def _boundless(city: City) -> Deployment:
+    return Deployment(
+        period_us=3_600 * US_PER_S, max_hops=MAX_HOPS, max_radius_m=city.everywhere_m, max_origins=1_000_000
+    )
+
+
+def _drive(city: City, town: Town, vehicles: list[Resident]) -> None:
+    if not vehicles:
+        return
+    seconds = city.warmup_s + city.seconds + 2
+    drives = (
+        recorded_drives(len(vehicles), seconds)
+        if city.is_recorded
+        else city.grid.drives(len(vehicles), seconds, seed=city.seed)
+    )
+    town.follow(drives, vehicles, until_s=0.0 if city.is_parked else None)
+
+
+def _subscribe(*cars: Resident, is_filtering: bool = True) -> None:
+    for car in cars:
+        for subject, text in FILTERS.items():
+            car.node.subscribe(NearbySubscription(subject=subject, filter_text=text if is_filtering else None))
+
+
+def _produce(city: City, town: Town, watcher: CityWatcher, who: Resident, subject: str, *, random: Random) -> None:
     """Let *who* announce *subject* within the first second, and publish again and again."""
     is_moving = subject == "ambulance"
     every_us = round((1.0 if is_moving else city.every_s) * US_PER_S)
+    hops = MAX_HOPS if city.design is Design.NO_PROXIMITY else city.hops
 
     def announce() -> None:
         _, outputs = who.node.announce(
-            subject, radius_m=radius_m, hops=city.hops, moves=is_moving, deadline_us=city.deadline_us, now=town.now
+            subject,
+            radius_m=city.radius_m(subject),
+            hops=hops,
+            moves=is_moving,
+            deadline_us=city.deadline_us,
+            now=town.now,
         )
         town.perform(who, outputs)
         town.after(random.randrange(every_us), publish)
 
     def publish() -> None:
-        event, outputs = who.node.publish(subject, VALUES[subject], now=town.now)
-        if watcher.is_counting:
-            bound_us = who.node.bounds.predict(city.hops).worst_us  # what it would promise now
-            watcher.publish(event, bound_us, now=town.now)
-        town.perform(who, outputs)
+        bound_us = who.node.bounds.predict(hops).worst_us  # what it would promise now
+        watcher.publish(town.publish(who, subject, VALUES[subject]), bound_us, now=town.now)
         town.after(every_us, publish)
 
     town.after(random.randrange(US_PER_S), announce)

@@ -9,7 +9,7 @@ Rule: true time is the town's. A node knows only its own clock, which may differ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
@@ -19,7 +19,7 @@ import numpy as np
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.place import Place, Plane, Point
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Frame
+from whimbrel.nearby.frames.values import Event, Frame
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
@@ -110,6 +110,21 @@ class Town:
             self.now, _, action = heappop(queue)
             action()
         self.now = end
+
+    def publish(self, resident: Resident, subject: str, values: Mapping[str, object]) -> Event | None:
+        """Let *resident* publish; return the event, if it was worth one."""
+        event, outputs = resident.node.publish(subject, values, now=self.now + resident.clock_us)
+        self.perform(resident, outputs)
+        return event
+
+    def size_of(self, frame: Frame) -> int:
+        """Return the bytes of *frame* on the air."""
+        return len(encode(frame))
+
+    def is_for(self, resident: Resident, found: Deliver) -> bool:
+        """Tell whether the application of *resident* is to get what its node took."""
+        del resident, found
+        return True
 
     # -- movement and clocks -----------------------------------------------------------------------------------------
 
@@ -209,6 +224,8 @@ class Town:
                     self._watcher.noted(resident, note, now=self.now)
             if found is None:
                 return
+            if not self.is_for(resident, found):
+                continue
             self.counts["delivered"] += 1
             if self._watcher is not None:
                 self._watcher.delivered(resident, found, now=self.now)

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.memory import CLIENT_BYTES
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.sender import Sender
@@ -52,10 +52,10 @@ class Connecting:
     def __init__(
         self,
         config: Config,
-        journal: Journal,
+        commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        visitors: Visitors,
+        authorizer: Authorizer,
         delivering: Delivering,
         sessions: Sessions,
         wills: WillHandling,
@@ -64,8 +64,8 @@ class Connecting:
         rng: random.Random,
         opened: Callable[[Link], None],
     ) -> None:
-        self._config, self._journal, self._state, self._sender = config, journal, state, sender
-        self._visitors, self._delivering, self._wills = visitors, delivering, wills
+        self._config, self._commits, self._state, self._sender = config, commits, state, sender
+        self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership = sessions, ownership
         self._rng, self._opened = rng, opened
         self._coming: set[str] = set()
@@ -100,7 +100,7 @@ class Connecting:
                 self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
                 return
             client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
-        elif not self._visitors.may_connect(user, client_id):
+        elif not self._authorizer.may_connect(user, client_id):
             self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
             return
         refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)
@@ -112,15 +112,15 @@ class Connecting:
             reason = f"CONNACK is longer than the {most} bytes that the client takes"
             self.refuse(link, ReasonCode.PACKET_TOO_LARGE, reason)
             return
-        self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
+        self._commits.then(partial(self._come, link, connect, client_id, assigned, now))
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
         if link.closing is not None:
             return
         if client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link):
-            self._journal.then(partial(self._come, link, connect, client_id, assigned, now))
+            self._commits.then(partial(self._come, link, connect, client_id, assigned, now))
             return
-        now = self._journal.now(now)
+        now = self._commits.now(now)
         refusal = self._sessions.refusal(link, client_id)
         if refusal is not None:
             self.refuse(link, *refusal)
@@ -141,8 +141,8 @@ class Connecting:
         expiry_us = self._expiry_us(connect)
         link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
         fact = PresenceChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
+            node=self._commits.node,
+            seq=self._commits.seq,
             changed_at=now,
             device=client_id,
             change=PresenceChange.JOINED,
@@ -155,16 +155,16 @@ class Connecting:
         self._coming.add(client_id)
         apply = partial(self._came, link, connect, fact, assigned)
         is_owed = expiry_us > 0 or client is not None or bool(link.joining)
-        self._journal.enter(fact, apply, is_owed=is_owed)
+        self._commits.enter(fact, apply, is_owed=is_owed)
         if link.joining:
             self._sessions.enter(link, client_id, now)
-            self._journal.then(partial(self._settle_in, link, client_id))
+            self._commits.then(partial(self._settle_in, link, client_id))
 
     def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
         """Tell whether QoS 0 hand-overs have receipts: some may be too long for a client, or refused by its rights."""
         subscriptions = self._state.hold.subscriptions(private_session(client_id)) if is_resumed else ()
         filters = [asked_for(subscription.subject_filter) or "#" for subscription in subscriptions]
-        return bool(link.machine.max_packet_bytes) or self._visitors.may_be_refused(link.user, client_id, filters)
+        return bool(link.machine.max_packet_bytes) or self._authorizer.may_be_refused(link.user, client_id, filters)
 
     def review_receipts(self, link: Link, now: int) -> None:
         """Let QoS 0 hand-overs of a client have receipts from here on, or none, as its rights are now."""
@@ -208,7 +208,7 @@ class Connecting:
         if link.joining:
             client.arrange()
         link.parked = None
-        self._delivering.pump(client, self._journal.last_at)
+        self._delivering.pump(client, self._commits.last_at)
         self._opened(link)
 
     def _welcome(self, link: Link, connect: Connect, assigned: str | None, *, is_resumed: bool) -> bytes | None:
@@ -275,15 +275,15 @@ class Connecting:
     def change_receipts(self, client: Client, now: int, *, is_confirming: bool) -> None:
         """Let QoS 0 hand-overs of a client's private session have receipts from here on, or none."""
         fact = PresenceChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             device=client.id,
             change=PresenceChange.RECEIPTS,
             session=client.session,
             confirms=is_confirming,
         )
-        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
     # -- going -------------------------------------------------------------------------------------------------------
 
@@ -319,20 +319,20 @@ class Connecting:
 
         What was sent to it *is_known*, unless it was a broker before this one that sent it.
         """
-        now = self._journal.now(now)
+        now = self._commits.now(now)
         client.link, client.expiry_us = None, expiry_us
         if fate is _Fate.WITHDRAWN:
             self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left
         fact = PresenceChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
+            node=self._commits.node,
+            seq=self._commits.seq,
             changed_at=now,
             device=client.id,
             change=PresenceChange.DISCONNECTED,
             session_expiry_us=expiry_us,
             sent_seq=client.sent_seq if is_known else None,
         )
-        self._journal.enter(fact, partial(self._state.applying, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._state.applying, fact), is_owed=False)
         if fate is _Fate.DUE:
             self._wills.lost(client.id, expiry_us, now, is_clean=is_clean)
         if not expiry_us and not is_clean:
@@ -341,15 +341,15 @@ class Connecting:
     def _end(self, client: Client, now: int) -> None:
         """End a client's session."""
         fact = SessionChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             session=client.session,
             change=SessionChange.DELETED,
             device=client.id,
         )
         self._ending.add(client.id)
-        self._journal.enter(fact, partial(self._ended, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._ended, fact), is_owed=False)
 
     def _ended(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Container
 from functools import partial
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import unlocked_will
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.wills import LeftWill, last_will
 from whimbrel.broker.wire.clients import Link
 from whimbrel.model.facts import WillChange, WillChanged
@@ -32,10 +32,10 @@ class WillHandling:
     """What becomes of the wills of clients."""
 
     def __init__(
-        self, config: Config, journal: Journal, state: BrokerState, visitors: Visitors, publishing: Publishing
+        self, config: Config, commits: CommitQueue, state: BrokerState, authorizer: Authorizer, publishing: Publishing
     ) -> None:
-        self._config, self._journal, self._state = config, journal, state
-        self._visitors, self._publishing = visitors, publishing
+        self._config, self._commits, self._state = config, commits, state
+        self._authorizer, self._publishing = authorizer, publishing
 
     def begin(self, now: int) -> None:
         """Let the wills wait that were left with a broker before this one."""
@@ -68,14 +68,14 @@ class WillHandling:
             bare, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
             assert not isinstance(secured, str), "CONNECT was refused for it"
             fact = WillChanged(
-                node=self._journal.node,
-                seq=self._journal.seq,
-                changed_at=self._journal.now(now),
+                node=self._commits.node,
+                seq=self._commits.seq,
+                changed_at=self._commits.now(now),
                 device=client_id,
                 change=WillChange.LEFT,
                 will=last_will(bare, secured),
             )
-            self._journal.enter(fact, partial(self._state.wills.apply, fact, owner=link.user), is_owed=True)
+            self._commits.enter(fact, partial(self._state.wills.apply, fact, owner=link.user), is_owed=True)
 
     # -- going -------------------------------------------------------------------------------------------------------
 
@@ -84,13 +84,13 @@ class WillHandling:
         if self._state.wills.get(client_id) is None:
             return
         fact = WillChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             device=client_id,
             change=WillChange.WITHDRAWN,
         )
-        self._journal.enter(fact, partial(self._state.wills.apply, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._state.wills.apply, fact), is_owed=False)
 
     def lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
         """Take in that a client is lost whose session lives on for *expiry_us*, unless it *is_clean*: then it ends."""
@@ -108,7 +108,7 @@ class WillHandling:
         """Publish a will; where the disk takes nothing, it waits for the next tick."""
         if self._publishing.admission.is_refusing:
             return
-        if not self._visitors.may_publish_as(left.owner, left.device, left.will.subject):
+        if not self._authorizer.may_publish_as(left.owner, left.device, left.will.subject):
             self._publishing.counters.refused += 1
             self.withdraw(left.device, now)
             return

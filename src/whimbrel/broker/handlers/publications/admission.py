@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.state.broker_state import BrokerState
@@ -36,8 +36,8 @@ _PASSING = 8
 class Admission:
     """What is accepted; *state* says what there is room for."""
 
-    def __init__(self, config: Config, state: BrokerState, visitors: Visitors) -> None:
-        self._limits, self._state, self._visitors = config.limits, state, visitors
+    def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
+        self._limits, self._state, self._authorizer = config.limits, state, authorizer
         self.maximum_qos = config.mqtt.maximum_qos
         self.is_refusing = False
         """The disk takes nothing: nothing new is accepted until it does."""
@@ -54,7 +54,7 @@ class Admission:
     def report_refusal(self, link: Link, client: Client, packet: Publish) -> Refusal | None:
         """Return why a publication is not accepted whose topic may be published to and that waits for no session."""
         limits, topic, state = self._limits, packet.topic, self._state
-        if not self._visitors.may_publish(link, client.id, topic):
+        if not self._authorizer.may_publish(link, client.id, topic):
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
         if packet.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
@@ -82,7 +82,7 @@ class Admission:
         refusal = self.topic_refusal(will.topic) or _response_refusal(will.properties)
         if refusal is not None:
             return refusal
-        if not self._visitors.may_publish(link, client_id, will.topic):
+        if not self._authorizer.may_publish(link, client_id, will.topic):
             return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
         if will.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.lanes import Lanes
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
@@ -35,15 +35,15 @@ class DirectPath:
     def __init__(
         self,
         admission: Admission,
-        journal: Journal,
+        commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        visitors: Visitors,
+        authorizer: Authorizer,
         lanes: Lanes,
         pump_ready: Callable[[int], None],
     ) -> None:
-        self._admission, self._journal, self._state = admission, journal, state
-        self._sender, self._visitors, self._lanes, self._pump_ready = sender, visitors, lanes, pump_ready
+        self._admission, self._commits, self._state = admission, commits, state
+        self._sender, self._authorizer, self._lanes, self._pump_ready = sender, authorizer, lanes, pump_ready
         self._most_qos = min(_AT_LEAST_ONCE, admission.maximum_qos)
 
     def is_open(self, link: Link) -> bool:
@@ -58,10 +58,10 @@ class DirectPath:
         *matched* says of each whom its content adds. What is written out here is written once for all of them: most of
         what a broker does is this.
         """
-        journal, lanes, publisher, sender = self._journal, self._lanes, client.id_bytes, self._sender
-        append, waiting, ready, seq, passed = journal.append_body, journal.waiting, self._state.ready, journal.seq, 0
+        commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
+        append, waiting, ready, seq, passed = commits.append_body, commits.waiting, self._state.ready, commits.seq, 0
         most = 0  # until it is asked whether there is room for more
-        may_publish, is_guarded = self._visitors.may_publish, not self._visitors.is_open
+        may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting:
                 break
@@ -86,7 +86,7 @@ class DirectPath:
                     break
             if ready and not qos:
                 self._pump_ready(now)
-                seq = journal.seq
+                seq = commits.seq
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:

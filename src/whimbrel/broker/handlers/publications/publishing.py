@@ -3,7 +3,7 @@
 1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
 2. *match* (``routes``): who wants it for its subject, its content and its keys;
 3. *admit* (``admission``): it is accepted, or refused with a reason;
-4. *number*: it gets its seq, and is written down (``journal``);
+4. *number*: it gets its seq, and is written down (``commits``);
 5. *route*: at once, or when the disk has it where ``Admission.must_sync`` says so, clients that only pass it on are
    served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
 from itertools import repeat
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import OPEN, Secured, unlocked_by
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
@@ -25,7 +25,7 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
@@ -69,23 +69,23 @@ class Publishing:
     def __init__(
         self,
         config: Config,
-        journal: Journal,
+        commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        visitors: Visitors,
+        authorizer: Authorizer,
         long_work: LongWork,
         admission: Admission,
         pump_ready: Callable[[int], None],
         *,
         has_direct_path: bool = True,
     ) -> None:
-        self._config, self._journal, self._state, self._long_work = config, journal, state, long_work
+        self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
         self._sender, self.counters, self.admission, self._pump_ready = sender, state.counters, admission, pump_ready
         self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
         self._direct = (
             None
             if self._lanes is None
-            else DirectPath(admission, journal, state, sender, visitors, self._lanes, pump_ready)
+            else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
@@ -96,7 +96,7 @@ class Publishing:
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
-        now = self._journal.now(now)
+        now = self._commits.now(now)
         direct = self._direct_for(link)
         if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
             packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
@@ -116,7 +116,7 @@ class Publishing:
             take_in = partial(self._taken_in, link, client, [packet])
             while client.link is link and link.closing is None:
                 try:
-                    take_in(self._journal.last_at, allowance)
+                    take_in(self._commits.last_at, allowance)
                     break
                 except OutOfAllowanceError:
                     yield
@@ -236,7 +236,7 @@ class Publishing:
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
         """Publish what a client left behind."""
-        now = self._journal.now(now)
+        now = self._commits.now(now)
         packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
         expires_at = None if expiry_us is None else now + expiry_us
         self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq)
@@ -281,10 +281,10 @@ class Publishing:
 
         Who wants it was *found*; of a will it is asked when it is durable.
         """
-        journal, state, topic, payload = self._journal, self._state, packet.topic, packet.payload
+        commits, state, topic, payload = self._commits, self._state, packet.topic, packet.payload
         if state.ready and not packet.qos:
             self._pump_ready(now)
-        qos, retain, seq = packet.qos, packet.retain, journal.seq
+        qos, retain, seq = packet.qos, packet.retain, commits.seq
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
         is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
@@ -303,7 +303,7 @@ class Publishing:
                 packet_id=packet_id or None,
                 properties=onward,
             )
-        journal.append_body(body, now)
+        commits.append_body(body, now)
         message = Message(
             seq,
             publisher,
@@ -318,13 +318,13 @@ class Publishing:
         )
         if found is None:
             apply_will = partial(self._finding_and_passing_on, message, packet, packet_id, answer, now)
-            journal.entered(seq, apply_will, is_owed=True)
+            commits.entered(seq, apply_will, is_owed=True)
             return
         lane = self._lane(message, found) if len(found) <= PIECE else None
         is_owed = self.admission.must_sync(message, found, lane, packet_id)
-        if is_owed or journal.waiting or len(found) > PIECE:
+        if is_owed or commits.waiting or len(found) > PIECE:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
-            journal.entered(seq, apply, is_owed=is_owed)
+            commits.entered(seq, apply, is_owed=is_owed)
         else:
             self._pass_on(message, found, lane, packet_id, answer, now)
 
@@ -343,7 +343,7 @@ class Publishing:
         """Return the record of a publication that is a will, or whose attributes are not those of its body alone."""
         content_type = packet.properties.text(Property.CONTENT_TYPE)
         fact = Notification(
-            node=self._journal.node,
+            node=self._commits.node,
             seq=seq,
             published_at=now,
             subject=packet.topic,
@@ -395,7 +395,7 @@ class Publishing:
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
-        is_wanted, accepted_at = bool(found), self._journal.last_at
+        is_wanted, accepted_at = bool(found), self._commits.last_at
         if self._state.ready and not message.qos:
             self._pump_ready(accepted_at)
         received: Collection[str] = ()
@@ -407,7 +407,7 @@ class Publishing:
 
     def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
-        is_wanted, accepted_at = bool(found), self._journal.last_at
+        is_wanted, accepted_at = bool(found), self._commits.last_at
         if self._state.ready and not message.qos:
             self._pump_ready(accepted_at)
         lane = None
@@ -460,17 +460,17 @@ class Publishing:
             self._sender.send(link, not_found if is_v5 else _PUBCOMP + identifier.to_bytes(2))
             return
         fact = PresenceChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             device=client.id,
             change=PresenceChange.RELEASED,
             packet_id=identifier,
         )
-        self._journal.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
+        self._commits.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
 
     def _complete(self, link: Link, fact: PresenceChanged, identifier: int) -> None:
-        self._state.replay(fact)
+        self._state.apply(fact)
         link.machine.publication_ends()
         if link.closing is None:
             self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))

@@ -15,7 +15,7 @@ from functools import partial
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal
+from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidInputError
@@ -35,8 +35,8 @@ _AT_LEAST_ONCE = 1
 class Reports:
     """The reports of devices, as they come."""
 
-    def __init__(self, journal: Journal, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
-        self._journal, self._state, self._sender, self._publishing = journal, state, sender, publishing
+    def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
+        self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
 
     def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
         """Take in a report of the time *now*; at QoS 1 and 2 its publication has begun."""
@@ -60,11 +60,11 @@ class Reports:
         client.reported_sent = client.sent
         if packet.qos > _AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
-        fact = Reported(node=self._journal.node, seq=self._journal.seq, state=state)
-        self._journal.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
+        fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
+        self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
 
     def _taken(self, link: Link, client: Client, packet: Publish, fact: Reported) -> None:
-        self._state.replay(fact)
+        self._state.apply(fact)
         self._sender.counters.reports += 1
         if packet.qos == _AT_LEAST_ONCE:
             self._publishing.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it

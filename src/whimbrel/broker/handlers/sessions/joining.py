@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from whimbrel.broker.access.authorizer import Visitors
-from whimbrel.broker.access.blocking_tasks import Asker, Questions
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import Keyring, read_keys
 from whimbrel.broker.handlers.sessions.requests import check_session_name, read_mode
 from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
@@ -102,14 +102,14 @@ class Doorkeeper:
     def __init__(
         self,
         state: BrokerState,
-        visitors: Visitors,
-        questions: Questions,
+        authorizer: Authorizer,
+        blocking_tasks: BlockingTasks,
         *,
         rng: random.Random,
         cost: Cost,
         write: Callable[[str, str, int], None],
     ) -> None:
-        self._state, self._visitors, self._questions = state, visitors, questions
+        self._state, self._authorizer, self._blocking_tasks = state, authorizer, blocking_tasks
         self._rng, self._cost, self._write = rng, cost, write
         self._key = rng.randbytes(MIN_SALT_BYTES)
         self._cheap = {
@@ -135,17 +135,17 @@ class Doorkeeper:
             _Door(each, hold.access(each.session), is_there=hold.has(each.session) and self.is_staying(each.session))
             for each in wanted
         ]
-        groups = self._visitors.groups_of(link)
+        groups = self._authorizer.groups_of(link)
         at_once = [door.opens_at_once(link.user, groups) for door in doors]
         if all(rights is not None for rights in at_once):
             self._judged(link, doors, then, [rights or frozenset() for rights in at_once], now)
-        elif self._questions.is_full(link.address):
+        elif self._blocking_tasks.is_full(link.address):
             refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
         else:
             salt = self._rng.randbytes(MIN_SALT_BYTES)
             ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._cost, self._lowest_cost())
             too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
-            self._questions.put(
+            self._blocking_tasks.put(
                 _asker(link, doors), ask, partial(self._raise, link, doors, then), too_many, link.is_here
             )
 
@@ -174,7 +174,7 @@ class Doorkeeper:
         """Have the hashes written that were raised, and go on."""
         rights, raised = answer
         if all(rights):
-            self._questions.was_right(_asker(link, doors))
+            self._blocking_tasks.was_right(_asker(link, doors))
         for door, access in zip(doors, raised, strict=True):
             session = door.wanted.session
             is_changing = session in self._state.changing or not self.is_staying(session)
@@ -192,7 +192,7 @@ class Doorkeeper:
         now: int,
     ) -> None:
         if any(not each for each in rights):
-            self._questions.was_wrong(_asker(link, doors))
+            self._blocking_tasks.was_wrong(_asker(link, doors))
         joinings = [
             Joining(door.wanted.session, door.wanted.mode, each, door.access)
             for door, each in zip(doors, rights, strict=True)

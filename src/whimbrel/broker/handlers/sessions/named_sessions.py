@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from whimbrel.broker.access.authorizer import Visitors
-from whimbrel.broker.access.blocking_tasks import Asker, Questions
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import for_subscription, read_keys
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.config import Config
@@ -27,7 +27,7 @@ from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, re
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Client, Joining, Link
@@ -86,21 +86,26 @@ class Sessions:
     def __init__(
         self,
         config: Config,
-        journal: Journal,
+        commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        visitors: Visitors,
+        authorizer: Authorizer,
         interests: Interests,
         delivering: Delivering,
-        questions: Questions,
+        blocking_tasks: BlockingTasks,
         *,
         rng: random.Random,
     ) -> None:
-        self._settings, self._journal, self._state, self._sender = config.sessions, journal, state, sender
-        self._visitors, self._interests, self._delivering, self._questions = visitors, interests, delivering, questions
+        self._settings, self._commits, self._state, self._sender = config.sessions, commits, state, sender
+        self._authorizer, self._interests, self._delivering, self._blocking_tasks = (
+            authorizer,
+            interests,
+            delivering,
+            blocking_tasks,
+        )
         self._rng = rng
         self._cost = config.access.password_cost
-        self.door = Doorkeeper(state, visitors, questions, rng=rng, cost=self._cost, write=self._write_raised)
+        self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
         self._verbs: Mapping[str, Callable[[_Asked, Joining, int], None]] = {
@@ -132,7 +137,7 @@ class Sessions:
             fact = self._presence(device, joining.session, now, mode=joining.mode)
             link.rights[joining.session] = joining.rights
             self._entering.add((joining.session, device))
-            self._journal.enter(fact, partial(self._entered, fact), is_owed=True)
+            self._commits.enter(fact, partial(self._entered, fact), is_owed=True)
 
     def _entered(self, fact: PresenceChanged) -> Pieces:
         self._entering.discard((fact.session or "", fact.device))
@@ -151,9 +156,9 @@ class Sessions:
 
     def _presence(self, device: str, session: str, now: int, *, mode: Mode | None) -> PresenceChanged:
         return PresenceChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             device=device,
             change=PresenceChange.LEFT if mode is None else PresenceChange.JOINED,
             session=session,
@@ -186,13 +191,13 @@ class Sessions:
         elif request.verb == "subscribe" and is_long(request.filter):
             self._interests.begin(link, self._reading(asked, now))
         else:
-            self._journal.then(partial(self._begin, asked, now))
+            self._commits.then(partial(self._begin, asked, now))
 
     def _may_ask(self, link: Link, client: Client, topic: str) -> bool:
         """Tell whether a client may make a request; one that concerns the sessions of others needs more than others."""
         if topic == _RELEASE:
-            return self._visitors.may_operate(link, client.id, topic)
-        return self._visitors.may_publish(link, client.id, topic)
+            return self._authorizer.may_operate(link, client.id, topic)
+        return self._authorizer.may_publish(link, client.id, topic)
 
     def _begin(self, asked: _Asked, now: int) -> None:
         """Look at a request, everything before which is accepted."""
@@ -201,7 +206,7 @@ class Sessions:
         if not asked.is_here:
             return
         if session in self._state.changing or session in self._state.deleting:
-            self._journal.then(partial(self._begin, asked, now))
+            self._commits.then(partial(self._begin, asked, now))
         elif request.verb == "create":
             self._create(asked, now)
         elif request.verb == "list":
@@ -225,7 +230,7 @@ class Sessions:
         self._refuse(asked, code, reason)
 
     def _judged(self, asked: _Asked, joinings: list[Joining], now: int) -> None:
-        self._journal.then(partial(self._do, asked, joinings[0], now))
+        self._commits.then(partial(self._do, asked, joinings[0], now))
 
     def _do(self, asked: _Asked, joining: Joining, now: int) -> None:
         """Do what is asked with the rights that were found; if they may have changed meanwhile, begin anew."""
@@ -236,7 +241,7 @@ class Sessions:
         if not joining.rights or (not is_own and _NEEDED[verb] not in joining.rights):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
         elif joining.session in self._state.changing or not self.door.is_as_it_was(joining):
-            self._journal.then(partial(self._begin, asked, now))
+            self._commits.then(partial(self._begin, asked, now))
         else:
             self._verbs[verb](asked, joining, now)
 
@@ -265,12 +270,12 @@ class Sessions:
         words = asked.request.passwords or {}
         salt = self._rng.randbytes(MIN_SALT_BYTES)
         too_many = partial(self._turn_away, asked, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords")
-        if self._questions.is_full(asked.link.address):
+        if self._blocking_tasks.is_full(asked.link.address):
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, "too many wait for their passwords")
         else:
             ask = partial(_hashed, salt, self._cost, dict(words))
             asker = Asker(asked.link.address, f"client {asked.client.id}")
-            self._questions.put(asker, ask, partial(self._hashed, asked, then), too_many)
+            self._blocking_tasks.put(asker, ask, partial(self._hashed, asked, then), too_many)
 
     def _hashed(
         self, asked: _Asked, then: Callable[[str | None, int], None], answer: str | InvalidValueError, now: int
@@ -278,14 +283,14 @@ class Sessions:
         if isinstance(answer, InvalidValueError):
             self._refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(answer))
         else:
-            self._journal.then(partial(then, answer, now))
+            self._commits.then(partial(then, answer, now))
 
     def _create_with(self, asked: _Asked, access: str | None, now: int) -> None:
         session = asked.request.session
         if not asked.is_here:
             return
         if session in self._state.changing or session in self._state.deleting or self._state.hold.has(session):
-            self._journal.then(partial(self._begin, asked, now))  # somebody was faster
+            self._commits.then(partial(self._begin, asked, now))  # somebody was faster
             return
         self._state.changing[session] = asked.client.id
         self._enter_change(asked, SessionChange.CREATED, access, self._changed, now)
@@ -299,19 +304,19 @@ class Sessions:
         now: int,
     ) -> None:
         fact = SessionChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             session=asked.request.session,
             change=change,
             access=access,
             device=asked.client.id,
         )
-        self._journal.enter(fact, partial(apply, asked, fact), is_owed=True)
+        self._commits.enter(fact, partial(apply, asked, fact), is_owed=True)
 
     def _changed(self, asked: _Asked, fact: SessionChanged) -> None:
         self._state.changing.pop(fact.session, None)
-        self._state.replay(fact)
+        self._state.apply(fact)
         self._answer(asked, {"session": fact.session})
 
     def _set_access(self, asked: _Asked, joining: Joining, now: int) -> None:
@@ -326,7 +331,7 @@ class Sessions:
         if not asked.is_here:
             return
         if joining.session in self._state.changing or not self.door.is_as_it_was(joining):
-            self._journal.then(partial(self._begin, asked, now))
+            self._commits.then(partial(self._begin, asked, now))
             return
         self._state.changing[joining.session] = asked.client.id
         self._enter_change(asked, SessionChange.ACCESS, access, self._access_changed, now)
@@ -334,14 +339,14 @@ class Sessions:
     def _write_raised(self, session: str, access: str, now: int) -> None:
         """Write down that the same passwords have hashes that cost more; nobody waits for it."""
         fact = SessionChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             session=session,
             change=SessionChange.ACCESS,
             access=access,
         )
-        self._journal.enter(fact, partial(self._state.replay, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
     def _access_changed(self, asked: _Asked, fact: SessionChanged) -> None:
         """Put everybody else out: they joined with what is not valid any more."""
@@ -378,7 +383,7 @@ class Sessions:
             rights[session] = joining.rights
             self._entering.add((session, asked.client.id))
             fact = self._presence(asked.client.id, session, now, mode=joining.mode)
-            self._journal.enter(fact, partial(self._joined, asked, joining, fact), is_owed=True)
+            self._commits.enter(fact, partial(self._joined, asked, joining, fact), is_owed=True)
 
     def _joined(self, asked: _Asked, joining: Joining, fact: PresenceChanged) -> Pieces:
         """Answer before what was held follows, in the order that it was accepted."""
@@ -403,7 +408,7 @@ class Sessions:
 
     def _enter_leaving(self, device: str, session: str, by: str, asked: _Asked | None, now: int) -> None:
         fact = self._presence(device, session, now, mode=None)
-        self._journal.enter(fact, partial(self._left, fact, by, asked), is_owed=True)
+        self._commits.enter(fact, partial(self._left, fact, by, asked), is_owed=True)
 
     def _left(self, fact: PresenceChanged, by: str, asked: _Asked | None) -> Pieces:
         session = fact.session or ""
@@ -437,7 +442,7 @@ class Sessions:
         """
         try:
             subscription = self._wanted(asked)
-            self._interests.spend(asked.client, subscription, self._journal.now(now))
+            self._interests.spend(asked.client, subscription, self._commits.now(now))
         except ProtocolError as error:
             self._refuse(asked, error.code, error.reason)
             return
@@ -445,7 +450,7 @@ class Sessions:
             self._refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
             return
         read = yield from self._interests.reading(subscription)
-        self._journal.then(partial(self._begin, asked._replace(read=read), now))
+        self._commits.then(partial(self._begin, asked._replace(read=read), now))
 
     def _wanted(self, asked: _Asked) -> Subscription:
         """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``."""
@@ -470,7 +475,7 @@ class Sessions:
         try:
             subscription = self._wanted(asked)
             if asked.read is None:
-                self._interests.spend(asked.client, subscription, self._journal.now(now))
+                self._interests.spend(asked.client, subscription, self._commits.now(now))
             self._interests.check(asked.link, asked.client, subscription, joining.rights)
         except ProtocolError as error:
             self._refuse(asked, error.code, error.reason)
@@ -480,9 +485,9 @@ class Sessions:
             return
         is_here = joining.session in asked.link.rights  # else what is retained would come to somebody who is not
         handling = _RETAINED_TOO if is_here else _NOTHING_RETAINED
-        self._interests.put(asked.link, asked.client, subscription, handling, self._journal.now(now), asked.read)
+        self._interests.put(asked.link, asked.client, subscription, handling, self._commits.now(now), asked.read)
         told = {"session": joining.session, "subscription": subscription_tree(subscription)}
-        self._journal.then(partial(self._answer, asked, told))
+        self._commits.then(partial(self._answer, asked, told))
 
     def _unsubscribe(self, asked: _Asked, joining: Joining, now: int) -> None:
         request = asked.request
@@ -491,8 +496,8 @@ class Sessions:
         except ProtocolError as error:
             self._refuse(asked, error.code, error.reason)
             return
-        if self._interests.remove(asked.client, joining.session, identity, self._journal.now(now)):
-            self._journal.then(partial(self._answer, asked, {"session": joining.session}))
+        if self._interests.remove(asked.client, joining.session, identity, self._commits.now(now)):
+            self._commits.then(partial(self._answer, asked, {"session": joining.session}))
         else:
             self._refuse(asked, ReasonCode.TOPIC_FILTER_INVALID, "there is no such subscription")
 
@@ -514,18 +519,18 @@ class Sessions:
             self._refuse(asked, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
             return
         fact = SessionChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
-            changed_at=self._journal.now(now),
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
             session=client.session,
             change=SessionChange.ACCESS,
             device=asked.client.id,
         )
-        self._journal.enter(fact, partial(self._released, asked, client, fact), is_owed=True)
+        self._commits.enter(fact, partial(self._released, asked, client, fact), is_owed=True)
 
     def _released(self, asked: _Asked, client: Client, fact: SessionChanged) -> None:
         owner = client.owner
-        self._state.replay(fact)
+        self._state.apply(fact)
         self._answer(asked, {"client": client.id, "owner": owner})
         if client.link is not None:
             self._sender.fail(client.link, ReasonCode.ADMINISTRATIVE_ACTION, "an operator released this session")
@@ -591,7 +596,7 @@ class Sessions:
         tree = {"request": asked.request.verb, "id": asked.request.id, **members}
         body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
         message = Message.live(topic, body, properties=onward)
-        self._sender.copy(link, message, (), self._journal.last_at, retain=False)
+        self._sender.copy(link, message, (), self._commits.last_at, retain=False)
 
     def _acknowledge(self, asked: _Asked, code: ReasonCode, reason: str) -> None:
         """End the publication that the request came with; 3.1.1 has no words for a refusal."""

@@ -14,16 +14,16 @@ not have would be lost for the others.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import NamedTuple
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.subscriptions.interests import Interests
+from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import Client
 from whimbrel.hold.private import is_shared
 
-__all__ = ["NOT_YOURS", "Claim", "Notice", "Ownership"]
+__all__ = ["NOT_YOURS", "Claim", "Ownership"]
 
 NOT_YOURS = "this client identifier is not yours to use"
 """Said of one that rights do not grant and of one that another user has, so that nobody learns which it is."""
@@ -38,19 +38,11 @@ class Claim(Enum):
     REFUSED = auto()
 
 
-class Notice(NamedTuple):
-    """Something that an operator reads in the log of the process."""
-
-    text: str
-    client: str
-    user: str | None
-
-
 class Ownership:
     """Who may have which private session."""
 
-    def __init__(self, config: Config, state: BrokerState, visitors: Visitors, interests: Interests) -> None:
-        self._state, self._visitors, self._interests = state, visitors, interests
+    def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
+        self._state, self._authorizer, self._interests = state, authorizer, interests
         self._has_users = bool(config.access.users)
         self._admits_anonymous = config.access.admits_anonymous
         self.notices: list[Notice] = []
@@ -75,7 +67,7 @@ class Ownership:
 
     def end_shares(self, now: int) -> None:
         """End the shares that the owners of their sessions may not serve any more."""
-        if self._visitors.is_open:
+        if self._authorizer.is_open:
             return
         for client in list(self._state.clients.values()):
             if client.is_unclaimed:

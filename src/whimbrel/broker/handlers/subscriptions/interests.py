@@ -6,14 +6,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from whimbrel.broker.access.authorizer import Visitors
+from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Journal, Pieces
+from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.memory import subscription_bytes
 from whimbrel.broker.state.work_budget import (
     PacketBudget,
@@ -63,17 +63,17 @@ class Interests:
     def __init__(
         self,
         config: Config,
-        journal: Journal,
+        commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        visitors: Visitors,
+        authorizer: Authorizer,
         delivering: Delivering,
         long_work: LongWork,
         admission: Admission,
         gate: Gate,
     ) -> None:
         self.admission, self._gate = admission, gate
-        self._journal, self._state, self._sender, self._visitors = journal, state, sender, visitors
+        self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._delivering, self._long_work = delivering, long_work
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
@@ -115,7 +115,7 @@ class Interests:
         """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
         if not self._are_filters(link, [request.topic_filter for request in packet.requests]):
             return
-        self._journal.now(now)
+        self._commits.now(now)
         self._long_work.begin(link, self._subscribe(link, client, packet))
 
     def _subscribe(self, link: Link, client: Client, packet: Subscribe) -> Iterator[None]:
@@ -128,7 +128,7 @@ class Interests:
             beside = filter_cost(options.filter_text)
         except ProtocolError as error:
             codes, reasons = [error.code] * len(packet.requests), {error.reason: None}
-            self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+            self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
             return
         for request in packet.requests:
             if done >= PIECE:
@@ -137,7 +137,7 @@ class Interests:
                 if client.link is not link:
                     return
             done += topic_cost(request.topic_filter)
-            now = self._journal.last_at
+            now = self._commits.last_at
             try:
                 budget.spend(topic_cost(request.topic_filter) + beside, now)
                 done += beside
@@ -155,8 +155,8 @@ class Interests:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
-                self.put(link, client, subscription, request.retain_handling, self._journal.last_at, read)
-        self._journal.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+                self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+        self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
         """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
@@ -234,7 +234,7 @@ class Interests:
         """Tell whether the rights of a user let a client have *subscription*."""
         wanted = subscription.subject_filter or "#"
         _, plain = split_share(wanted)
-        return self._visitors.may_subscribe(user, client_id, plain, is_shared=is_shared(wanted))
+        return self._authorizer.may_subscribe(user, client_id, plain, is_shared=is_shared(wanted))
 
     def _check_named(self, subscription: Subscription, rights: frozenset[Right], device: str) -> None:
         session = subscription.session
@@ -277,21 +277,21 @@ class Interests:
         subscribed[identity] = subscription.max_held or 0
         if is_private(session) and not link.confirms:
             wanted = asked_for(subscription.subject_filter) or "#"
-            if self._visitors.may_be_refused(link.user, client.id, [wanted]):
+            if self._authorizer.may_be_refused(link.user, client.id, [wanted]):
                 link.confirms = True
                 self.let_confirm(client, now)
         fact = InterestChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
+            node=self._commits.node,
+            seq=self._commits.seq,
             changed_at=now,
             change=InterestChange.ADDED if is_new else InterestChange.MODIFIED,
             subscription=subscription,
             device=client.id,
         )
         is_owed = client.is_persistent or not is_private(session)
-        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        self._commits.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
-            self._journal.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
+            self._commits.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
 
     def _send_retained(self, link: Link, client: Client, subscription: Subscription, asked_seq: int, now: int) -> None:
         """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
@@ -321,7 +321,7 @@ class Interests:
         waiting: list[Outgoing] = []
         allowance = self._state.routes.allowance()
         for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
-            now = self._journal.last_at
+            now = self._commits.last_at
             if done % PIECE == 0:
                 client.queue.extend(waiting)
                 waiting.clear()
@@ -352,7 +352,7 @@ class Interests:
         key = (subscription.session, wanted, subscription.name)
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
-        self._delivering.pump(client, self._journal.last_at)
+        self._delivering.pump(client, self._commits.last_at)
 
     def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
         """Tell whether a connection still waits for what was retained when it made *subscription*."""
@@ -381,7 +381,7 @@ class Interests:
         """Take in an UNSUBSCRIBE."""
         if not self._are_filters(link, packet.topic_filters):
             return
-        self._journal.now(now)
+        self._commits.now(now)
         self._long_work.begin(link, self._unsubscribe(link, client, packet))
 
     def _unsubscribe(self, link: Link, client: Client, packet: Unsubscribe) -> Iterator[None]:
@@ -392,7 +392,7 @@ class Interests:
             options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
         except ProtocolError as error:
             codes = [error.code] * len(packet.topic_filters)
-            self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+            self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
             return
         for topic_filter in packet.topic_filters:
             if done >= PIECE:
@@ -400,7 +400,7 @@ class Interests:
                 done = 0
                 if client.link is not link:
                     return
-            cost, now = _named_cost(topic_filter), self._journal.last_at
+            cost, now = _named_cost(topic_filter), self._commits.last_at
             done += cost
             try:
                 budget.spend(cost, now)
@@ -413,7 +413,7 @@ class Interests:
                 continue
             is_there = self.remove(client, session, identity, now)
             codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-        self._journal.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+        self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
 
     def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
         """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
@@ -423,15 +423,15 @@ class Interests:
         self._patterns.remove(session, identity)
         subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
         fact = InterestChanged(
-            node=self._journal.node,
-            seq=self._journal.seq,
+            node=self._commits.node,
+            seq=self._commits.seq,
             changed_at=now,
             change=InterestChange.REMOVED,
             subscription=subscription,
             device=None if client is None else client.id,
         )
         is_owed = client is None or client.is_persistent or not is_private(session)
-        self._journal.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        self._commits.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
         return True
 
     def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Patience: who has to wait after wrong passwords, how long, and whom the broker remembers."""
+"""PasswordRateLimit: who has to wait after wrong passwords, how long, and whom the broker remembers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.access.password_rate_limit import Patience
+from whimbrel.broker.access.password_rate_limit import PasswordRateLimit
 from whimbrel.errors import InvalidValueError
 
 SECOND = 1_000_000
@@ -17,7 +17,7 @@ START = 1_700_000_000 * SECOND
 HERE, THERE = "('192.0.2.1', 50000)", "('192.0.2.2', 50000)"
 
 
-def _fail(patience: Patience, address: str, now: int, times: int = 1) -> None:
+def _fail(patience: PasswordRateLimit, address: str, now: int, times: int = 1) -> None:
     for _ in range(times):
         assert patience.may_try(address, now)
         patience.failed(address, now)
@@ -25,7 +25,7 @@ def _fail(patience: Patience, address: str, now: int, times: int = 1) -> None:
 
 def test_an_address_may_fail_as_often_as_in_a_minute_at_once() -> None:
     """People mistype; others are not concerned."""
-    patience = Patience(3)
+    patience = PasswordRateLimit(3)
     _fail(patience, HERE, START, times=3)
     assert not patience.may_try(HERE, START)
     assert patience.may_try(THERE, START)
@@ -33,7 +33,7 @@ def test_an_address_may_fail_as_often_as_in_a_minute_at_once() -> None:
 
 def test_one_failure_comes_back_each_share_of_a_minute() -> None:
     """Waiting helps exactly as much as the setting says, and not a microsecond earlier."""
-    patience = Patience(3)
+    patience = PasswordRateLimit(3)
     _fail(patience, HERE, START, times=3)
     assert not patience.may_try(HERE, START + 20 * SECOND - 1)
     _fail(patience, HERE, START + 20 * SECOND)
@@ -43,7 +43,7 @@ def test_one_failure_comes_back_each_share_of_a_minute() -> None:
 
 def test_nobody_saves_up_more_than_a_minute() -> None:
     """A day of silence is no licence to guess."""
-    patience = Patience(3)
+    patience = PasswordRateLimit(3)
     _fail(patience, HERE, START)
     _fail(patience, HERE, START + 1_440 * MINUTE, times=3)
     assert not patience.may_try(HERE, START + 1_440 * MINUTE)
@@ -51,14 +51,14 @@ def test_nobody_saves_up_more_than_a_minute() -> None:
 
 def test_what_is_right_costs_nothing() -> None:
     """A device that reconnects all the time is not an attacker."""
-    patience = Patience(1)
+    patience = PasswordRateLimit(1)
     assert all(patience.may_try(HERE, START) for _ in range(100))
     assert len(patience) == 0
 
 
 def test_failures_that_were_let_in_together_are_all_paid_for() -> None:
     """Otherwise a thousand connections at once would have a thousand guesses a minute."""
-    patience = Patience(2)
+    patience = PasswordRateLimit(2)
     assert all(patience.may_try(HERE, START) for _ in range(10))
     for _ in range(10):
         patience.failed(HERE, START)
@@ -68,7 +68,7 @@ def test_failures_that_were_let_in_together_are_all_paid_for() -> None:
 
 def test_a_share_that_is_no_whole_microsecond_is_not_rounded() -> None:
     """A minute is 7 failures, not 6 and a little."""
-    patience = Patience(7)
+    patience = PasswordRateLimit(7)
     _fail(patience, HERE, START, times=7)
     assert not patience.may_try(HERE, START + MINUTE // 7)
     assert patience.may_try(HERE, START + MINUTE // 7 + 1)
@@ -78,7 +78,7 @@ def test_a_share_that_is_no_whole_microsecond_is_not_rounded() -> None:
 
 def test_without_a_limit_everybody_may_and_nobody_is_remembered() -> None:
     """0 switches it off, and then it costs nothing."""
-    patience = Patience(0)
+    patience = PasswordRateLimit(0)
     for _ in range(100):
         patience.failed(HERE, START)
     assert patience.may_try(HERE, START)
@@ -87,7 +87,7 @@ def test_without_a_limit_everybody_may_and_nobody_is_remembered() -> None:
 
 def test_a_clock_that_is_set_back_locks_nobody_out() -> None:
     """The wait is as long as it was, counted from where the clock is now."""
-    patience = Patience(1)
+    patience = PasswordRateLimit(1)
     _fail(patience, HERE, START)
     back = START - 1_440 * MINUTE
     assert not patience.may_try(HERE, back)
@@ -99,7 +99,7 @@ def test_a_clock_that_is_set_back_locks_nobody_out() -> None:
 def test_a_limit_is_a_number_that_can_be_meant(per_minute: int, most: int) -> None:
     """A negative one would lock everybody out without saying so."""
     with pytest.raises(InvalidValueError, match="an integer from"):
-        Patience(per_minute, most=most)
+        PasswordRateLimit(per_minute, most=most)
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_limit_is_a_number_that_can_be_meant(per_minute: int, most: int) -> No
 )
 def test_ports_and_the_low_half_of_ipv6_make_no_difference(one: str, other: str) -> None:
     """An attacker has as many of them as there are."""
-    patience = Patience(1)
+    patience = PasswordRateLimit(1)
     _fail(patience, one, START)
     assert not patience.may_try(other, START)
     patience.failed(other, START)
@@ -146,7 +146,7 @@ def test_ports_and_the_low_half_of_ipv6_make_no_difference(one: str, other: str)
 )
 def test_others_are_not_concerned(one: str, other: str) -> None:
     """IPv4 in IPv6 above all: there the whole Internet is one /64."""
-    patience = Patience(1)
+    patience = PasswordRateLimit(1)
     _fail(patience, one, START)
     assert patience.may_try(other, START)
 
@@ -154,7 +154,7 @@ def test_others_are_not_concerned(one: str, other: str) -> None:
 @given(address=st.text(max_size=40) | st.text("0123456789abcdef.:[]()'\", %/", max_size=40))
 def test_any_text_is_an_address(address: str) -> None:
     """Whatever a transport says of the other end, it is counted."""
-    patience = Patience(1)
+    patience = PasswordRateLimit(1)
     _fail(patience, address, START)
     assert not patience.may_try(address, START)
 
@@ -164,7 +164,7 @@ def test_any_text_is_an_address(address: str) -> None:
 
 def test_those_who_have_everything_back_are_forgotten_first() -> None:
     """It makes no difference to them, even if they failed after one who still waits."""
-    patience = Patience(2, most=2)
+    patience = PasswordRateLimit(2, most=2)
     _fail(patience, "a", START, times=2)
     _fail(patience, "b", START + SECOND)
     _fail(patience, "c", START + 31 * SECOND)
@@ -176,7 +176,7 @@ def test_those_who_have_everything_back_are_forgotten_first() -> None:
 
 def test_where_all_have_to_wait_the_one_who_failed_longest_ago_is_forgotten() -> None:
     """Memory is bounded, whoever has how many addresses; a further failure makes an address recent again."""
-    patience = Patience(1, most=2)
+    patience = PasswordRateLimit(1, most=2)
     _fail(patience, "a", START)
     _fail(patience, "b", START + 1)
     patience.failed("a", START + 2)
@@ -187,7 +187,7 @@ def test_where_all_have_to_wait_the_one_who_failed_longest_ago_is_forgotten() ->
 
 def test_one_who_is_remembered_takes_no_further_room() -> None:
     """Nobody else is forgotten for it."""
-    patience = Patience(1, most=2)
+    patience = PasswordRateLimit(1, most=2)
     _fail(patience, "a", START)
     _fail(patience, "b", START)
     patience.failed("b", START)
@@ -237,7 +237,7 @@ _STEPS = st.sampled_from([0, 1, 10 * SECOND, 15 * SECOND, 20 * SECOND, MINUTE, -
 )
 def test_it_is_as_patient_as_the_model(per_minute: int, most: int, asked: list[tuple[int, str, bool]]) -> None:
     """Times when addresses are whole, kept for those who ask only, are the same as buckets."""
-    patience, model, now = Patience(per_minute, most=most), _Buckets(per_minute, most), START
+    patience, model, now = PasswordRateLimit(per_minute, most=most), _Buckets(per_minute, most), START
     for step, who, has_failed in asked:
         now += step
         model.pass_time(now)

@@ -1,4 +1,4 @@
-"""Questions in fair turns: guessers and busy clients do not make the others wait."""
+"""BlockingTasks in fair turns: guessers and busy clients do not make the others wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, asking, quick_scrypt
 
-from whimbrel.broker.access.blocking_tasks import Asker, Questions
+from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.fair_queue import FairQueue
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.counters import Counters
@@ -21,7 +21,7 @@ HERE, ELSEWHERE = "10.0.0.1:1", "10.0.0.2:1"
 
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let passwords cost nothing: questions are counted, not timed."""
+    """Let passwords cost nothing: tasks are counted, not timed."""
     monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
 
 
@@ -33,11 +33,11 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def _asked_until(rig: Rig, peer: Peer) -> int:
-    """Return how many questions are asked until a CONNECT is answered."""
+    """Return how many tasks are done until a CONNECT is answered."""
     for asked in range(10_000):
         if peer.taken(Connack):
             return asked
-        question = rig.broker.questions.next(rig.listened_us)
+        question = rig.broker.blocking_tasks.next(rig.listened_us)
         if question is not None:
             rig.broker.answered(question, question.ask(), rig.now)
         rig.sync()
@@ -105,13 +105,13 @@ def test_requests_that_hash_do_not_delay_the_passwords_of_others(rig: Rig) -> No
 
 def test_one_address_has_half_of_the_places() -> None:
     """Whoever fills the queue does not close it for the others."""
-    questions = Questions(10, Counters(), most=10)
+    blocking_tasks = BlockingTasks(10, Counters(), most=10)
     for number in range(5):
-        assert not questions.is_full(HERE)
-        questions.put(Asker(HERE, f"{number}"), int, lambda _a, _n: None, lambda: None)
-    assert questions.is_full(HERE)
-    assert not questions.is_full(ELSEWHERE)
-    assert len(questions) == 5
+        assert not blocking_tasks.is_full(HERE)
+        blocking_tasks.put(Asker(HERE, f"{number}"), int, lambda _a, _n: None, lambda: None)
+    assert blocking_tasks.is_full(HERE)
+    assert not blocking_tasks.is_full(ELSEWHERE)
+    assert len(blocking_tasks) == 5
 
 
 def test_addresses_take_turns_and_users_within_them() -> None:

@@ -15,10 +15,10 @@ from broker_rig import Rig, subscribing
 
 from whimbrel.broker.config import Config, PipelineSettings
 from whimbrel.broker.shell import feedback_reader as learning
-from whimbrel.broker.shell.feedback_reader import Learning
+from whimbrel.broker.shell.feedback_reader import FeedbackReader
 from whimbrel.broker.shell.metrics import connected, prometheus
 from whimbrel.broker.state import feedback as words
-from whimbrel.broker.state.feedback import Announcements, Learned, Lessons
+from whimbrel.broker.state.feedback import Announcements, Feedback, Lessons
 from whimbrel.model.tables import TABLES
 from whimbrel.mqtt.packets import Publish
 from whimbrel.pipeline.delta import DeltaOutput
@@ -56,8 +56,8 @@ def _lead(out: Path, table: str, version: str) -> None:
     beside.rename(out / table)
 
 
-def _learning(out: Path, *, most: int = 100) -> Learning:
-    return Learning(out, "node-1", most=most)
+def _feedback_reader(out: Path, *, most: int = 100) -> FeedbackReader:
+    return FeedbackReader(out, "node-1", most=most)
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -67,13 +67,13 @@ def test_the_newest_row_of_a_device_of_this_node_counts(tmp_path: Path) -> None:
     """Numbers decide what is newest, not the order of rows or files; another node's device is another device."""
     _write(tmp_path / "link_quality" / "a.parquet", _links(("node-1", 9, "d", 0.9), ("node-2", 50, "d", 0.1)))
     _write(tmp_path / "link_quality" / "b.parquet", _links(("node-1", 8, "d", 0.8), ("node-1", 3, "e", 0.3)))
-    assert _learning(tmp_path).look().connections == {"d": 0.9, "e": 0.3}
+    assert _feedback_reader(tmp_path).look().connections == {"d": 0.9, "e": 0.3}
 
 
 def test_what_is_not_known_is_not_told(tmp_path: Path) -> None:
     """Null is a link of which nothing was ever measured; it is no zero."""
     _write(tmp_path / "link_quality" / "a.parquet", _links(("node-1", 1, "d", None), ("node-1", 2, "e", 0.0)))
-    assert _learning(tmp_path).look().connections == {"e": 0.0}
+    assert _feedback_reader(tmp_path).look().connections == {"e": 0.0}
 
 
 def test_only_new_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_only_new_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     versions = tmp_path / "_versions" / "link_quality"
     _write(versions / "1" / "a.parquet", _links(("node-1", 1, "d", 0.1), ("node-1", 2, "e", 0.2)))
     _lead(tmp_path, "link_quality", "1")
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     assert looking.look().connections == {"d": 0.1, "e": 0.2}
     (versions / "2").mkdir()
     os.link(versions / "1" / "a.parquet", versions / "2" / "a.parquet")
@@ -105,7 +105,7 @@ def test_files_that_were_put_together_change_nothing(tmp_path: Path) -> None:
     out = tmp_path / "link_quality"
     for seq in range(3):
         _write(out / f"{seq}.parquet", _links(("node-1", seq, "d", seq / 10)))
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     looking.look()
     _write(out / "0-1.parquet", _links(("node-1", 0, "d", 0.0), ("node-1", 1, "d", 0.1)))
     (out / "0.parquet").unlink()
@@ -117,7 +117,7 @@ def test_a_table_of_other_files_is_another_table(tmp_path: Path) -> None:
     """A batch run writes everything anew: what it does not have is not there, whatever its numbers."""
     out = tmp_path / "link_quality"
     _write(out / "a.parquet", _links(("node-1", 90, "d", 0.9), ("node-1", 91, "e", 0.9)))
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     looking.look()
     (out / "a.parquet").unlink()
     _write(out / "b.parquet", _links(("node-1", 5, "d", 0.5)))
@@ -132,17 +132,17 @@ def _linked(seq: int, device: str, connection: float) -> pa.Table:
 
 def test_a_delta_table_is_what_its_commits_say(tmp_path: Path) -> None:
     """Files that no commit names, or that compaction replaced, are none of it; what is new is learned."""
-    output, learning = DeltaOutput(tmp_path, "link_quality"), _learning(tmp_path)
+    output, reader = DeltaOutput(tmp_path, "link_quality"), _feedback_reader(tmp_path)
     output.create()
-    assert learning.look().troubles == ()
+    assert reader.look().troubles == ()
     for batch, connection in enumerate((0.1, 0.2, 0.3)):
         output.add(batch, _linked(batch, "d", connection))
-        assert learning.look().connections == {"d": connection}
+        assert reader.look().connections == {"d": connection}
     pq.write_table(_linked(9, "d", 0.9), tmp_path / "link_quality" / "of-no-commit.parquet")
-    assert learning.look().connections is None
+    assert reader.look().connections is None
     output.compact()
     output.add(3, _linked(3, "e", 0.5))
-    assert learning.look().connections == {"d": 0.3, "e": 0.5}
+    assert reader.look().connections == {"d": 0.3, "e": 0.5}
 
 
 def test_a_table_of_many_rows_is_read_whole(tmp_path: Path) -> None:
@@ -150,14 +150,14 @@ def test_a_table_of_many_rows_is_read_whole(tmp_path: Path) -> None:
     devices = {f"d{number}": number % 100 / 100 for number in range(2_500)}
     rows = [("node-1", seq, device, value) for seq, (device, value) in enumerate(devices.items())]
     _write(tmp_path / "link_quality" / "a.parquet", _links(*rows))
-    assert _learning(tmp_path, most=10_000).look().connections == devices
+    assert _feedback_reader(tmp_path, most=10_000).look().connections == devices
 
 
 def test_those_who_reported_last_are_kept(tmp_path: Path) -> None:
     """A bound that kept the first would know only devices that are gone."""
     rows = [("node-1", seq, f"d{seq}", 0.5) for seq in range(10)]
     _write(tmp_path / "link_quality" / "a.parquet", _links(*rows))
-    looking = _learning(tmp_path, most=3)
+    looking = _feedback_reader(tmp_path, most=3)
     assert set(looking.look().connections or ()) == {"d7", "d8", "d9"}
     _write(tmp_path / "link_quality" / "b.parquet", _links(("node-1", 20, "d0", 0.1)))
     assert set(looking.look().connections or ()) == {"d8", "d9", "d0"}
@@ -171,7 +171,7 @@ def test_a_version_replaces_the_plan(tmp_path: Path) -> None:
     for version, copies in (("1", {"a": 1, "b": 9}), ("2", {"c": 3, "a": 2})):
         _write(tmp_path / "_versions" / "replicas" / version / "window.parquet", _plan(copies), int(version))
     _lead(tmp_path, "replicas", "1")
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     assert list((looking.look().replicas or {}).items()) == [("b", 9), ("a", 1)]
     _lead(tmp_path, "replicas", "2")
     found = looking.look()
@@ -183,7 +183,7 @@ def test_a_file_that_stays_does_not_keep_what_is_gone(tmp_path: Path) -> None:
     """The plan is whatever the table is now, however many files it has."""
     for name, copies in (("a", {"a": 1}), ("b", {"b": 2})):
         _write(tmp_path / "replicas" / f"{name}.parquet", _plan(copies))
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     assert looking.look().replicas == {"a": 1, "b": 2}
     (tmp_path / "replicas" / "b.parquet").unlink()
     assert looking.look().replicas == {"a": 1}
@@ -192,14 +192,14 @@ def test_a_file_that_stays_does_not_keep_what_is_gone(tmp_path: Path) -> None:
 def test_the_largest_plans_are_kept(tmp_path: Path) -> None:
     """A bound leaves out what matters least; of equals the name decides, so that nothing flickers."""
     _write(tmp_path / "replicas" / "a.parquet", _plan({"d": 1, "c": 2, "b": 2, "a": 2}))
-    assert _learning(tmp_path, most=2).look().replicas == {"a": 2, "b": 2}
+    assert _feedback_reader(tmp_path, most=2).look().replicas == {"a": 2, "b": 2}
 
 
 def test_an_empty_plan_is_a_plan(tmp_path: Path) -> None:
     """A table with no rows says that there is nothing to spread; one without files says nothing."""
     _write(tmp_path / "replicas" / "a.parquet", _plan({}))
-    assert _learning(tmp_path).look().replicas == {}
-    assert _learning(tmp_path / "elsewhere").look() == Lessons()
+    assert _feedback_reader(tmp_path).look().replicas == {}
+    assert _feedback_reader(tmp_path / "elsewhere").look() == Lessons()
 
 
 # -- what is broken ----------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_file_that_is_none_is_a_trouble(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "link_quality" / "a.parquet"
     path.parent.mkdir()
     path.write_bytes(data)
-    assert _trouble(_learning(tmp_path).look()).startswith("link_quality: ")
+    assert _trouble(_feedback_reader(tmp_path).look()).startswith("link_quality: ")
 
 
 def test_a_file_that_was_cut_off_is_a_trouble(tmp_path: Path) -> None:
@@ -226,41 +226,41 @@ def test_a_file_that_was_cut_off_is_a_trouble(tmp_path: Path) -> None:
     path = tmp_path / "replicas" / "a.parquet"
     _write(path, _plan({f"subject/{number}": 5 for number in range(5_000)}))
     path.write_bytes(path.read_bytes()[:-50])
-    assert _trouble(_learning(tmp_path).look()).startswith("replicas: ")
+    assert _trouble(_feedback_reader(tmp_path).look()).startswith("replicas: ")
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     """A table of an older Whimbrel does not say of which node it is; a guess would mix nodes up."""
     older = _links(("node-1", 1, "d", 0.5)).drop_columns(["node"])
     _write(tmp_path / "link_quality" / "a.parquet", older)
-    trouble = _trouble(_learning(tmp_path).look())
+    trouble = _trouble(_feedback_reader(tmp_path).look())
     assert "found 'no column node', allowed is a table with node, seq, device, network_connection" in trouble
 
 
 def test_a_column_of_another_kind_is_a_trouble(tmp_path: Path) -> None:
     """A newer Whimbrel may count otherwise."""
     _write(tmp_path / "replicas" / "a.parquet", pa.table({"subject": ["a"], "replicas": ["many"]}))
-    assert "many" in _trouble(_learning(tmp_path).look())
+    assert "many" in _trouble(_feedback_reader(tmp_path).look())
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.01, float("nan"), float("inf")])
 def test_a_value_that_is_none_is_a_trouble(tmp_path: Path, value: float) -> None:
     """A policy that is promised 0 to 1 must not be given anything else."""
     _write(tmp_path / "link_quality" / "a.parquet", _links(("node-1", 1, "d", 0.5), ("node-1", 2, "e", value)))
-    assert "a number from 0 to 1" in _trouble(_learning(tmp_path).look())
+    assert "a number from 0 to 1" in _trouble(_feedback_reader(tmp_path).look())
 
 
 def test_a_plan_of_no_copies_is_a_trouble(tmp_path: Path) -> None:
     """The source has one at least."""
     _write(tmp_path / "replicas" / "a.parquet", _plan({"a": 0}))
-    assert "found 0, allowed is at least 1" in _trouble(_learning(tmp_path).look())
+    assert "found 0, allowed is at least 1" in _trouble(_feedback_reader(tmp_path).look())
 
 
 def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody makes the broker read for minutes."""
     monkeypatch.setattr(learning, "MAX_FILE_BYTES", 10)
     _write(tmp_path / "replicas" / "a.parquet", _plan({"a": 1}))
-    assert "allowed is at most 10" in _trouble(_learning(tmp_path).look())
+    assert "allowed is at most 10" in _trouble(_feedback_reader(tmp_path).look())
 
 
 def test_too_many_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_too_many_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(learning, "MAX_FILES", 2)
     for number in range(3):
         _write(tmp_path / "replicas" / f"{number}.parquet", _plan({"a": 1}))
-    assert "more than 2 files" in _trouble(_learning(tmp_path).look())
+    assert "more than 2 files" in _trouble(_feedback_reader(tmp_path).look())
 
 
 def test_work_in_progress_is_not_looked_at(tmp_path: Path) -> None:
@@ -277,14 +277,14 @@ def test_work_in_progress_is_not_looked_at(tmp_path: Path) -> None:
     _write(tmp_path / "replicas" / "_temporary" / "b.parquet", _plan({"b": 1}))
     _write(tmp_path / "replicas" / ".c.parquet", _plan({"c": 1}))
     (tmp_path / "replicas" / "_SUCCESS").touch()
-    assert _learning(tmp_path).look().replicas == {"a": 1}
+    assert _feedback_reader(tmp_path).look().replicas == {"a": 1}
 
 
 def test_a_file_that_vanishes_is_a_trouble_until_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between listing and opening a version may go; the next look finds the one that replaced it."""
     path = tmp_path / "replicas" / "a.parquet"
     _write(path, _plan({"a": 1}))
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     with monkeypatch.context() as patch:
         real = pq.ParquetFile
 
@@ -303,7 +303,7 @@ def test_one_broken_table_does_not_hide_the_other(tmp_path: Path) -> None:
     _write(tmp_path / "replicas" / "a.parquet", _plan({"a": 1}))
     (tmp_path / "link_quality").mkdir()
     (tmp_path / "link_quality" / "a.parquet").write_bytes(b"?")
-    found = _learning(tmp_path).look()
+    found = _feedback_reader(tmp_path).look()
     assert found.replicas == {"a": 1}
     assert len(found.troubles) == 1
 
@@ -311,7 +311,7 @@ def test_one_broken_table_does_not_hide_the_other(tmp_path: Path) -> None:
 def test_a_table_that_went_away_is_a_trouble(tmp_path: Path) -> None:
     """One that was never there is none: the pipeline may begin later."""
     _write(tmp_path / "replicas" / "a.parquet", _plan({"a": 1}))
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     looking.look()
     shutil.rmtree(tmp_path / "replicas")
     assert "no files" in _trouble(looking.look())
@@ -321,7 +321,7 @@ def test_a_broken_file_is_tried_again(tmp_path: Path) -> None:
     """Good rows beside it are not lost, and the table is whole as soon as it is repaired."""
     out = tmp_path / "link_quality"
     _write(out / "a.parquet", _links(("node-1", 1, "d", 0.1)))
-    looking = _learning(tmp_path)
+    looking = _feedback_reader(tmp_path)
     looking.look()
     _write(out / "b.parquet", _links(("node-1", 2, "d", 0.2)))
     (out / "c.parquet").write_bytes(b"?")
@@ -333,8 +333,8 @@ def test_a_broken_file_is_tried_again(tmp_path: Path) -> None:
 # -- what is known -----------------------------------------------------------------------------------------------------
 
 
-def _known(**lessons: object) -> Learned:
-    known = Learned()
+def _known(**lessons: object) -> Feedback:
+    known = Feedback()
     known.take(Lessons(**lessons))  # type: ignore[arg-type]  # the test's own words
     return known
 
@@ -351,7 +351,7 @@ def test_what_is_known_stays_when_nothing_new_is_read() -> None:
 
 def test_nothing_known_has_no_age_and_a_clock_that_was_set_back_no_negative_one() -> None:
     """An operator's alarm is on this number."""
-    assert Learned().age_us(5_000) is None
+    assert Feedback().age_us(5_000) is None
     assert _known(written_at=9_000).age_us(5_000) == 0
 
 
@@ -366,7 +366,7 @@ def test_the_plan_is_told_largest_first_and_within_bounds(monkeypatch: pytest.Mo
 
 def test_only_what_changed_is_announced() -> None:
     """Way-servers listen for a new plan, not for the same one every ten seconds."""
-    announcements, known = Announcements(tells_links=False), Learned()
+    announcements, known = Announcements(tells_links=False), Feedback()
     assert announcements.changes(known, {"d"}) == {}
     known.take(Lessons(replicas={"a": 3, 'b"': 1}, connections={"d": 0.5}))
     assert announcements.changes(known, {"d"}) == {PLAN: '{"a":3,"b\\"":1}'}
@@ -425,7 +425,7 @@ def test_metrics_say_how_much_is_known_and_how_old_it_is(tmp_path: Path) -> None
     lessons = Lessons(
         connections={"d": 0.5}, replicas={"a": 3, "b": 1}, written_at=rig.now - 4_000_000, troubles=("replicas: odd",)
     )
-    rig.broker.learned.take(lessons)
+    rig.broker.feedback.take(lessons)
     lines = prometheus(rig.broker, 0, rig.now).splitlines()
     for line in ("devices 1.0", "subjects 2.0", "age_seconds 4.0", "failures_total 1.0"):
         assert f"whimbrel_learned_{line}" in lines

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
@@ -12,7 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from whimbrel.cli.options.lines import MAX_LINE_BYTES
+import typer
+
+from whimbrel.cli.nearby.options import NodeOptions
 from whimbrel.errors import InvalidValueError, WhimbrelError
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
@@ -24,29 +24,17 @@ if TYPE_CHECKING:  # sockets need not be loaded for other commands
 
     Work: TypeAlias = Callable[[NearbyDaemon, AsyncExitStack], Awaitable[None]]
 
-__all__ = ["NodeSetup", "lines_of_input", "run_node", "values_of"]
+__all__ = ["Role", "run_node"]
 
 _GPSD_PORT = 2_947
 _MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSetup:
-    """What the options of a command say of its node."""
+class Role:
+    """What a command wants of its node."""
 
-    vocabulary: Path
-    name: str
-    interface: str
-    udp_port: int
-    place: str | None
-    fixes: Path | None
-    gpsd: str | None
-    relays: bool
-    seconds: float | None
-    cell_m: int
-    trust: tuple[str, ...]
-    reach: Path | None
-    loss: float
+    is_relay: bool = True
     key: Path | None = None
     subscriptions: tuple[NearbySubscription, ...] = ()
     subscribes_all: bool = False
@@ -56,14 +44,20 @@ class NodeSetup:
 
 
 def run_node(
-    setup: NodeSetup,
+    options: NodeOptions,
+    role: Role,
     work: Work,
     *,
     deliver: Callable[[Deliver], None] = lambda _: None,
     note: Callable[[Note], None] = lambda _: None,
     hear: Callable[[Frame], None] = lambda _: None,
 ) -> None:
-    """Run a node until *work* is done, the time is over, or *note* raises an error of ours."""
+    """Run a node until *work* is done, the time is over, or *note* raises an error of ours.
+
+    Exits 1 if a broker refuses or cannot be reached.
+    """
+    from whimbrel.client import ClientError  # see above
+
     failed: asyncio.Queue[WhimbrelError] = asyncio.Queue()
 
     def noted(each: Note) -> None:
@@ -72,14 +66,21 @@ def run_node(
         except WhimbrelError as error:  # in a callback of the loop, where raising would only be logged
             failed.put_nowait(error)
 
-    places = _places(setup)
-    with suppress(KeyboardInterrupt), ExitStack() as stack:
-        asyncio.run(_serve(setup, _daemon(setup, stack, deliver, noted, hear), places, work, failed))
+    places = _places(options)
+    try:
+        with suppress(KeyboardInterrupt), ExitStack() as stack:
+            daemon = _daemon(options, role, stack, deliver=deliver, note=noted, hear=hear)
+            asyncio.run(_serve(options, daemon, places, work, failed))
+    except ClientError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _daemon(
-    setup: NodeSetup,
+    options: NodeOptions,
+    role: Role,
     stack: ExitStack,
+    *,
     deliver: Callable[[Deliver], None],
     note: Callable[[Note], None],
     hear: Callable[[Frame], None],
@@ -93,31 +94,31 @@ def _daemon(
     from whimbrel.nearby.transport.multicast import MulticastSocket
     from whimbrel.nearby.vocabulary import Vocabulary
 
-    words = Vocabulary.of({str(each): value for each, value in read_json(_bytes(setup.vocabulary)).items()})
-    seed = None if setup.key is None else _bytes(setup.key).decode("ascii", "replace").strip()
+    words = Vocabulary.of({str(each): value for each, value in read_json(_bytes(options.vocabulary)).items()})
+    seed = None if role.key is None else _bytes(role.key).decode("ascii", "replace").strip()
     node = Node(
-        setup.name,
+        options.name,
         vocabulary=words,
-        deployment=Deployment(cell_m=setup.cell_m),
+        deployment=Deployment(cell_m=options.cell_m, max_radius_m=options.max_radius_m),
         first_seq=first_seq(),
-        relays=setup.relays,
+        relays=role.is_relay,
         signer=None if seed is None else Signer(_hexadecimal("key", seed)),
-        trusted=frozenset(_hexadecimal("--trust", each) for each in setup.trust) or None,
+        trusted=frozenset(_hexadecimal("--trust", each) for each in options.trust or ()) or None,
     )
-    wanted = setup.subscriptions
-    if setup.subscribes_all:
+    wanted = role.subscriptions
+    if role.subscribes_all:
         wanted = tuple(NearbySubscription(subject=each) for each in words.names)
     for each in wanted:
         node.subscribe(each)
-    link = MulticastSocket(setup.interface, port=setup.udp_port)
+    link = MulticastSocket(options.interface, port=options.udp_port)
     stack.callback(link.close)
-    random = Random(setup.name)  # which frames a pretended radio loses
+    random = Random(options.name)  # which frames a pretended radio loses
     return NearbyDaemon(
         node,
         link,
-        subjects=words.names if setup.hears_all else tuple(each.subject for each in wanted),
-        is_relay=setup.relays,
-        reach=Reach(setup.name, path=setup.reach, loss=setup.loss, random=random),
+        subjects=words.names if role.hears_all else tuple(each.subject for each in wanted),
+        is_relay=role.is_relay,
+        reach=Reach(options.name, path=options.reach, loss=options.loss, random=random),
         deliver=deliver,
         note=note,
         hear=hear,
@@ -125,7 +126,7 @@ def _daemon(
 
 
 async def _serve(
-    setup: NodeSetup,
+    options: NodeOptions,
     daemon: NearbyDaemon,
     places: AsyncIterator[Place | None],
     work: Work,
@@ -133,7 +134,7 @@ async def _serve(
 ) -> None:
     from whimbrel.nearby.transport.daemon import monotonic_us
 
-    daemon.node.move(await anext(places), now=monotonic_us())
+    daemon.node.move(await _first_fix(places, options), now=monotonic_us())
     await daemon.open()
     async with AsyncExitStack() as stack:
         stack.callback(daemon.close)
@@ -149,50 +150,40 @@ async def _serve(
         )
         for each in (following, working, failing):
             stack.callback(each.cancel)
-        awaited = {working, failing, *([following] if setup.gpsd else [])}
-        done, _ = await asyncio.wait(awaited, timeout=setup.seconds, return_when=asyncio.FIRST_COMPLETED)
+        awaited = {working, failing, *([following] if options.gpsd else [])}
+        done, _ = await asyncio.wait(awaited, timeout=options.seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in done:
             each.result()
 
 
-def _places(setup: NodeSetup) -> AsyncIterator[Place | None]:
+async def _first_fix(places: AsyncIterator[Place | None], options: NodeOptions) -> Place:
+    """Wait for a place, but not for ever: a receiver in a cellar never has one."""
+    from whimbrel.nearby.transport.fixes import GpsdError
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(options.fix_within):
+            async for place in places:
+                if place is not None:
+                    return place
+    reason = f"no fix within {options.fix_within:g} s; wait under an open sky, or give --place or --fixes"
+    raise GpsdError(str(options.gpsd), reason)
+
+
+def _places(options: NodeOptions) -> AsyncIterator[Place | None]:
     """Return where the node is, from one of three sources; what is wrong with a text or a file is said now."""
     from whimbrel.model.place import Place
     from whimbrel.nearby.transport.fixes import fixes_along, fixes_from_gpsd, read_fixes
 
-    if sum(each is not None for each in (setup.place, setup.fixes, setup.gpsd)) != 1:
+    if sum(each is not None for each in (options.place, options.fixes, options.gpsd)) != 1:
         raise InvalidValueError("place of this node", "none, or several", "one of --place, --fixes and --gpsd")
-    if setup.place is not None:
-        return fixes_along([(0.0, Place.parse(setup.place))])
-    if setup.fixes is not None:
-        return fixes_along(read_fixes(setup.fixes, device=setup.name))
-    host, _, port = (setup.gpsd or "").partition(":")
+    if options.place is not None:
+        return fixes_along([(0.0, Place.parse(options.place))])
+    if options.fixes is not None:
+        return fixes_along(read_fixes(options.fixes, device=options.name))
+    host, _, port = (options.gpsd or "").partition(":")
     if port and not (port.isdecimal() and int(port) <= _MAX_PORT):
         raise InvalidValueError("port of gpsd", port, f"a number up to {_MAX_PORT}")
     return fixes_from_gpsd(host, int(port or _GPSD_PORT))
-
-
-async def lines_of_input() -> AsyncIterator[bytes]:
-    """Yield the lines of standard input as they come."""
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes](maxsize=64)
-
-    def read() -> None:
-        with suppress(RuntimeError):  # the loop ended before the input
-            while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
-                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
-            asyncio.run_coroutine_threadsafe(lines.put(b""), loop).result()
-
-    threading.Thread(target=read, daemon=True).start()
-    while line := await lines.get():
-        if line.strip():
-            yield line
-
-
-def values_of(line: bytes) -> dict[str, object]:
-    """Return the parameters that a line of input spells."""
-    from whimbrel.model.json_body import read_json
-
-    return {str(name): value for name, value in read_json(line.rstrip(b"\r\n")).items()}
 
 
 def _bytes(path: Path) -> bytes:

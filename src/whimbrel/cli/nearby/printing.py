@@ -1,0 +1,56 @@
+"""How the commands of ``whimbrel nearby`` print events and reports."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from whimbrel.errors import InvalidValueError
+
+if TYPE_CHECKING:  # sockets need not be loaded for other commands
+    from whimbrel.nearby.group.outputs import Deliver, Note
+
+__all__ = ["print_event", "report_note", "say"]
+
+
+def print_event(found: Deliver, *, as_json: bool) -> None:
+    """Print an event that was delivered, with the consumer's own attributes."""
+    event = found.event
+    seen = {each: value.hex() if isinstance(value, bytes) else value for each, value in found.attributes.items()}
+    said = {"event": str(event.id), "type": event.subject, "attributes": seen, "left_ms": found.left_us / 1e3}
+    text = json.dumps(
+        {each: round(value, 1) if isinstance(value, float) else value for each, value in seen.items()},
+        ensure_ascii=False,
+    )
+    say(said, f"{event.subject} {event.origin} {text}", as_json=as_json)
+
+
+def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
+    """Print what matters to people; a contradiction of vocabularies or deployments ends a command.
+
+    One that *is_settled* goes on: with two producers, the one that came later has to give way.
+    """
+    from whimbrel.nearby.group.outputs import NoteKind
+
+    group = note.group
+    if note.kind is NoteKind.CONTRADICTED and not is_settled:
+        raise InvalidValueError(
+            f"vocabulary of {note.member}", f"another meaning of {group.subject!r}", "one meaning for each event type"
+        )
+    if note.kind is NoteKind.MISMATCHED and not is_settled:
+        raise InvalidValueError(f"cells of {note.member}", "another size", "one --cell-m for all nodes of a deployment")
+    said = {"note": note.kind.value, "producer": group.producer, "type": group.subject}
+    more = {"number": note.number, "member": note.member, "count": note.count}
+    if note.kind not in {NoteKind.PROPAGATED, NoteKind.DISCARDED}:
+        who = note.member or group.producer
+        text = f"{note.kind.value}: {group.subject} {who}" + (f" ({note.count})" if note.count != 1 else "")
+        say({**said, **more}, text, as_json=as_json, err=True)
+
+
+def say(said: dict[str, object], text: str, *, as_json: bool, err: bool = False) -> None:
+    """Print one thing, as an object or as text, at once."""
+    typer.echo(json.dumps(said, ensure_ascii=False) if as_json else text, err=err)
+    (sys.stderr if err else sys.stdout).flush()

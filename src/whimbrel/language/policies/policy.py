@@ -1,0 +1,89 @@
+"""Policies: the language as its users meet it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from whimbrel.errors import PolicyError
+from whimbrel.language.policies import tree
+from whimbrel.language.policies.check import check, statements, walk
+from whimbrel.language.policies.codes import PolicyCode
+from whimbrel.language.policies.compiler import compile_program
+from whimbrel.language.policies.interpreter import interpret
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
+from whimbrel.language.policies.parser import Parser
+from whimbrel.language.policies.tree import Block, Expression, Program, Statement
+from whimbrel.language.policies.values import Message, Run
+
+__all__ = ["Policy", "parse_policy"]
+
+
+def parse_policy(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> tuple[Program, PolicyCost]:
+    """Return the checked tree of *text* and its bound, or raise ``PolicyError`` with its code and place."""
+    parser = Parser(text)
+    try:
+        program = parser.parse()
+        return program, check(program, parser, limits)
+    except RecursionError:  # our bounds are lower than Python's, unless the caller stands deep in a stack already
+        reason = "nested too deeply for the stack it was read on"
+        raise PolicyError(PolicyCode.NESTING, reason, text, 0, len(text)) from None
+
+
+class Policy:
+    """A checked policy, compiled once.
+
+    >>> policy = Policy("if (m.pulse > 50) { return NULL; } return m;")
+    >>> policy.bound
+    PolicyCost(steps=9, bytes=0, pixels=0)
+    """
+
+    __slots__ = ("bound", "program", "run", "text")
+
+    def __init__(self, text: str, *, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> None:
+        self.text = text
+        self.program, self.bound = parse_policy(text, limits)
+        self.run = compile_program(self.program)
+        """A ``Run`` to the message to send, or None."""
+
+    def interpreted(self, run: Run) -> Message | None:
+        """Do what ``run`` does the plain way."""
+        return interpret(self.program, run)
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether it can call ``compress``, which needs the image library."""
+        return any(isinstance(node, tree.Compress) for node in self._expressions())
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes that it can read."""
+        found = {node.name for node in self._expressions() if isinstance(node, tree.Attribute)}
+        for node in self._expressions():
+            if isinstance(node, tree.Summarise):
+                found.update(node.names)
+        return frozenset(found)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The variables that it can read, and ``name.*`` for each set."""
+        found = {node.name for node in self._expressions() if isinstance(node, tree.Property)}
+        found |= {f"{node.name}.*" for node in self._expressions() if isinstance(node, tree.Member)}
+        return frozenset(found)
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The manual variables that it can set or remove."""
+        kinds = (tree.SetProperty, tree.RemoveProperty)
+        return frozenset(each.name for each in self._statements() if isinstance(each, kinds))
+
+    def _blocks(self) -> Iterable[Block]:
+        return [self.program.body, *(function.body for function in self.program.functions)]
+
+    def _expressions(self) -> Iterable[Expression]:
+        return (node for block in self._blocks() for node in walk(block))
+
+    def _statements(self) -> Iterable[Statement]:
+        return (each for block in self._blocks() for each in statements(block))
+
+    def __repr__(self) -> str:
+        return f"Policy({self.text!r})"

@@ -1,0 +1,204 @@
+"""Semantics: what each operation of a policy does, in one place for the interpreter and the compiled form.
+
+Rule: nothing here raises, whatever the values are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from whimbrel.language.ast import CompareOp, PatternFunction, TestFunction, TextFunction
+from whimbrel.language.operators import compare, text
+from whimbrel.language.patterns import COMPILED, byte_searcher, program_size, searcher
+from whimbrel.language.policies.summaries import summarised
+from whimbrel.language.policies.tree import Scope
+from whimbrel.language.policies.values import (
+    NO_SCALARS,
+    AnyValue,
+    Compression,
+    Data,
+    Message,
+    Projection,
+    Run,
+    level_of,
+    stored,
+    whole_pixels,
+)
+from whimbrel.model.attributes import Scalar, type_of
+
+__all__ = [
+    "MAX_COMPARED_CHARS",
+    "MAX_FOLDED_CHARS",
+    "MAX_ITEM_CHARS",
+    "MAX_SEARCHED_CHARS",
+    "PATTERN_WORK",
+    "compared",
+    "compressed",
+    "data_of",
+    "equal",
+    "is_member",
+    "pattern_test",
+    "projected",
+    "scalar",
+    "set_property",
+    "size_of",
+    "summarise",
+    "text_value",
+    "type_test",
+    "with_data",
+]
+
+MAX_COMPARED_CHARS = 16_384
+"""Characters of a string that is compared with another as long; where both are longer, the answer is undefined."""
+MAX_SEARCHED_CHARS = 4_096
+"""Characters of a string that begins-with, ends-with and contains are asked about; beyond it they are undefined."""
+MAX_FOLDED_CHARS = 1_024
+"""Characters of a string that fold-case and its kind take; one character may become eighteen."""
+MAX_ITEM_CHARS = 1_024
+"""Characters of an item that may be in a set: names of variables are no longer."""
+PATTERN_WORK = 8_192
+"""Compiled instructions times bytes that one regular expression or wildcard may take; beyond it, it is undefined."""
+
+
+def scalar(value: AnyValue) -> Scalar | None:
+    """Return *value* as operators see it."""
+    return None if isinstance(value, NO_SCALARS) else value
+
+
+def compared(op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
+    """Return the verdict of ``left op right``; of two very long strings it is undefined."""
+    a, b = scalar(left), scalar(right)
+    if a is None or b is None:
+        return None
+    if isinstance(a, str) and isinstance(b, str) and min(len(a), len(b)) > MAX_COMPARED_CHARS:
+        return None
+    return compare(op, a, b)
+
+
+def equal(subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
+    """Return the disjunction of ``subject == option``."""
+    result: bool | None = False
+    for option in options:
+        found = compared(CompareOp.EQ, subject, option)
+        if found is True:
+            return True
+        if found is None:
+            result = None
+    return result
+
+
+def type_test(function: TestFunction, value: AnyValue) -> bool | None:
+    """Return the verdict of ``require(value)`` and its kind."""
+    if value is None:
+        return None
+    if function is TestFunction.REQUIRE:
+        return True
+    found = stored(value)
+    if function is TestFunction.NAN:
+        return math.isnan(found) if isinstance(found, float) else None
+    return None if found is None else type_of(found).word == function
+
+
+def size_of(run: Run, value: AnyValue) -> int | None:
+    """Return ``size(value)``."""
+    if isinstance(value, Message):
+        value = value.data
+    if isinstance(value, Data):
+        if value.transforms:
+            return None
+        if value.is_original:
+            return run.arrival.body_bytes
+        if isinstance(value.text, bytes):
+            return len(value.text)
+        return len(value.text.encode()) if len(value.text) <= MAX_SEARCHED_CHARS else None
+    return len(value) if isinstance(value, str | bytes) else None
+
+
+def text_value(function: TextFunction, value: AnyValue) -> str | None:
+    """Return ``fold-case(value)`` and its kind."""
+    return text(function, value) if isinstance(value, str) and len(value) <= MAX_FOLDED_CHARS else None
+
+
+def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable[[AnyValue], bool | None]:
+    """Return the function that tells whether a value is like any of *patterns* (already checked)."""
+    if function not in COMPILED:
+        plain = [searcher(function, pattern) for pattern in patterns]
+
+        def verdict(value: AnyValue) -> bool | None:
+            if not isinstance(value, str) or len(value) > MAX_SEARCHED_CHARS:
+                return None
+            return any(search(value) for search in plain)
+
+        return verdict
+    searchers = [byte_searcher(function, pattern) for pattern in patterns]
+    longest = PATTERN_WORK // max(1, sum(program_size(function, pattern) for pattern in patterns))
+
+    def compiled(value: AnyValue) -> bool | None:
+        if not isinstance(value, str) or len(value) > longest:
+            return None
+        data = value.encode()
+        return any(search(data) for search in searchers) if len(data) <= longest else None
+
+    return compiled
+
+
+def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
+    """Tell whether the set *name* has *item*: a set is the variables ``name.item``; one never reported has nothing."""
+    if isinstance(item, str):
+        if len(item) > MAX_ITEM_CHARS:
+            return None
+    elif isinstance(item, bool) or not isinstance(item, int):
+        return None
+    entry = f"{name}.{item}"
+    if scope is Scope.DEVICE:
+        return run.device(entry) is not None
+    return (run.state(entry) if scope is Scope.STATE else run.variable(entry)) is not None
+
+
+def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
+    """Set a manual variable; under a name that the device reports, ``setProperty`` does nothing (section 4)."""
+    if scope is Scope.STATE or name not in run.automatic:
+        run.set(name, value)
+
+
+def data_of(message: AnyValue) -> Data | None:
+    """Return ``getData(message)``."""
+    return message.data if isinstance(message, Message) else None
+
+
+def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
+    """Return *message* with *value* as its data: another message's, a string or opaque; NULL empties it."""
+    if not isinstance(message, Message):
+        return message
+    if isinstance(value, Data):
+        return message.with_data(value)
+    if isinstance(value, str | bytes):
+        return message.with_data(Data(is_original=False, text=value))
+    return message.with_data(Data(is_original=False))
+
+
+def compressed(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> Message | None:
+    """Return ``compress(message, …)``; the picture shall fit the display in width, height and pixels."""
+    message, battery, display, network = values
+    if not isinstance(message, Message):
+        return None
+    width, height = run.device("DisplayWidth"), run.device("DisplayHeight")
+    made = Compression(
+        level_of(battery, network), whole_pixels(width), whole_pixels(height), whole_pixels(display), names
+    )
+    return message.transformed(made)
+
+
+def projected(message: AnyValue, names: tuple[str, ...]) -> Message | None:
+    """Return ``project(message, …)``."""
+    return message.transformed(Projection(names)) if isinstance(message, Message) else None
+
+
+def summarise(run: Run, message: AnyValue, interval: AnyValue, names: tuple[str, ...], site: int) -> Message | None:
+    """Take *message* into its subject's summary; return that once the interval is over."""
+    if not isinstance(message, Message) or isinstance(interval, bool) or not isinstance(interval, int | float):
+        return None
+    if math.isnan(interval):
+        return None
+    return summarised(run, message, interval, names, site)

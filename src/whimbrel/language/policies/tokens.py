@@ -1,0 +1,88 @@
+"""The words of a policy text: the lexer mode in which ``-`` and ``.`` are operators.
+
+Rule: comments are ``/* … */`` and ``// …`` to the end of the line; white space means nothing else than in filters.
+Rule: numbers and strings are those of filters. A function that has a hyphen in its name is one word only before ``(``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from whimbrel.errors import PolicyError
+from whimbrel.language.functions import FUNCTIONS
+from whimbrel.language.policies.codes import PolicyCode
+from whimbrel.language.tokens import Kind, TokenError, kind_of
+
+__all__ = ["END", "KEYWORDS", "MAX_TEXT", "Token", "tokenize"]
+
+MAX_TEXT = 16_384
+"""Characters of one policy text."""
+END = "the end"
+KEYWORDS = frozenset("if else endif return function and or not in NULL true false".split())
+_WORD_OPERATORS = {"and": "&&", "or": "||", "not": "!"}
+_BOOLEANS = frozenset({"true", "false"})
+_HYPHENATED = "|".join(name for name in FUNCTIONS if "-" in name)
+_TOKEN = re.compile(
+    rf"""
+      (?P<skip>[ \t\r\n]+ | /\*.*?\*/ | //[^\n]*)
+    | (?P<open>/\*)
+    | (?P<word>(?:{_HYPHENATED})(?=[ \t\r\n]*\() | [A-Za-z_][A-Za-z0-9_]*)
+    | (?P<number>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_]) | [0-9][A-Za-z0-9_]*)
+    | (?P<string>'[^'\\]*(?:\\.[^'\\]*)*' | "[^"\\]*(?:\\.[^"\\]*)*")
+    | (?P<operator>:- | [=!<>]= | && | \|\| | \^\^ | >>> | << | >> | [-+*/%|^&~!<>=(){{}}\[\],;:.])
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Token(NamedTuple):
+    """One word: its kind (an operator or keyword is its own), its spelling, and where it stands."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return the tokens of *text*, the last of kind ``END``; or raise ``PolicyError``."""
+    if len(text) > MAX_TEXT:
+        reason = f"a policy of {len(text)} characters; at most {MAX_TEXT} are allowed"
+        raise PolicyError(PolicyCode.LENGTH, reason, text, MAX_TEXT, MAX_TEXT)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        reason = "a lone surrogate is not a character"
+        raise PolicyError(PolicyCode.TOKEN, reason, text, error.start, error.end) from None
+    tokens = [
+        Token(_kind(text, found), found[0], *found.span())
+        for found in _TOKEN.finditer(text)
+        if found.lastgroup != "skip"
+    ]
+    tokens.append(Token(END, "", len(text), len(text)))
+    return tokens
+
+
+def _kind(text: str, found: re.Match[str]) -> str:
+    word, start, end = found[0], found.start(), found.end()
+    match found.lastgroup:
+        case "word":
+            if word in _BOOLEANS:
+                return Kind.INTEGER
+            return _WORD_OPERATORS.get(word, word if word in KEYWORDS else Kind.NAME)
+        case "number" | "string":
+            try:
+                return kind_of(word)
+            except TokenError as error:
+                raise PolicyError(PolicyCode.TOKEN, error.reason, text, start, end) from None
+        case "operator":
+            return word
+        case "open":
+            raise PolicyError(PolicyCode.UNTERMINATED, "this comment is never closed; write */", text, start, len(text))
+    if word in "'\"":
+        reason = f"the string opened with {word} is never closed"
+        raise PolicyError(PolicyCode.UNTERMINATED, reason, text, start, len(text))
+    shown = word if word.isprintable() else f"the character U+{ord(word):04X}"
+    raise PolicyError(PolicyCode.TOKEN, f"{shown} is not allowed here; inside quotes it is fine", text, start, end)

@@ -1,0 +1,412 @@
+"""The tree of a policy: data only, knowing neither text nor backend.
+
+Rule: an ``Expression`` has a value: a scalar, a verdict, a message, data, or none (NULL, which is also undefined).
+Rule: messages are values. A statement that sets an attribute of a message binds its name to a changed copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from whimbrel.language.ast import BinaryOp, CompareOp, PatternFunction, TestFunction, TextFunction, UnaryOp
+from whimbrel.model.attributes import Scalar
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Arithmetic",
+    "Assign",
+    "Attribute",
+    "Block",
+    "Call",
+    "Comparison",
+    "Compress",
+    "Constant",
+    "DataOf",
+    "Equal",
+    "Evaluate",
+    "Expression",
+    "Function",
+    "If",
+    "Inverse",
+    "IsNull",
+    "Local",
+    "Member",
+    "NewMessage",
+    "Now",
+    "OddOf",
+    "PatternCall",
+    "Program",
+    "Project",
+    "Property",
+    "RemoveProperty",
+    "Return",
+    "Scope",
+    "SetAttribute",
+    "SetData",
+    "SetProperty",
+    "Sign",
+    "SizeOf",
+    "Statement",
+    "Summarise",
+    "TextCall",
+    "TypeTest",
+    "children",
+    "expressions",
+]
+
+
+class Scope(Enum):
+    """Which variables a name speaks of."""
+
+    ANY = "any"
+    """The paper's getProperty: the automatic variable of that name, else the manual one."""
+    DEVICE = "device"
+    """Automatic: what the device reported."""
+    STATE = "state"
+    """Manual: what the policy itself set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal, or NULL."""
+
+    value: Scalar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The value that was last assigned to *name*; NULL if none was."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """``m.pulse``, ``m['two words']``, ``m.getPulse()``."""
+
+    message: Expression
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """``device.Battery``, ``state.sent``, ``getProperty("Battery")``."""
+
+    scope: Scope
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """``x in device.responsible``, ``isResponsible(x)``: whether the set has *item*."""
+
+    scope: Scope
+    name: str
+    item: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """``- a``, ``+ a``, ``~ a``."""
+
+    op: UnaryOp
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """``a + b`` and its kind."""
+
+    op: BinaryOp
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``a == b`` and its kind; undefined if either is."""
+
+    op: CompareOp
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """``a == NULL``: true or false, never undefined."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """``not a``; undefined stays undefined."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """``a and b and …``."""
+
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """``a or b or …``."""
+
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OddOf:
+    """``a ^^ b ^^ …``."""
+
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTest:
+    """``require(a)``, ``int32(a)`` and its kind, ``nan(a)``."""
+
+    function: TestFunction
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """``size(a)``: characters, or bytes; of a message the bytes of its data, undefined once that is transformed."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class TextCall:
+    """``fold-case(a)`` and its kind."""
+
+    function: TextFunction
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class PatternCall:
+    """``contains(a, 'x', …)`` and its kind."""
+
+    function: PatternFunction
+    subject: Expression
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """``equals(a, b, c, …)``."""
+
+    subject: Expression
+    options: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """``getTime()``: the moment of the hand-over in whole seconds since 1970, as int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """``createMessage()``: no attributes, no data."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataOf:
+    """``getData(m)``."""
+
+    message: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """``compress(m, battery, displaySize, networkConnection, 'name', …)``."""
+
+    message: Expression
+    battery: Expression
+    display: Expression
+    network: Expression
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """``project(m, 'name', …)``: of a JSON body the named members alone."""
+
+    message: Expression
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summarise:
+    """``summarise(m, seconds, 'name', …)``; *site* tells one call in the text from another."""
+
+    message: Expression
+    seconds: Expression
+    names: tuple[str, ...]
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of one of the policy's own functions."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+
+Expression: TypeAlias = (
+    Constant
+    | Local
+    | Attribute
+    | Property
+    | Member
+    | Sign
+    | Arithmetic
+    | Comparison
+    | IsNull
+    | Inverse
+    | AllOf
+    | AnyOf
+    | OddOf
+    | TypeTest
+    | SizeOf
+    | TextCall
+    | PatternCall
+    | Equal
+    | Now
+    | NewMessage
+    | DataOf
+    | Compress
+    | Project
+    | Summarise
+    | Call
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """``name = value;``."""
+
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class SetAttribute:
+    """``m.pulse = value;``, ``m.setPulse(value);``; NULL removes it."""
+
+    message: str
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """``setData(m, data);``."""
+
+    message: str
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperty:
+    """``state.sent = value;``, ``setProperty("sent", value);``; NULL removes it."""
+
+    scope: Scope
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveProperty:
+    """``removeProperty("sent");``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Undefined takes *otherwise*."""
+
+    condition: Expression
+    then: Block
+    otherwise: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """``return value;``."""
+
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """A call whose value is not used."""
+
+    value: Expression
+
+
+Statement: TypeAlias = Assign | SetAttribute | SetData | SetProperty | RemoveProperty | If | Return | Evaluate
+Block: TypeAlias = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One of the policy's own functions."""
+
+    name: str
+    parameters: tuple[str, ...]
+    body: Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A whole policy; *message* is the name of what arrived."""
+
+    message: str
+    body: Block
+    functions: tuple[Function, ...] = ()
+    is_printed: bool = False
+    """Whether it has the paper's head ``arrived(Message m, State s) :-``."""
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """Return the expressions that *node* is made of, left to right."""
+    match node:
+        case Attribute(operand, _) | Sign(_, operand) | IsNull(operand) | Inverse(operand) | TypeTest(_, operand):
+            return (operand,)
+        case SizeOf(operand) | TextCall(_, operand) | PatternCall(_, operand, _) | DataOf(operand):
+            return (operand,)
+        case Project(operand, _) | Member(_, _, operand):
+            return (operand,)
+        case Arithmetic(_, left, right) | Comparison(_, left, right) | Summarise(left, right, _, _):
+            return (left, right)
+        case AllOf(operands) | AnyOf(operands) | OddOf(operands) | Call(_, operands):
+            return operands
+        case Equal(subject, options):
+            return (subject, *options)
+        case Compress(message, battery, display, network, _):
+            return (message, battery, display, network)
+        case _:
+            return ()
+
+
+def expressions(statement: Statement) -> tuple[Expression, ...]:
+    """Return the expressions that *statement* evaluates itself; of an ``If`` the condition."""
+    match statement:
+        case RemoveProperty():
+            return ()
+        case If(condition, _, _):
+            return (condition,)
+        case _:
+            return (statement.value,)

@@ -1,0 +1,111 @@
+"""Far events: what a consumer takes from a broker, where listeners let events out of their areas.
+
+Rule: an event that comes both ways, or from several listeners, is one: the first copy counts, by ``node:seq``.
+Rule: the area does not apply to an event that was let out of it; the consumer's ``near``, keys and content filter do.
+Rule: an event is expired at the instant that its listener gave it, by this node's own clock, and never delivered late.
+Rule: any body is an event of the vocabulary or counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.model.attributes import AttributeType
+from whimbrel.model.bounds import real
+from whimbrel.model.clock import parse_time
+from whimbrel.model.json_body import read_json
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.place import Area, Place
+from whimbrel.nearby.frames.values import Event
+from whimbrel.nearby.group.outputs import Deliver
+from whimbrel.nearby.group.subscriptions import NearbySubscription, SubscriptionTable
+from whimbrel.nearby.motion import Motion
+from whimbrel.nearby.vocabulary import EventType, Vocabulary
+
+__all__ = ["FarEvents"]
+
+_MAX_SEEN = 65_536
+
+
+class FarEvents:
+    """The copies that one consumer has taken, and those that it may still take."""
+
+    def __init__(
+        self, *, vocabulary: Vocabulary, subscriptions: tuple[NearbySubscription, ...], motion: Motion
+    ) -> None:
+        self._vocabulary, self._motion = vocabulary, motion
+        self._subscriptions = SubscriptionTable(vocabulary)
+        for each in subscriptions:
+            self._subscriptions.add(each)
+        self._seen: OrderedDict[NotificationId, None] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+
+    def is_first(self, event: NotificationId) -> bool:
+        """Remember *event*; tell whether this is its first copy."""
+        if event in self._seen:
+            self.counts["copies"] += 1
+            return False
+        self._seen[event] = None
+        if len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
+        return True
+
+    def receive(self, event_type: str, body: bytes, *, at: int) -> Deliver | None:
+        """Take a message of *event_type* at the instant *at*; return the event if the application is to get it."""
+        try:
+            event = _event(self._vocabulary[event_type], body, at=at)
+        except InvalidInputError:
+            self.counts["unfit"] += 1
+            return None
+        if not event.remaining_us:
+            self.counts["expired"] += 1
+            return None
+        seen = self._motion.seen(event.attributes, event.area.centre)
+        names, _ = self._subscriptions.select(event, seen)
+        if not names:
+            self.counts["discarded"] += 1
+            return None
+        if not self.is_first(event.id):
+            return None
+        return Deliver(event=event, subscriptions=names, attributes=seen, left_us=event.remaining_us)
+
+
+def _event(kind: EventType, body: bytes, *, at: int) -> Event:
+    """Return the event in a message, as ``listening.body_of`` wrote it."""
+    told = {str(name): value for name, value in read_json(body).items()}
+    node_seq, place, deadline_at = (_text(told, name) for name in ("event", "place", "deadline_at"))
+    area = Area(Place.parse(place), real("radius_m", told.pop("radius_m", None), 0, 1e8))
+    told.pop("remaining_ms", None)
+    for name, value in told.items():
+        if kind.parameters.get(name) is AttributeType.OPAQUE and isinstance(value, str):
+            told[name] = _opaque(name, value)
+    identity = NotificationId.parse(node_seq)
+    remaining_us = max(0, parse_time(deadline_at) - at)
+    return Event(
+        origin=identity.node,
+        seq=identity.seq,
+        sender=identity.node,
+        hops=0,
+        subject=kind.name,
+        area=area,
+        epoch=0,
+        number=0,
+        deadline_us=remaining_us,
+        remaining_us=remaining_us,
+        attributes=kind.check(told),
+    )
+
+
+def _text(told: dict[str, object], name: str) -> str:
+    value = told.pop(name, None)
+    if not isinstance(value, str):
+        raise InvalidValueError(name, value, "a text")
+    return value
+
+
+def _opaque(name: str, value: str) -> bytes:
+    try:
+        return bytes.fromhex(value)
+    except ValueError:
+        raise InvalidValueError(name, value, "hexadecimal digits") from None

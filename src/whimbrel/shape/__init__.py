@@ -1,0 +1,20 @@
+"""What a device gets: its state, its policy's decisions, and transforms of bodies (SUBLIM)."""
+
+from whimbrel.shape.agents import Agents, admit
+from whimbrel.shape.decision import Decision, decide, decided, finished
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.order import InOrder
+from whimbrel.shape.state import PolicyVersion, ShapeState
+
+__all__ = [
+    "Agents",
+    "Decision",
+    "Fault",
+    "InOrder",
+    "PolicyVersion",
+    "ShapeState",
+    "admit",
+    "decide",
+    "decided",
+    "finished",
+]

@@ -1,0 +1,172 @@
+"""Bodies: what kind a body is, how large an image says it is, and the transforms of JSON. Pure, and without Pillow.
+
+Rule: a header may lie; whoever decodes an image looks at the size again before it reads a pixel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.model.attributes import Attributes, Limits, Scalar
+from whimbrel.model.codecs import to_cbor, to_json
+from whimbrel.model.json_body import read_json
+from whimbrel.shape.faults import Fault, TransformError
+
+__all__ = ["BodyKind", "ImageSize", "image_size", "kind_of", "projected", "rewritten", "written"]
+
+_JSON_LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_OBJECT = re.compile(rb"[ \t\n\r]*+\{")
+_PNG_HEADER = struct.Struct(">II")
+_SIZE = struct.Struct(">HH")
+_LENGTH = struct.Struct(">H")
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""The JPEG markers that tell a size; the three are tables."""
+_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Those without a length."""
+
+
+class BodyKind(Enum):
+    """What a body begins as."""
+
+    JPEG = "JPEG"
+    PNG = "PNG"
+    JSON = "JSON"
+    OTHER = "other"
+
+
+class ImageSize(NamedTuple):
+    """Width and height in pixels."""
+
+    width: int
+    height: int
+
+    @property
+    def pixels(self) -> int:
+        """How many it has."""
+        return self.width * self.height
+
+
+def kind_of(body: bytes) -> BodyKind:
+    """Return what *body* begins as."""
+    if body.startswith(_JPEG):
+        return BodyKind.JPEG
+    if body.startswith(_PNG):
+        return BodyKind.PNG
+    return BodyKind.JSON if _OBJECT.match(body) else BodyKind.OTHER
+
+
+def image_size(body: bytes) -> ImageSize:
+    """Return the size that the header of a JPEG or PNG says, or raise ``TransformError``."""
+    found = _png_size(body) if body.startswith(_PNG) else _jpeg_size(body)
+    if found is None or not found.pixels:
+        raise TransformError(Fault.UNREADABLE)
+    return found
+
+
+def _png_size(body: bytes) -> ImageSize | None:
+    if body[12:16] != b"IHDR" or len(body) < 24:
+        return None
+    return ImageSize(*_PNG_HEADER.unpack_from(body, 16))
+
+
+def _jpeg_size(body: bytes) -> ImageSize | None:
+    at = 2
+    while at + 4 <= len(body) and body[at] == 0xFF:
+        marker = body[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+        elif marker in _BARE:
+            at += 2
+        elif marker in _FRAMES:
+            if at + 9 > len(body):
+                return None
+            height, width = _SIZE.unpack_from(body, at + 5)
+            return ImageSize(width, height)
+        else:
+            at += 2 + max(2, _LENGTH.unpack_from(body, at + 2)[0])
+    return None
+
+
+def _read(body: bytes) -> dict[str, object]:
+    try:
+        return read_json(body, limits=_JSON_LIMITS)
+    except MalformedBodyError:
+        raise TransformError(Fault.UNREADABLE) from None
+
+
+def _dumped(tree: Mapping[str, object]) -> bytes:
+    return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def projected(body: bytes, names: tuple[str, ...]) -> bytes:
+    """Return the JSON object *body* with the named members alone; ``a.b`` is the member b of a. Else *body*."""
+    if kind_of(body) is not BodyKind.JSON:
+        return body
+    tree = _read(body)
+    kept: dict[str, object] = {}
+    for name in names:
+        _copy(tree, kept, name)
+    return _dumped(kept)
+
+
+def _copy(tree: Mapping[str, object], kept: dict[str, object], name: str) -> None:
+    """Copy the member *name*: of that very name, or down its path."""
+    if name in tree:
+        kept[name] = tree[name]
+        return
+    head, _, rest = name.partition(".")
+    inner = tree.get(head)
+    if rest and isinstance(inner, Mapping):
+        below = kept.setdefault(head, {})
+        if isinstance(below, dict):
+            _copy(inner, below, rest)
+            if not below:
+                del kept[head]
+
+
+def rewritten(body: bytes, changes: Mapping[str, Scalar | None]) -> bytes:
+    """Return the JSON object *body* with *changes* (None: removed) made to its members; any other *body* as it is.
+
+    A value that JSON does not have, opaque or not finite, is left out: it travels as an attribute only.
+    """
+    if not changes or kind_of(body) is not BodyKind.JSON:
+        return body
+    tree = _read(body)
+    for name, value in changes.items():
+        if value is None or isinstance(value, bytes) or value != value or value in _INFINITE:  # noqa: PLR0124 # NaN
+            _put(tree, name, None)
+        else:
+            _put(tree, name, int(value) if isinstance(value, int) else value)
+    return _dumped(tree)
+
+
+_INFINITE = (float("inf"), float("-inf"))
+
+
+def _put(tree: dict[str, object], name: str, value: object) -> None:
+    """Set the member *name* where it stands, in an inner object too, else on top; None removes it."""
+    head, _, rest = name.partition(".")
+    inner = tree.get(head)
+    if name not in tree and rest and isinstance(inner, dict):
+        _put(inner, rest, value)
+    elif value is None:
+        tree.pop(name, None)
+    else:
+        tree[name] = value
+
+
+def written(attributes: Attributes) -> bytes:
+    """Return the body of a message that has attributes only: JSON, or CBOR where JSON does not have a value."""
+    if not attributes:
+        return b""
+    try:
+        return to_json(attributes).encode()
+    except InvalidValueError:
+        return to_cbor(attributes)

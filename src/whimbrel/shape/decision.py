@@ -1,0 +1,178 @@
+"""Decisions: a policy, what arrived, the device's state and the moment; what is sent comes out (section 4.1).
+
+Rule: the program runs at once, on the caller's thread, within its bound. A transform that is not light is returned as
+``work``: whoever performs it says what came of it with ``finished``, and only then the decision is whole.
+Rule: a decision that fails withholds, changes no variable, and says why; nothing is raised.
+Rule: the decision is a fact. It is logged before the bytes leave, and what is sent again is what was decided.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
+from whimbrel.language.policies.policy import Policy
+from whimbrel.language.policies.values import Arrival, Message, Run
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
+from whimbrel.model.notification import Notification
+from whimbrel.model.outcome import Outcome
+from whimbrel.model.policies import Decided
+from whimbrel.shape.bodies import written
+from whimbrel.shape.faults import Fault, TransformError
+from whimbrel.shape.transforms import Work, cost_of, needed, perform
+from whimbrel.shape.variables import fit, variable_bytes
+
+__all__ = ["MAX_SET_BYTES", "Decision", "decide", "decided", "finished"]
+
+
+MAX_SET_BYTES = 65_536
+"""Names and values of the attributes that a policy may set: they are written on the broker's loop."""
+_NOTHING = PolicyCost()
+
+
+class Decision(NamedTuple):
+    """What a policy decided; the body is that to hand over once ``work`` is done. A tuple: one is made a hand-over."""
+
+    outcome: Outcome
+    fault: Fault | None = None
+    body: bytes = b""
+    is_original: bool = False
+    """Whether the body is the notification's own."""
+    work: Work | None = None
+    attributes: Attributes | None = None
+    """Those of what is handed over; None if they are the notification's own."""
+    read: Attributes = NO_ATTRIBUTES
+    changed: Attributes = NO_ATTRIBUTES
+    removed: tuple[str, ...] = ()
+    cost: PolicyCost = _NOTHING
+
+
+def decide(
+    policy: Policy,
+    notification: Notification,
+    automatic: Attributes,
+    manual: Attributes,
+    *,
+    now: int,
+    limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
+) -> Decision:
+    """Run *policy* once for one device."""
+    arrival = Arrival(notification.attributes, notification.subject or "", len(notification.body))
+    run = Run(arrival, automatic, manual, now)
+    try:
+        message = policy.run(run)
+        if run.changed and not fit(manual, run.changed, limits):
+            return _failed(run, Fault.VARIABLES)
+        if message is None:
+            return _made(run, Outcome.WITHHELD)
+        return _shaped(run, message, notification, limits)
+    except TransformError as error:
+        return _failed(run, error.fault)
+    except Exception:  # noqa: BLE001 # section 4.3: all exceptions are caught; one here is our defect, not the device's
+        return _failed(run, Fault.ERROR)
+
+
+def _shaped(run: Run, message: Message, notification: Notification, limits: PolicyLimits) -> Decision:
+    data, changes = message.data, message.changes
+    attributes = None
+    if sum(variable_bytes(name, value) for name, value in changes.items() if value is not None) > MAX_SET_BYTES:
+        raise TransformError(Fault.ATTRIBUTES)
+    if changes or not message.is_original:
+        attributes = _attributes(notification.attributes if message.is_original else {}, changes)
+    source = notification.body if data.is_original else data.text
+    if isinstance(source, str):
+        source = source.encode()
+    if not source and not data.is_original:
+        source, changes = written(attributes or {}), {}
+    work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None
+    if work is None:
+        return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
+    cost = cost_of(work, limits)
+    made = _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original, work=work, cost=cost)
+    return finished(made, perform(work, limits)) if work.is_light else made
+
+
+def _attributes(original: Attributes, changes: Mapping[str, Scalar | None]) -> Attributes:
+    return {name: value for name, value in {**original, **changes}.items() if value is not None}
+
+
+def _made(
+    run: Run,
+    outcome: Outcome,
+    body: bytes = b"",
+    attributes: Attributes | None = None,
+    *,
+    is_original: bool = False,
+    work: Work | None = None,
+    cost: PolicyCost = _NOTHING,
+) -> Decision:
+    """Return the decision with what the run read, changed and counted."""
+    counted = PolicyCost(run.steps, cost.bytes, cost.pixels)
+    changes = run.changed
+    if not changes:
+        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted)
+    changed = {name: value for name, value in changes.items() if value is not None}
+    removed = tuple(name for name, value in changes.items() if value is None)
+    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted)
+
+
+def _failed(run: Run, fault: Fault) -> Decision:
+    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=PolicyCost(steps=run.steps))
+
+
+def finished(decision: Decision, result: bytes | Fault) -> Decision:
+    """Return *decision* with what came of its work: the body, or why there is none."""
+    if isinstance(result, Fault):
+        return decision._replace(
+            outcome=Outcome.WITHHELD,
+            fault=result,
+            body=b"",
+            is_original=False,
+            work=None,
+            attributes=None,
+            changed=NO_ATTRIBUTES,
+            removed=(),
+        )
+    source = b"" if decision.work is None else decision.work.body
+    return decision._replace(body=result, work=None, is_original=decision.is_original and result == source)
+
+
+def decided(
+    decision: Decision,
+    notification: Notification,
+    *,
+    node: str,
+    seq: int,
+    now: int,
+    session: str,
+    device: str,
+    policy: str,
+    policy_seq: int,
+    is_kept: bool,
+) -> Decided:
+    """Return the fact that *decision*, which is whole, is; *is_kept* says whether it may have to be sent again."""
+    is_sent = decision.outcome is Outcome.DELIVERED
+    return Decided(
+        node=node,
+        seq=seq,
+        decided_at=now,
+        session=session,
+        device=device,
+        notification=notification.id,
+        policy_seq=policy_seq,
+        policy=policy,
+        outcome=decision.outcome,
+        reason=None if decision.fault is None else decision.fault.value,
+        body_hash=hashlib.sha256(decision.body).digest() if is_sent else None,
+        body_bytes=len(decision.body) if is_sent else None,
+        body=decision.body if is_sent and is_kept and not decision.is_original else None,
+        attributes=decision.attributes if is_sent else None,
+        read=decision.read,
+        changed=decision.changed,
+        removed=decision.removed,
+        steps=decision.cost.steps,
+        bytes_read=decision.cost.bytes,
+        pixels_read=decision.cost.pixels,
+    )

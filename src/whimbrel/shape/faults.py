@@ -1,0 +1,39 @@
+"""Faults: why a policy could not decide. Reaction: the notification is withheld, and the decision says why."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from whimbrel.errors import WhimbrelError
+
+__all__ = ["Fault", "TransformError"]
+
+
+class Fault(Enum):
+    """Why a decision failed; the ``reason`` column of ``decisions``."""
+
+    VARIABLES = "the policy keeps more variables, or longer ones, than a device may have"
+    ATTRIBUTES = "the attributes that the policy set are longer than it may send"
+    BODY_BYTES = "the body is longer than a transform may read"
+    PIXELS = "the image has more pixels than a transform may read"
+    UNREADABLE = "the body begins as an image or JSON and is none"
+    TIME_OUT = "the transform took longer than it may"
+    OVERLOADED = "too many transforms wait"
+    NOT_INSTALLED = "the image library is not installed; pip install 'whimbrel[images]'"
+    ERROR = "the policy or a transform failed, which is a defect of Whimbrel; please report it"
+
+    @property
+    def is_of_policy(self) -> bool:
+        """Whether the policy itself is to blame, not what arrived; one that keeps failing so is suspended."""
+        return self in {Fault.VARIABLES, Fault.ATTRIBUTES, Fault.TIME_OUT, Fault.ERROR}
+
+
+class TransformError(WhimbrelError):
+    """A transform cannot be made of a body. Reaction: withhold it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+    def __str__(self) -> str:
+        return self.fault.value

@@ -1,0 +1,118 @@
+"""State: everything that policies depend on, as the fold of a node's log: policies, choices, reports and decisions.
+
+Rule: nothing else changes it, so the broker, a replay after a crash and the pipeline have the same state at a seq.
+Rule: manual variables belong to a device and the name of a policy. They go with the policy when it is removed, and
+when the device chooses another; a new version of the same name keeps them.
+Rule: a policy that failed ``FAILURES`` times in a row by its own fault is suspended: its devices get what they would
+without a policy, and its owner is told, until a new version is put.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
+from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged, Reported
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.variables import AutomaticVariables, ManualVariables
+
+__all__ = ["FAILURES", "PolicyVersion", "ShapeState"]
+
+FAILURES = 10
+_BLAMED = frozenset(fault.value for fault in Fault if fault.is_of_policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVersion:
+    """A policy in force; *seq* is its version."""
+
+    name: str
+    seq: int
+    owner: str
+    text: str
+
+
+class ShapeState:
+    """The state of one node's policies and devices."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, PolicyVersion] = {}
+        self._chosen: dict[str, str] = {}
+        self._automatic: dict[str, AutomaticVariables] = {}
+        self._manual: dict[tuple[str, str], ManualVariables] = {}
+        self._failures: dict[str, int] = {}
+
+    def apply(self, fact: Fact) -> None:
+        """Take the next fact in; those of other tables change nothing."""
+        if isinstance(fact, Decided):
+            self._apply_decision(fact)
+        elif isinstance(fact, Reported):
+            self._automatic.setdefault(fact.state.device, AutomaticVariables()).take(fact.state)
+        elif isinstance(fact, PolicyChanged):
+            self._apply_policy(fact)
+
+    def automatic(self, device: str) -> Attributes:
+        """Return the automatic variables of *device*; those of a device that never reported are none."""
+        found = self._automatic.get(device)
+        return NO_ATTRIBUTES if found is None else found.values
+
+    def manual(self, device: str, policy: str) -> Attributes:
+        """Return the manual variables of *device* under the name *policy*."""
+        found = self._manual.get((device, policy))
+        return NO_ATTRIBUTES if found is None else found.values
+
+    def chosen(self, device: str) -> str | None:
+        """Return the name of the policy that *device* chose as its own."""
+        return self._chosen.get(device)
+
+    def is_suspended(self, policy: str) -> bool:
+        """Tell whether *policy* failed too often in a row."""
+        return self._failures.get(policy, 0) >= FAILURES
+
+    def in_force(self, policy: str | None) -> PolicyVersion | None:
+        """Return the version of *policy* to run; None if there is none, or if it is suspended."""
+        return None if policy is None or self.is_suspended(policy) else self.policies.get(policy)
+
+    def forget(self, device: str) -> None:
+        """Forget a device that is gone for good."""
+        self._automatic.pop(device, None)
+        self._chosen.pop(device, None)
+        for key in [key for key in self._manual if key[0] == device]:
+            del self._manual[key]
+
+    def _apply_decision(self, fact: Decided) -> None:
+        if fact.changed or fact.removed:
+            key = fact.device, fact.policy
+            manual = self._manual.setdefault(key, ManualVariables())
+            manual.take(fact.changed, fact.removed)
+            if not manual.values:
+                del self._manual[key]
+        version = self.policies.get(fact.policy)
+        if version is None or version.seq != fact.policy_seq:
+            return  # the failures of an older version are not this one's
+        if fact.reason in _BLAMED:
+            self._failures[fact.policy] = self._failures.get(fact.policy, 0) + 1
+        elif fact.reason is None:
+            self._failures.pop(fact.policy, None)
+
+    def _apply_policy(self, fact: PolicyChanged) -> None:
+        match fact.change:
+            case PolicyChange.PUT:
+                assert fact.name is not None
+                assert fact.text is not None
+                version = PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text)
+                self.policies[fact.name] = version
+                self._failures.pop(fact.name, None)
+            case PolicyChange.REMOVED:
+                assert fact.name is not None
+                self.policies.pop(fact.name, None)
+                self._failures.pop(fact.name, None)
+                for key in [key for key in self._manual if key[1] == fact.name]:
+                    del self._manual[key]
+            case PolicyChange.CHOSEN:
+                assert fact.device is not None
+                before = self._chosen.pop(fact.device, None)
+                if before is not None and before != fact.name:
+                    self._manual.pop((fact.device, before), None)
+                if fact.name is not None:
+                    self._chosen[fact.device] = fact.name

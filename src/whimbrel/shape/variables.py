@@ -1,0 +1,123 @@
+"""Variables: what a policy may read of a device (SUBLIM, sections 4 and 6.2).
+
+*Automatic* variables are the fold of the device's reports, *manual* ones the fold of the decisions of its policy.
+Rule: what a report does not say stays as it was. A member that it does say replaces all of that member: a set that is
+reported anew has no old items.
+Rule: where nothing was sent between two reports, NetworkConnection stays as it was; after a silence of a week it is not
+known, as in the pipeline's table ``link_quality``.
+Rule: both are bounded: a device that reports ever new members loses those that it has not said for longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.language.policies.limits import PolicyLimits
+from whimbrel.language.policies.operations import is_automatic
+from whimbrel.model.attributes import Attributes, Scalar, checked, integer
+from whimbrel.model.bounds import utf8_size
+from whimbrel.model.device import MEMBER_LIMITS, DeviceState, network_connection
+
+__all__ = ["SILENCE_US", "AutomaticVariables", "ManualVariables", "fit", "next_connection", "variable_bytes"]
+
+SILENCE_US = 7 * 24 * 3_600 * 1_000_000
+"""A device that was silent for so long begins its NetworkConnection anew."""
+_NUMBER_BYTES = 8
+_LONG = 65_536
+"""Longer than any limit of ours: how many bytes it has makes no difference."""
+
+
+def next_connection(before: float | None, received: int | None, sent: int | None) -> float | None:
+    """Return NetworkConnection after a report: received / sent, or what it was *before* if that says nothing."""
+    found = network_connection(received, sent)
+    return before if found is None else found
+
+
+class AutomaticVariables:
+    """The automatic variables of one device at one node."""
+
+    __slots__ = ("_members", "_own", "_reported_at", "values")
+
+    def __init__(self) -> None:
+        self._reported_at: int | None = None
+        self._own: dict[str, Scalar] = {}
+        self._members: dict[str, dict[str, Scalar]] = {}
+        """By the first part of their names, the one said last at the end."""
+        self.values: Attributes = {}
+
+    def take(self, state: DeviceState) -> None:
+        """Take a report in."""
+        own = self._own
+        if self._reported_at is not None and state.reported_at - self._reported_at >= SILENCE_US:
+            own.pop("NetworkConnection", None)
+        self._reported_at = state.reported_at
+        if state.battery is not None:
+            own["Battery"] = state.battery
+        before = own.get("NetworkConnection")
+        connection = next_connection(before if isinstance(before, float) else None, state.received, state.sent)
+        if connection is not None:
+            own["NetworkConnection"] = connection
+        if state.display is not None:
+            width, height = state.display.width_px, state.display.height_px
+            own |= {"DisplayWidth": width, "DisplayHeight": height, "DisplaySize": integer(width * height)}
+        if state.place is not None:
+            own |= {"Place.latitude": state.place.latitude, "Place.longitude": state.place.longitude}
+        self._take_members(state.members)
+        values: dict[str, Scalar] = {}
+        for each in self._members.values():
+            values |= each
+        self.values = values | own
+
+    def _take_members(self, members: Attributes) -> None:
+        said: dict[str, dict[str, Scalar]] = {}
+        for name, value in members.items():
+            if not is_automatic(name):  # those are said in their own way, and no other is believed
+                said.setdefault(name.partition(".")[0], {})[name] = value
+        for root, values in said.items():
+            self._members.pop(root, None)
+            self._members[root] = values
+        while not self._are_few():
+            del self._members[next(iter(self._members))]
+
+    def _are_few(self) -> bool:
+        together = {name: value for values in self._members.values() for name, value in values.items()}
+        try:
+            checked(together, limits=MEMBER_LIMITS)
+        except InvalidValueError:
+            return not self._members
+        return True
+
+
+class ManualVariables:
+    """The manual variables of one device under one policy name."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[str, Scalar] = {}
+
+    def take(self, changed: Attributes, removed: tuple[str, ...]) -> None:
+        """Take in what a decision set and removed."""
+        for name in removed:
+            self.values.pop(name, None)
+        self.values |= changed
+
+
+def variable_bytes(name: str, value: Scalar) -> int:
+    """Return what a variable counts towards its device's bytes; of a very long string its characters, unencoded."""
+    size = utf8_size("variable", name)
+    if isinstance(value, str):
+        return size + (len(value) if len(value) > _LONG else utf8_size("variable", value))
+    return size + (len(value) if isinstance(value, bytes) else _NUMBER_BYTES)
+
+
+def fit(values: Mapping[str, Scalar], changes: Mapping[str, Scalar | None], limits: PolicyLimits) -> bool:
+    """Tell whether *values* with *changes* (None: removed) are within *limits*."""
+    if not changes:
+        return True
+    after = {**values, **changes}
+    kept = {name: value for name, value in after.items() if value is not None}
+    if len(kept) > limits.variables:
+        return False
+    return sum(variable_bytes(name, value) for name, value in kept.items()) <= limits.variable_bytes

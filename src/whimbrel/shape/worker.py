@@ -1,0 +1,94 @@
+"""The process that performs transforms: frames come in on standard input, results go out on standard output.
+
+Rule: it trusts nothing and is trusted with nothing: a decoder that a hostile image takes over has a few files, bounded
+memory, and only bytes to answer with, which the broker treats like any body.
+A frame is its length (uint32, big-endian) and CBOR; an answer is its length, one byte (0: a body, else the number of
+the fault) and the body.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from typing import Any, BinaryIO
+
+import cbor2
+
+from whimbrel.language.policies.limits import PolicyLimits
+from whimbrel.language.policies.values import Compression, Level, Projection, Transform
+from whimbrel.shape.faults import Fault, TransformError
+from whimbrel.shape.transforms import Work, perform
+
+__all__ = ["FAULTS", "LENGTH", "MAX_MEMORY_BYTES", "framed", "main"]
+
+LENGTH = struct.Struct(">I")
+FAULTS = tuple(Fault)
+MAX_MEMORY_BYTES = 2 << 30
+
+
+def framed(work: Work, limits: PolicyLimits) -> bytes:
+    """Return the frame that asks for *work*."""
+    transforms = [
+        [int(each.level), each.width_px, each.height_px, each.pixels, each.names]
+        if isinstance(each, Compression)
+        else list(each.names)
+        for each in work.transforms
+    ]
+    kinds = [isinstance(each, Compression) for each in work.transforms]
+    payload = cbor2.dumps([work.body, kinds, transforms, dict(work.changes), limits.image_pixels])
+    return LENGTH.pack(len(payload)) + payload
+
+
+def _unframed(payload: bytes) -> tuple[Work, PolicyLimits]:
+    body, kinds, listed, changes, pixels = cbor2.loads(payload)
+    transforms = tuple(_transform(kind, each) for kind, each in zip(kinds, listed, strict=True))
+    return Work(body, transforms, changes), PolicyLimits(image_pixels=pixels)
+
+
+def _transform(is_compression: bool, told: Any) -> Transform:  # noqa: ANN401, FBT001 # as CBOR has it
+    if not is_compression:
+        return Projection(tuple(told))
+    level, width, height, pixels, names = told
+    return Compression(Level(level), width, height, pixels, tuple(names))
+
+
+def _answer(payload: bytes) -> tuple[int, bytes]:
+    try:
+        return 0, perform(*_unframed(payload))
+    except TransformError as error:
+        return 1 + FAULTS.index(error.fault), b""
+    except MemoryError:
+        return 1 + FAULTS.index(Fault.PIXELS), b""
+    except Exception:  # noqa: BLE001 # the broker must be answered, whatever it was
+        return 1 + FAULTS.index(Fault.ERROR), b""
+
+
+def _bound_memory() -> None:
+    try:
+        import resource  # not on every platform
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _serve(source: BinaryIO, target: BinaryIO) -> None:
+    while len(head := source.read(LENGTH.size)) == LENGTH.size:
+        status, body = _answer(source.read(LENGTH.unpack(head)[0]))
+        target.write(LENGTH.pack(1 + len(body)) + bytes([status]) + body)
+        target.flush()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    _bound_memory()
+    target = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not look like an answer
+    target.write(b"\0")  # ready
+    target.flush()
+    _serve(sys.stdin.buffer, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What happens in a city, counted: events, frames and bytes on the air, and how late events were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from whimbrel.nearby.frames.values import Event, Frame, GroupId, Join
+from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
+from whimbrel.nearby.prediction import DurationHistogram
+from whimbrel.sim.streets.town import Resident, Town
+
+__all__ = ["CityReport", "CityWatcher"]
+
+_COUNTED = {NoteKind.MISSED, NoteKind.MEMBER_MISSED, NoteKind.MEMBER_EXPIRED}
+"""Notes whose count is of events."""
+
+
+@dataclass(slots=True)
+class CityReport:
+    """What happened, from the end of the warm-up on."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    latency: DurationHistogram = field(default_factory=DurationHistogram)
+    late: int = 0
+    """Delivered, but later than the bound that its producer gave out."""
+    repaired: int = 0
+    """Delivered after a request: outside of what the bound assumes."""
+    caught_up: int = 0
+    """Delivered to a vehicle that joined after the publication: the latest event, while it was good."""
+    bounds: DurationHistogram = field(default_factory=DurationHistogram)
+    """What producers promised, event by event."""
+    frames: Counter[str] = field(default_factory=Counter)
+    """Transmissions, by kind of frame."""
+    sizes: Counter[str] = field(default_factory=Counter)
+    """Bytes of these transmissions, if they are weighed."""
+    touched: set[str] = field(default_factory=set)
+
+
+class CityWatcher:
+    """Counts for the report."""
+
+    def __init__(self, town: Callable[[], Town]) -> None:
+        self.report = CityReport()
+        self.published: dict[tuple[str, int], tuple[int, int]] = {}
+        """When, and the bound of its producer."""
+        self.is_counting = False
+        self.is_weighing = False
+        """Whether bytes are counted, too: encoding every frame costs more than simulating it."""
+        self._town = town
+        self._joined_at: dict[tuple[str, GroupId], int] = {}
+
+    def publish(self, event: Event | None, bound_us: int, *, now: int) -> None:
+        """Remember when an event was published, and what its producer promised; ``None`` was wanted by nobody."""
+        if not self.is_counting:
+            return
+        self.report.counts["published"] += 1
+        if event is None:
+            self.report.counts["unheard"] += 1
+            return
+        self.report.bounds.add(bound_us)
+        self.published[event.origin, event.seq] = (now, bound_us)
+
+    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+        """Count a transmission."""
+        del who, heard_by, now
+        if not self.is_counting:
+            return
+        kind = "join" if isinstance(frame, Join) else type(frame).__name__.lower()
+        self.report.frames[kind] += 1
+        if self.is_weighing:
+            self.report.sizes[kind] += self._town().size_of(frame)
+
+    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+        """Count a report."""
+        if note.kind is NoteKind.JOINED:
+            self._joined_at[who.node.name, note.group] = now
+        if self.is_counting:
+            self.report.counts[note.kind.value] += note.count if note.kind in _COUNTED else 1
+            self.report.touched.add(who.node.name)
+
+    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+        """Count a delivery, and how long it took by true time."""
+        at, bound_us = self.published.get((what.event.origin, what.event.seq), (None, 0))
+        if at is None:
+            return
+        self.report.counts["delivered"] += 1
+        if self._joined_at.get((who.node.name, what.event.group), at) > at:
+            self.report.caught_up += 1
+            return
+        self.report.latency.add(now - at)
+        # An event that was asked for left its sender with no hops; one that came by the flood has its first or fewer.
+        is_repaired = what.event.hops == 0 and now - at >= self._town().deployment.repair_us
+        self.report.repaired += is_repaired
+        self.report.late += now - at > bound_us and not is_repaired

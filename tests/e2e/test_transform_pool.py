@@ -1,0 +1,76 @@
+"""The pool of transforms: real processes, killed and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+from PIL import Image
+
+from whimbrel.language.policies.values import Compression, Level
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.pool import TransformPool
+from whimbrel.shape.transforms import Work
+
+
+def picture(side: int) -> bytes:
+    """Return a JPEG."""
+    out = io.BytesIO()
+    Image.effect_noise((side, side), 50).convert("RGB").save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+def test_equal_work_is_done_once_for_two_hundred_doctors() -> None:
+    """They get the same bytes; another level is other work, and a bad body ends no process."""
+
+    async def scenario() -> None:
+        pool = TransformPool(processes=1, time_out_s=60)
+        try:
+            body = picture(64)
+            work = Work(body, (Compression(Level.HALF),))
+            results = await asyncio.gather(*(pool.perform(f"d{number}", work) for number in range(200)))
+            assert len({*results}) == 1
+            assert isinstance(results[0], bytes)
+            assert len(results[0]) < len(body)
+            assert pool.performed == 1
+            assert await pool.perform("late", work) == results[0]
+            broken = Work(body[:500], (Compression(Level.HALF),))
+            assert await pool.perform("d", broken) is Fault.UNREADABLE
+            quarter = await pool.perform("d", Work(body, (Compression(Level.QUARTER),)))
+            assert isinstance(quarter, bytes)
+            assert len(quarter) < len(results[0])
+            assert (pool.performed, pool.killed) == (3, 0)
+        finally:
+            await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_takes_too_long_is_killed_and_replaced() -> None:
+    """The last resort: it is withheld with its reason, and the next transform has a new process."""
+
+    async def scenario() -> None:
+        pool = TransformPool(processes=1, time_out_s=0.0)
+        try:
+            work = Work(picture(64), (Compression(Level.HALF),))
+            assert await pool.perform("d", work) is Fault.TIME_OUT
+            assert pool.killed == 1
+            pool._time_out_s = 60  # nobody else changes it while it runs
+            assert isinstance(await pool.perform("d", work), bytes)
+        finally:
+            await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_too_long_in_line_is_refused_at_once() -> None:
+    """A queue without a bound is memory without a bound."""
+
+    async def scenario() -> None:
+        pool = TransformPool(processes=1, max_jobs=0)
+        try:
+            assert await pool.perform("d", Work(picture(16), (Compression(Level.HALF),))) is Fault.OVERLOADED
+        finally:
+            await pool.close()
+
+    asyncio.run(scenario())

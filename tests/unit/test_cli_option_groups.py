@@ -1,0 +1,50 @@
+"""Groups of options: written once, spread over the commands that share them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from whimbrel.cli.options.groups import with_option_groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Two options."""
+
+    name: Annotated[str, typer.Option("--name", help="A name.")]
+    radius_m: Annotated[float, typer.Option("--radius")] = 5.0
+
+
+@with_option_groups(radius_m=7.0)
+def show(what: str, *, count: int = 1, place: Place) -> None:
+    """Show a place."""
+    typer.echo(f"{what} {count} {place}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["here", "--name", "a"], "here 1 Place(name='a', radius_m=7.0)"),
+        (["here", "--radius", "2", "--name", "a", "--count", "3"], "here 3 Place(name='a', radius_m=2.0)"),
+    ],
+)
+def test_a_group_reaches_its_command_as_one_value(arguments: list[str], printed: str) -> None:
+    """With the defaults of the dataclass, unless the command has others."""
+    app = typer.Typer()
+    app.command()(show)
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, done.stdout.strip()) == (0, printed)
+
+
+def test_a_field_without_a_default_is_a_required_option() -> None:
+    """And typer sees single options: no trace of the dataclass is left in the signature."""
+    app = typer.Typer()
+    app.command()(show)
+    assert CliRunner().invoke(app, ["here"]).exit_code == 2
+    assert list(inspect.signature(show).parameters) == ["what", "count", "name", "radius_m"]
