@@ -27,8 +27,8 @@ from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT
 from whimbrel.language.patterns import MAX_PATTERN_CHARS
 from whimbrel.language.policies import DEFAULT_POLICY_LIMITS, PolicyCode
 from whimbrel.language.policies.operations import AUTOMATIC, OPERATIONS
-from whimbrel.language.policies.parser import MAX_NESTING
-from whimbrel.language.policies.tokens import MAX_TEXT as MAX_POLICY_TEXT
+from whimbrel.language.policies.reading.parser import MAX_NESTING
+from whimbrel.language.policies.reading.tokens import MAX_TEXT as MAX_POLICY_TEXT
 from whimbrel.model.attributes import DEFAULT_LIMITS, Limits
 from whimbrel.model.tables import as_markdown
 from whimbrel.mqtt.codes import PACKETS_OF, PacketType, ReasonCode, connect_return_code

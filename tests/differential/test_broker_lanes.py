@@ -18,7 +18,8 @@ from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
 
 CASES, STEPS = 200, 150
-PIECEWISE = [f"whimbrel.broker.{name}" for name in ("state", "publishing", "lanes")]
+PIECEWISE = [f"whimbrel.broker.handlers.publications.{name}" for name in ("publishing", "lanes")]
+PIECEWISE += ["whimbrel.broker.state.broker_state"]
 PIECEWISE += [f"whimbrel.hold.rules.{name}" for name in ("publications", "members", "changes")]
 """The modules that cut a publication for many into pieces."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any
 
@@ -111,8 +111,22 @@ VALUES: Mapping[str, tuple[object, ...]] = {
     "via": ("live", "held", "retained", "pigeon", ""),
     "filter_text": (*FILTERS, *TEXTS),
     "receipt": ("take", "keep", "give", ""),
+    "corners": tuple(
+        [{"latitude": a, "longitude": b} for a, b in corners]
+        for corners in (
+            [],
+            [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)],
+            [(0.0, 0.0), (0.0, 1.0)],
+            [(0.0, 0.0), (2.0, 2.0), (0.0, 2.0), (2.0, 0.0)],
+            [(0.0, 0.0), (91.0, 1.0), (1.0, 1.0)],
+            [(0.0, None), (0.0, 1.0), (1.0, 1.0)],
+        )
+    ),
 }
 """What to try in a column by its name; the others are tried by their type."""
+
+PLACES_OF_INTERESTS = ("around_m", "corners", "hears_anywhere", "stale_us")
+"""Columns that have a test of their own."""
 
 
 def _values(field: Any) -> tuple[object, ...]:
@@ -178,10 +192,14 @@ LEAST: Mapping[str, list[dict[str, object]]] = {
 }
 
 
-def _rows(table: str, random: Random) -> Any:
-    """Return rows as Arrow, all columns nullable: each fault of each column alone, then two or three together."""
+def _rows(table: str, random: Random, *, columns: Collection[str] | None = None) -> Any:
+    """Return rows as Arrow, all columns nullable: each fault of each column alone, then two or three together.
+
+    Faults are in *columns*, or in all that Spark judges.
+    """
     fields = list(TABLES[table].schema)
-    choices = {field.name: (None, *_values(field)) for field in fields}
+    tried_in = {field.name for field in fields}.difference(PLACES_OF_INTERESTS) if columns is None else columns
+    choices = {field.name: (None, *_values(field)) for field in fields if field.name in tried_in}
     tried = [{name: value} for name, values in choices.items() for value in values]
     while len(tried) < ROWS:
         names = random.sample(list(choices), random.randint(2, 3))
@@ -211,7 +229,15 @@ def _refusal(table: str, row: Any) -> str | None:
 @pytest.mark.parametrize("table", TIMES)
 def test_a_row_is_a_dead_letter_exactly_where_python_refuses_it(table: str) -> None:
     """Else the pipeline counts what no other reader believes, or drops what every other reader has."""
-    data = _rows(table, Random(table))
+    _compare(table, _rows(table, Random(table)))
+
+
+def test_a_subscription_with_a_bad_place_is_a_dead_letter() -> None:
+    """A polygon that crosses itself, a negative radius, two nears at once."""
+    _compare("interests", _rows("interests", Random(27), columns=("near", *PLACES_OF_INTERESTS)))
+
+
+def _compare(table: str, data: Any) -> None:
     refused = [number for number in range(data.num_rows) if _refusal(table, data.slice(number, 1)) is not None]
     numbered = data.append_column("number", pa.array(range(data.num_rows), pa.int32()))
     good, dead = judged(table, numbered, node=None, now=0)

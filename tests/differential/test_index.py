@@ -79,7 +79,7 @@ def test_a_small_budget_of_patterns_is_the_same_everywhere(
         patch.setattr(budget, "MAX_CONSTANT", 2)
         patch.setattr(rewrites, "MAX_CONSTANT", 2)
         patch.setattr(searching, "FEW", 0)
-        segments._closure.cache_clear()
+        segments.closure.cache_clear()
         texts = {handle: print_filter(tree) for handle, tree in enumerate(trees) if _passes(tree)}
         wanted = _wanted({handle: trees[handle] for handle in texts}, events)
         packed, added = ContentIndex.load(texts.items()), ContentIndex()
@@ -87,7 +87,7 @@ def test_a_small_budget_of_patterns_is_the_same_everywhere(
             added.add(handle, text)
         assert _found(packed, events) == wanted
         assert _found(added, events) == wanted
-    segments._closure.cache_clear()
+    segments.closure.cache_clear()
 
 
 def _passes(tree: Predicate) -> bool:

@@ -24,7 +24,10 @@ from whimbrel.model.facts import (
     SessionChange,
     SessionChanged,
 )
+from whimbrel.model.near import ANYWHERE, Around
 from whimbrel.model.notification import Notification
+from whimbrel.model.place import Area, distance_m
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import InterestChange, Subscription
 
 Matches = Sequence[tuple[str, tuple[Identity, ...]]]
@@ -41,8 +44,9 @@ class Ending(NamedTuple):
 class NaiveHold:
     """The rules, one after the other."""
 
-    def __init__(self, node: str, *, retention: Retention = DEFAULT_RETENTION) -> None:
-        self.node, self.retention = node, retention
+    def __init__(self, node: str, *, retention: Retention = DEFAULT_RETENTION, heeds_places: bool = False) -> None:
+        self.node, self.retention, self.heeds_places = node, retention, heeds_places
+        self.reports: list[Reported] = []
         self.now = INT64_MIN
         self.members: dict[tuple[str, str], Mode] = {}  # (session, device): mode
         self.present: set[tuple[str, str]] = set()  # (session, device)
@@ -68,7 +72,7 @@ class NaiveHold:
         match fact:
             case Notification():
                 self._lapse(fact.published_at)
-                self._publish(fact, matches)
+                self._publish(fact, self._those_that_hear(fact, matches) if self.heeds_places else matches)
             case InterestChanged():
                 self._lapse(fact.changed_at)
                 self._change_interest(fact)
@@ -83,6 +87,7 @@ class NaiveHold:
                 if fact.change is SessionChange.DELETED:
                     self._delete(fact.session)
             case Reported():
+                self.reports.append(fact)
                 self._lapse(fact.state.reported_at)
         self._forget()
         return self.commands
@@ -113,6 +118,34 @@ class NaiveHold:
             del held[identity]
         if not held:
             self._end(session, seq, Ending(outcome, stripped, at))
+
+    # Rule 20
+
+    def _those_that_hear(self, fact: Notification, matches: Matches) -> Matches:
+        found = [(session, tuple(i for i in ids if self._hears(fact, session, i))) for session, ids in matches]
+        return [(session, identities) for session, identities in found if identities]
+
+    def _hears(self, fact: Notification, session: str, identity: Identity) -> bool:
+        wanted = self.subscriptions[session, identity]
+        is_inside = is_close = False
+        for device in sorted({device for s, device in self.members if s == session}):
+            told = [each for each in self.reports if each.state.device == device and each.state.place is not None]
+            if not told or fact.place is None:
+                continue
+            last = max(told, key=lambda each: each.seq).state
+            stale_us = 120_000_000 if wanted.stale_us is None else wanted.stale_us
+            if last.place is None or fact.published_at - last.reported_at >= stale_us:
+                continue
+            away_m = distance_m(fact.place, last.place)
+            is_inside |= fact.radius_m is not None and away_m <= fact.radius_m
+            is_close |= isinstance(wanted.near, Around) and away_m <= wanted.near.radius_m
+        if fact.radius_m is not None and not is_inside and wanted.near != ANYWHERE:
+            return False
+        if isinstance(wanted.near, Around):
+            return is_close
+        if isinstance(wanted.near, Area):
+            return fact.place is not None and distance_m(wanted.near.centre, fact.place) <= wanted.near.radius_m
+        return not isinstance(wanted.near, Polygon) or (fact.place is not None and wanted.near.contains(fact.place))
 
     # Rules 2 to 5
 

@@ -13,7 +13,7 @@ from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import Parser
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.operations import OPERATIONS
-from whimbrel.language.policies.parser import Parser as PolicyParser
+from whimbrel.language.policies.reading.parser import Parser as PolicyParser
 from whimbrel.language.tokens import OPERATORS
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"

@@ -291,3 +291,39 @@ def test_match_names_the_bad_line(run: Run, tmp_path: Path, subscription: object
     files = _lines(tmp_path / "s", SUBSCRIPTIONS[0], subscription), _lines(tmp_path / "e", event)
     done = run("match", "-s", files[0], "-e", files[1])
     assert (done.code, words in done.err) == (2, True), done.err
+
+
+def test_near_says_why_a_notification_is_heard(run: Run) -> None:
+    """Each of the three conditions, with the distance that decided it."""
+    there = ("near", "explain", "--place", "52.52,13.405", "--radius", "150", "--near", "200")
+    heard = run(*there, "--at", "52.521,13.405", "--at", "52.52,13.405@300")
+    assert (heard.code, heard.err) == (0, "")
+    assert heard.out.splitlines() == [
+        "heard",
+        "  yes  inside the publication's area: 111.28 m from its centre, radius 150 m",
+        "  yes  the subscription names no circle or polygon",
+        "  yes  111.28 m from the session, near allows 200 m",
+        "places of the session: 1 fresh, 1 stale",
+    ]
+    missed = run(*there, "--at", "52.521,13.405@121", "--exit-code", "--json")
+    assert missed.code == 1
+    told = json.loads(missed.out)
+    assert (told["heard"], told["stale"], told["places"]) == (False, 1, [])
+    assert [each["is_met"] for each in told["conditions"]] == [False, True, False]
+    assert run(*there, "--at", "52.521,13.405@121", "--stale", "300").out.startswith("heard\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--place", "91,0"], "latitude: found 91.0, allowed is a number from -90 to 90"),
+        (["--radius", "5"], "radius: found 5.0, allowed is none without a place"),
+        (["--place", "0,0", "--radius", "20037508"], "a number from 0 to 1000000"),
+        (["--near", "0,0;2,2;0,2;2,0"], "edges from corners 1 and 3 that cross or touch"),
+    ],
+)
+def test_near_refuses_what_is_no_place(run: Run, arguments: list[str], message: str) -> None:
+    """What was found, and what is allowed."""
+    done = run("near", "explain", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

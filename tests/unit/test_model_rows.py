@@ -99,6 +99,9 @@ def test_a_missing_column_is_named(table: str, column: str) -> None:
         ("interests", "change", "bought"),
         ("interests", "change", ["added"]),
         ("interests", "near", {"latitude": 1, "longitude": 2}),
+        ("interests", "corners", [{"latitude": 1}]),
+        ("interests", "hears_anywhere", 1),
+        ("interests", "stale_us", -1),
         ("presence", "receipt", "give"),
         ("reports", "display", 7),
         ("receipts", "body_hash", "0" * 32),
@@ -134,7 +137,13 @@ def test_a_bad_value_names_its_column(table: str, column: str, value: object) ->
     ("table", "columns"),
     [
         ("publications", ["properties", "packet_id", "will_seq"]),
-        ("interests", ["qos", "no_local", "retain_as_published", "identifier"]),
+        (
+            "interests",
+            [
+                *("qos", "no_local", "retain_as_published", "identifier"),
+                *("around_m", "corners", "hears_anywhere", "stale_us"),
+            ],
+        ),
         ("presence", ["packet_id", "session_expiry_us", "sent_seq", "confirms", "owner"]),
         ("receipts", ["published_at", "subject"]),
         ("reports", ["members"]),
@@ -203,3 +212,10 @@ def test_attributes_beyond_todays_limits_are_still_read() -> None:
     """A node may have had other limits when it accepted them."""
     many = {f"a{index}": index for index in range(2_000)}
     assert row_of(fact_of("publications", {**LEAST["publications"], "attributes": many}))[1]["attributes"] == many
+
+
+def test_an_interest_has_one_near() -> None:
+    """A circle and a distance from oneself at once would mean neither."""
+    both = {"near": {"latitude": 1, "longitude": 2, "radius_m": 3}, "around_m": 200.0}
+    with pytest.raises(InvalidValueError, match="one of near, around_m"):
+        fact_of("interests", {**LEAST["interests"], **both})

@@ -14,6 +14,7 @@ from whimbrel.cli.filter import app as filter_app
 from whimbrel.cli.lab import app as lab_app
 from whimbrel.cli.log import app as log_app
 from whimbrel.cli.match import match
+from whimbrel.cli.near import app as near_app
 from whimbrel.cli.nearby import app as nearby_app
 from whimbrel.cli.pipeline.command import app as pipeline_app
 from whimbrel.cli.policy import app as policy_app
@@ -43,6 +44,7 @@ app.add_typer(bench_app, name="bench")
 app.add_typer(filter_app, name="filter")
 app.add_typer(lab_app, name="lab")
 app.add_typer(log_app, name="log")
+app.add_typer(near_app, name="near")
 app.add_typer(nearby_app, name="nearby")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(policy_app, name="policy")

@@ -14,7 +14,7 @@ from whimbrel.cli.options.lines import name_of
 from whimbrel.errors import InvalidValueError, PolicyError
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.language.policies.policy import Policy
-from whimbrel.language.policies.tokens import MAX_TEXT
+from whimbrel.language.policies.reading.tokens import MAX_TEXT
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.clock import parse_time
 from whimbrel.model.codecs import attributes_of, from_json, merged

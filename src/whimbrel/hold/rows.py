@@ -14,7 +14,10 @@ import cbor2
 from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.model.facts import Outcome
 from whimbrel.model.keys import KeyHashes
+from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
@@ -33,6 +36,7 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("member", name, device) for device in session.members)
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
+    yield from (("place", device) for device in state.places)
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
@@ -57,6 +61,9 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
         if copy is None:
             return None
         return [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
+    if kind == "place":
+        seen = state.places.get(whose)
+        return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
     if kind == "turn":
         return state.turns.get(whose, {}).get(rest[0])
     session = state.sessions.get(whose)
@@ -103,6 +110,9 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
+        elif key[0] == "place":
+            number, reported_at, *where = value
+            state.places[str(key[1])] = Sighting(number, reported_at, Place(*where))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
     pending = [key for key in found if key[0] == "pending"]
@@ -154,20 +164,22 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         subscription.ttl_us,
         subscription.max_held,
         subscription.policy,
-        None if near is None else [near.centre.latitude, near.centre.longitude, near.radius_m],
+        [near.centre.latitude, near.centre.longitude, near.radius_m] if isinstance(near, Area) else _text_of(near),
         list(subscription.keys.texts()),
         subscription.accept_insecure,
         subscription.qos,
         subscription.no_local,
         subscription.retain_as_published,
         subscription.identifier,
+        subscription.stale_us,
     ]
 
 
 def _subscription(session: str, row: Any) -> Subscription:
     """Return the subscription; the value checks itself."""
     subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
-    qos, no_local, retain_as_published, identifier = of_mqtt or (None, False, False, None)
+    qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
+    stale_us = of_mqtt[4] if len(of_mqtt) > 4 else None  # older views end before it
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -176,7 +188,8 @@ def _subscription(session: str, row: Any) -> Subscription:
         ttl_us=ttl_us,
         max_held=max_held,
         policy=policy,
-        near=None if near is None else Area(Place(near[0], near[1]), near[2]),
+        near=_near(near),
+        stale_us=stale_us,
         keys=KeyHashes.parse(keys),
         accept_insecure=accept_insecure,
         qos=qos,
@@ -184,3 +197,18 @@ def _subscription(session: str, row: Any) -> Subscription:
         retain_as_published=retain_as_published,
         identifier=identifier,
     )
+
+
+def _text_of(near: Near | None) -> str | None:
+    return None if near is None else str(near)
+
+
+def _near(value: Any) -> Near | None:
+    """Return where a subscription wants notifications from: a circle is three numbers, the others their text."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return Area(Place(value[0], value[1]), value[2])
+    if value == str(ANYWHERE):
+        return ANYWHERE
+    return Polygon.parse(value) if ";" in value else Around(float(value))

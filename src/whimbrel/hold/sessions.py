@@ -18,6 +18,7 @@ from whimbrel.hold.rules.changes import Changes
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
 from whimbrel.hold.rules.members import Members
+from whimbrel.hold.rules.places import Places
 from whimbrel.hold.rules.publications import Publications
 from whimbrel.hold.rules.work import PIECE, Work, all_of, at_once
 from whimbrel.hold.state import Session, State
@@ -27,6 +28,7 @@ from whimbrel.model.facts import (
     InterestChanged,
     PresenceChanged,
     Receipt,
+    Reported,
     SessionChanged,
     time_of,
 )
@@ -42,7 +44,9 @@ RETAINED = "retained"
 class Hold:
     """All sessions of a node; *state* is what a view restored.
 
-    Without the fast lane everything goes by the rules alone: slower, and otherwise the same.
+    Without the fast lane everything goes by the rules alone: slower, and otherwise the same. With *heeds_places* the
+    matches are those of subject, content and keys, and the hold leaves out who is not near (rule 20); without, the
+    matcher has done so.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Hold:
         retention: Retention = DEFAULT_RETENTION,
         state: State | None = None,
         has_fast_lane: bool = True,
+        heeds_places: bool = False,
     ) -> None:
         self.node = node
         self._state = State() if state is None else state
@@ -64,6 +69,7 @@ class Hold:
         publications = Publications(
             self._state, self._view, endings, self._lanes, members, retention=retention, has_fast_lane=has_fast_lane
         )
+        self._places = Places(self._state, self._view) if heeds_places else None
         self._presence = members.presence
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
         # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.
@@ -141,6 +147,8 @@ class Hold:
     def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:
         """Take the next fact in; return what is to be done about it, in order."""
         if isinstance(fact, Notification):
+            if self._places is not None:
+                matches = self._places.heard_by(fact, matches)
             return self.published(
                 fact.seq, fact.published_at, fact.expires_at, matches, qos=fact.qos, publisher=fact.publisher
             )
@@ -157,7 +165,9 @@ class Hold:
             return self._changes.interest(fact)
         if isinstance(fact, SessionChanged):
             return all_of(self._changes.session_changed(fact))
-        return self.tick(time_of(fact))  # wills, reports, policies and decisions: only their time counts here
+        if isinstance(fact, Reported) and self._places is not None:
+            self._places.reported(fact)
+        return self.tick(time_of(fact))  # of wills, policies and decisions only the time counts here
 
     def applying(self, fact: Fact, matches: Matches = ()) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
@@ -165,6 +175,8 @@ class Hold:
         Until the last piece is done nothing else may be told or asked of the hold.
         """
         if isinstance(fact, Notification):
+            if self._places is not None:
+                matches = self._places.heard_by(fact, matches)
             expires_at, qos, publisher = fact.expires_at, fact.qos, fact.publisher
             return self.publishing(fact.seq, fact.published_at, expires_at, matches, qos=qos, publisher=publisher)
         if isinstance(fact, PresenceChanged):
@@ -210,9 +222,11 @@ class Hold:
         *,
         retention: Retention = DEFAULT_RETENTION,
         has_fast_lane: bool = True,
+        heeds_places: bool = False,
     ) -> Hold:
         """Return the hold that a view has the rows of."""
-        return cls(node, retention=retention, state=restore_state(rows), has_fast_lane=has_fast_lane)
+        flags = {"has_fast_lane": has_fast_lane, "heeds_places": heeds_places}
+        return cls(node, retention=retention, state=restore_state(rows), **flags)
 
 
 def _pending(session: Session) -> int:

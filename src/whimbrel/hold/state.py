@@ -9,6 +9,7 @@ from whimbrel.hold.private import is_private, is_shared
 from whimbrel.hold.retention import Lapses
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Outcome
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 __all__ = ["Copy", "FastLane", "Flight", "LaneTerms", "Member", "Pending", "Session", "State"]
@@ -148,7 +149,18 @@ class Copy:
 class State:
     """All of it, for one node."""
 
-    __slots__ = ("conditional", "copies", "joined", "lapses", "now", "pendings", "privates", "sessions", "turns")
+    __slots__ = (
+        "conditional",
+        "copies",
+        "joined",
+        "lapses",
+        "now",
+        "pendings",
+        "places",
+        "privates",
+        "sessions",
+        "turns",
+    )
 
     def __init__(self) -> None:
         self.now = -(2**63)
@@ -161,6 +173,8 @@ class State:
         """How many notifications are pending, counted in each session."""
         self.privates = 0
         """How many sessions are private: where none is, there is nothing to look for."""
+        self.places: dict[str, Sighting] = {}
+        """By device, the last place it reported (rule 20); empty where places are not heeded."""
         self.conditional = 0
         """How many subscriptions may match and yet not count, in all sessions."""
         self.turns: dict[str, dict[str, int]] = {}

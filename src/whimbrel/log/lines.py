@@ -6,7 +6,8 @@ Rule: columns are those of the table. A time is ISO 8601 or integer microseconds
 (``attributes``, types as ``model.codecs`` gives them) or keep their types (``attributes_typed``), as other
 maps of values do; a body is text
 (``body``) or ``body_base64``; keys are texts ``scheme:hex``; a place is ``{latitude, longitude}`` or "lat,lon", an
-area the same with ``radius_m``; a hash and MQTT properties are hexadecimal.
+area the same with ``radius_m``, ``corners`` a list of places or "lat,lon;lat,lon;lat,lon"; a hash and MQTT
+properties are hexadecimal.
 Rule: what ``json_of`` writes, ``row_from_json`` reads back equal.
 """
 
@@ -22,6 +23,7 @@ from whimbrel.model.clock import format_time, parse_time
 from whimbrel.model.codecs import from_tree, from_typed, to_typed
 from whimbrel.model.keys import KeyHash
 from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.rows import COLUMNS
 
 __all__ = ["TIME_COLUMNS", "json_of", "row_from_json"]
@@ -122,6 +124,12 @@ def _place(_column: str, value: object) -> object:
     return {"latitude": place.latitude, "longitude": place.longitude}
 
 
+def _corners(_column: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return [{"latitude": each.latitude, "longitude": each.longitude} for each in Polygon.parse(value).corners]
+
+
 def _near(_column: str, value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -140,6 +148,7 @@ _FORMS: dict[str, tuple[str, _Reader]] = {
     "keys": ("keys", _keys),
     "place": ("place", _place),
     "near": ("near", _near),
+    "corners": ("corners", _corners),
 }
 
 

@@ -15,7 +15,9 @@ from whimbrel.language.budget import UNBOUNDED
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.match.events.searching import FEW, ColumnPattern, ColumnPatterns
 from whimbrel.match.kernels.compiled import DONE, kernels_folder
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import Interest, Matcher, Publications
+from whimbrel.model.near import Around
+from whimbrel.model.place import Area, Place
 
 __all__ = ["compile_all", "is_compiled", "make_ready"]
 
@@ -49,10 +51,25 @@ def compile_all() -> None:
         matcher.save(Path(scratch) / "matcher")
         Matcher.map(Path(scratch) / "matcher")
     matcher.content.match_arrow(pa.array([attributes_to_column_value({"a": "x"})], ATTRIBUTES_TYPE))
+    _compile_places()
     folder = kernels_folder()
     if folder is not None:
         with suppress(OSError):  # the next one does it again, from what is there
             (folder / DONE).touch()
+
+
+def _compile_places() -> None:
+    """Use every kernel of proximity once."""
+    matcher, here = Matcher(), Place(0, 0)
+    matcher.places.join("session", "device")
+    matcher.add("around", Interest(near=Around(5.0), session="session"))
+    matcher.add("circle", Interest(near=Area(here, 5.0), session="session"))
+    matcher.add("plain", Interest(session="session"))
+    matcher.places.move("device", here, 0)
+    where = Publications.of([here], [5.0], [1])
+    matcher.match_batch(None, [{}], where=where)
+    matcher.places.inside(where, 0)
+    matcher.remove("circle")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""The matcher: one call answers "who wants this?" for subject, content and keys together.
+"""The matcher: one call answers "who wants this?" for subject, content, keys and places together.
 
 Rule: no filter means all; a notification without a subject matches only subscriptions without a subject filter.
 Rule: handles are small integers; ``id_of`` tells whose they are. A handle that was freed is used again only after many
 others, so that an answer still in flight names nobody else.
 
-Whatever else decides who wants a notification (the place, later) takes the pairs found here and returns which of them
-stay, as ``KeyTable.may_deliver`` does.
+Keys take the pairs that were found and say which of them stay; so do places, which also find some (``placed``). Who
+has no subscription that places matter to does not notice them.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,28 +28,23 @@ from whimbrel.match.index.delta import ReadFilter, finished, reading
 from whimbrel.match.index.packed import DAMAGE, CorruptIndexError
 from whimbrel.match.index.segments import pack_parts
 from whimbrel.match.index.texts import Texts
+from whimbrel.match.interest import Interest
 from whimbrel.match.keys import KeyTable, may_deliver
+from whimbrel.match.placed import SAVED as SAVED_PLACES
+from whimbrel.match.placed import Bounds, Placed, Publications
+from whimbrel.match.proximity.index import ProximityIndex
 from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.bounds import whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
+from whimbrel.model.rows import UNBOUNDED
 
-__all__ = ["NEVER", "Interest", "Matcher", "ReadInterest", "check_stored"]
+__all__ = ["NEVER", "Interest", "Matcher", "Publications", "ReadInterest", "check_stored"]
 
 _QUARANTINE = 65_536
 """Handles freed after a handle before it is given out again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interest:
-    """What the matcher needs to know of a subscription."""
-
-    filter_text: str | None = None
-    subject_filter: str | None = None
-    keys: KeyHashes = NO_KEYS
-    accept_insecure: bool = True
 
 
 class ReadInterest(NamedTuple):
@@ -68,6 +62,7 @@ class _Indexed(NamedTuple):
     has_subject: bool
 
 
+_NOWHERE = Publications.of_one(None, None, 0)
 NEVER = "never == 1 && never == 2"
 """A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
 
@@ -110,6 +105,15 @@ _SAVED = (
 ).split()
 
 
+def _reader(attributes: Any) -> Callable[[int], Attributes]:
+    """Return what reads the attributes of one row of a batch."""
+    if isinstance(attributes, Sequence):
+        return attributes.__getitem__
+    from whimbrel.model.tables import attributes_from_column_value  # Arrow is there, or there would be no column
+
+    return lambda row: attributes_from_column_value(attributes[row].as_py(), limits=UNBOUNDED)
+
+
 def _named(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
     """Return texts by handle as arrays."""
     arrays = Texts.from_strings(texts.values()).arrays()
@@ -128,7 +132,10 @@ def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
 class Matcher:
     """Subscriptions by id; *run* starts a repacking beside the matching, *pack* does it (see ``ContentIndex``)."""
 
-    def __init__(self, *, run: Run | None = None, pack: Pack = pack_parts) -> None:
+    def __init__(self, *, run: Run | None = None, pack: Pack = pack_parts, bounds: Bounds | None = None) -> None:
+        self._placed: Placed | None = None
+        """Subscriptions that places make a difference to; none is made before there is one."""
+        self._bounds = bounds
         self._content = ContentIndex(run=run, pack=pack)
         self._topics = TopicIndex()
         self._everything: dict[int, None] = {}
@@ -154,9 +161,10 @@ class Matcher:
         *,
         run: Run | None = None,
         pack: Pack = pack_parts,
+        bounds: Bounds | None = None,
     ) -> Matcher:
         """Pack many subscriptions at once; an id twice is refused."""
-        matcher = cls(run=run, pack=pack)
+        matcher = cls(run=run, pack=pack, bounds=bounds)
         matcher._content = ContentIndex.load(matcher._contents(interests), run=run, pack=pack)
         return matcher
 
@@ -164,7 +172,7 @@ class Matcher:
         for subscription, interest in interests:
             if subscription in self._handles:
                 raise InvalidValueError("subscription id", subscription, "one that was not used before")
-            if interest.filter_text is not None and "\0" in interest.filter_text:
+            if interest.filter_text is not None and ("\0" in interest.filter_text or interest.is_placed):
                 check_stored(interest.filter_text)
             handle = self._new_handle(subscription)
             text = self._put(handle, interest)
@@ -210,7 +218,9 @@ class Matcher:
         if handle is None:
             return False
         subject = self._subjects.pop(handle, None)
-        if subject is not None:
+        if self._placed is not None and self._placed.remove(handle):
+            pass  # it was looked for there, and nowhere else
+        elif subject is not None:
             self._topics.remove(subject, handle)
         elif handle in self._everything:
             del self._everything[handle]
@@ -243,6 +253,8 @@ class Matcher:
             self._keys.put(handle, interest.keys, accept_insecure=interest.accept_insecure)
             self._interests[handle] = (interest.keys, interest.accept_insecure)
         subject, text = interest.subject_filter, interest.filter_text
+        if interest.is_placed and self._with_places().put(handle, interest):
+            return None
         if text is None and subject is None:
             self._everything[handle] = None
         elif text is None and subject is not None:
@@ -262,8 +274,16 @@ class Matcher:
 
     def match(self, notification: Notification) -> list[int]:
         """Return the handles of everyone who wants *notification*."""
-        flags = {"deliver_insecure": notification.deliver_insecure}
-        return self.match_parts(notification.subject, notification.attributes, notification.keys, **flags)
+        where = None
+        if self._placed is not None:
+            where = Publications.of_one(notification.place, notification.radius_m, notification.published_at)
+        return self.match_parts(
+            notification.subject,
+            notification.attributes,
+            notification.keys,
+            deliver_insecure=notification.deliver_insecure,
+            where=where,
+        )
 
     def match_parts(
         self,
@@ -272,19 +292,24 @@ class Matcher:
         keys: KeyHashes = NO_KEYS,
         *,
         deliver_insecure: bool = True,
+        where: Publications | None = None,
     ) -> list[int]:
-        """Return the handles of everyone who wants this subject with these attributes, and may have it."""
+        """Return the handles of everyone who wants this subject with these attributes, and may have it.
+
+        *where* is the publication's place, area and time, without which it has none.
+        """
         if subject is None:
             found = self._content.match(attributes)
         else:
-            if self._with_subject:
-                attributes = {**attributes, **subject_attributes(subject)}
-            found = self._content.match(attributes)
+            shown = {**attributes, **subject_attributes(subject)} if self._with_subject else attributes
+            found = self._content.match(shown)
             found += self._topics.match(subject)
         if self._looked_at_again:
             found = [handle for handle in found if self._admits(handle, subject)]
         if self._everything:
             found = [*found, *self._everything]
+        if self._placed is not None:
+            found = self._placed.heard(found, subject, attributes, _NOWHERE if where is None else where)
         if not self._interests and deliver_insecure:
             return found
         return [handle for handle in found if self._may_have(keys, handle, deliver_insecure=deliver_insecure)]
@@ -304,12 +329,17 @@ class Matcher:
         *,
         keys: Sequence[KeyHashes] | None = None,
         deliver_insecure: Any = None,
+        where: Publications | None = None,
     ) -> tuple[Any, Any]:
         """Match many notifications; return row numbers and handles, rows ascending.
 
         *attributes* is an Arrow array of the log's attributes column, or a sequence of Python attributes; *subjects* is
-        as long, or None if there are none.
+        as long, or None if there are none, and so is *where*, the places, areas and times. Devices are where they are:
+        who has moves between notifications asks in between.
         """
+        if where is not None and where.times.size != len(attributes):
+            found = f"{where.times.size} of them"
+            raise InvalidValueError("where", found, f"{len(attributes)}, one for each notification")
         for name, given in (("subjects", subjects), ("keys", keys), ("deliver_insecure", deliver_insecure)):
             if given is not None and len(given) != len(attributes):
                 raise InvalidValueError(name, f"{len(given)} of them", f"{len(attributes)}, one for each notification")
@@ -327,6 +357,11 @@ class Matcher:
             rows = np.concatenate([rows, np.repeat(every_row, everyone.size)])
             handles = np.concatenate([handles, np.tile(everyone, every_row.size)])
             sources += 1
+        if self._placed is not None:
+            nowhere = [None] * len(attributes)
+            published = Publications.of(nowhere, nowhere, [0] * len(attributes)) if where is None else where
+            rows, handles = self._placed.heard_many(rows, handles, subjects, _reader(attributes), published)
+            sources = 1
         if self._interests or deliver_insecure is not None:
             all_keys = [NO_KEYS] * len(attributes) if keys is None else keys
             flags = np.ones(len(attributes), np.bool_) if deliver_insecure is None else deliver_insecure
@@ -359,7 +394,23 @@ class Matcher:
     @property
     def needs_subjects(self) -> bool:
         """Whether subjects make a difference to the answer."""
-        return bool(self._subjects or self._with_subject or self._looked_at_again)
+        placed = self._placed is not None and self._placed.needs_subjects
+        return bool(self._subjects or self._with_subject or self._looked_at_again or placed)
+
+    @property
+    def needs_places(self) -> bool:
+        """Whether places, areas and times of notifications make a difference."""
+        return self._placed is not None and len(self._placed) > 0
+
+    @property
+    def places(self) -> ProximityIndex:
+        """Where devices are and which are members of which session: to be told of every join, leave and report."""
+        return self._with_places().index
+
+    def _with_places(self) -> Placed:
+        if self._placed is None:
+            self._placed = Placed(self._bounds)
+        return self._placed
 
     @property
     def needs_keys(self) -> bool:
@@ -381,6 +432,8 @@ class Matcher:
             "ids.bytes": ids.arrays()["text_bytes"],
             "ids.start": ids.arrays()["text_start"],
         }
+        if self._placed is not None:
+            own |= {f"places.{name}": array for name, array in self._placed.arrays().items()}
         arrays = {f"matcher.{name}": array for name, array in own.items()}
         self._content.save(path, extra=arrays | dict(extra or {}))
 
@@ -392,6 +445,9 @@ class Matcher:
         matcher._content = content
         try:
             matcher._take({name: extra.pop(f"matcher.{name}") for name in _SAVED})
+            if "matcher.places.handles" in extra:
+                placed = {name: extra.pop(f"matcher.places.{name}") for name in SAVED_PLACES}
+                matcher._placed = Placed.of(placed, handles=len(matcher))
         except DAMAGE as error:
             raise CorruptIndexError(str(path), f"not a matcher ({error})") from error
         return matcher, extra

@@ -227,6 +227,10 @@ class TopicIndex:
                 handles.extend(held)
         return handles
 
+    def count(self, topic: str) -> int:
+        """Return how many handles ``match`` would return."""
+        return sum(1 if isinstance(held, int) else len(held) for held in self._held(topic))
+
     def match_many(self, topics: Sequence[str | None]) -> TopicMatches:
         """Return the row (position in *topics*) and handle of every match; each distinct topic is looked up once.
 

@@ -18,4 +18,4 @@ class Outcome(Enum):
     """Newer ones took its place."""
     TAKEN_ELSEWHERE = "taken elsewhere"
     DROPPED = "dropped"
-    """Not held (live only), or nobody is left who would want it."""
+    """Not held (live only), or no subscriber is left."""

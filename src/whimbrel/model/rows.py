@@ -35,8 +35,10 @@ from whimbrel.model.facts import (
     WillChanged,
 )
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
+from whimbrel.model.near import ANYWHERE, Anywhere, Around, Near
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
@@ -54,7 +56,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "interests": (
         *("node", "seq", "changed_at", "change", "device", "session", "subject_filter", "name", "filter_text"),
         *("ttl_us", "max_held", "policy", "near", "keys", "accept_insecure", "qos", "no_local"),
-        *("retain_as_published", "identifier"),
+        *("retain_as_published", "identifier", "around_m", "corners", "hears_anywhere", "stale_us"),
     ),
     "presence": (
         *("node", "seq", "changed_at", "device", "session", "change", "receipt", "packet_id", "session_expiry_us"),
@@ -148,15 +150,19 @@ def _interest_values(fact: InterestChanged) -> tuple[object, ...]:
         wanted.ttl_us,
         wanted.max_held,
         wanted.policy,
-        None
-        if near is None
-        else {"latitude": near.centre.latitude, "longitude": near.centre.longitude, "radius_m": near.radius_m},
+        {"latitude": near.centre.latitude, "longitude": near.centre.longitude, "radius_m": near.radius_m}
+        if isinstance(near, Area)
+        else None,
         _keys_value(wanted.keys),
         wanted.accept_insecure,
         wanted.qos,
         wanted.no_local,
         wanted.retain_as_published,
         wanted.identifier,
+        near.radius_m if isinstance(near, Around) else None,
+        [_place_value(corner) for corner in near.corners] if isinstance(near, Polygon) else None,
+        True if isinstance(near, Anywhere) else None,
+        wanted.stale_us,
     )
 
 
@@ -339,6 +345,7 @@ def _interest(row: Row) -> InterestChanged:
             max_held=row.get("max_held"),
             policy=row.get("policy"),
             near=_near(row),
+            stale_us=row.get("stale_us"),
             keys=_keys(row),
             accept_insecure=_flag(row, "accept_insecure", default=True),
             qos=row.get("qos"),
@@ -571,9 +578,21 @@ def _place(row: Row) -> Place | None:
     return None if parts is None else Place(*parts)
 
 
-def _near(row: Row) -> Area | None:
+def _near(row: Row) -> Near | None:
+    """Return where a subscription wants notifications from: at most one of four columns says so."""
+    found: list[Near] = []
     parts = _parts(row, "near", ("latitude", "longitude", "radius_m"))
-    return None if parts is None else Area(Place(parts[0], parts[1]), parts[2])
+    if parts is not None:
+        found.append(Area(Place(parts[0], parts[1]), parts[2]))
+    if row.get("around_m") is not None:
+        found.append(Around(row["around_m"]))
+    if row.get("corners") is not None:
+        found.append(Polygon(tuple(Place(*each) for each in _items(row, "corners", ("latitude", "longitude")))))
+    if _maybe_flag(row, "hears_anywhere"):
+        found.append(ANYWHERE)
+    if len(found) > 1:
+        raise InvalidValueError("near", [str(each) for each in found], "one of near, around_m, corners, hears_anywhere")
+    return found[0] if found else None
 
 
 def _display(row: Row) -> Display | None:

@@ -11,8 +11,8 @@ from enum import Enum
 
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, flag, name, text, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.near import Near
 from whimbrel.model.notification import MAX_QOS, MAX_SUBJECT_BYTES
-from whimbrel.model.place import Area
 
 __all__ = [
     "MAX_FILTER_BYTES",
@@ -59,7 +59,10 @@ class Subscription:
     max_held: int | None = None
     """How many are held, the oldest displaced; 0: live only; ``None``: the deployment's default."""
     policy: str | None = None
-    near: Area | None = None
+    near: Near | None = None
+    """Where notifications must come from; ``None``: places do not matter but for the publication's own area."""
+    stale_us: int | None = None
+    """How long a reported place counts for this subscription; ``None``: ``DEFAULT_STALE_US``."""
     keys: KeyHashes = NO_KEYS
     accept_insecure: bool = True
     qos: int | None = None
@@ -84,6 +87,8 @@ class Subscription:
             whole("max_held", self.max_held, 0, INT32_MAX)
         if self.policy is not None:
             name("policy", self.policy)
+        if self.stale_us is not None:
+            whole("stale_us", self.stale_us, 0, INT64_MAX)
         flag("accept_insecure", self.accept_insecure)
         if self.qos is not None:
             whole("qos", self.qos, 0, MAX_QOS)

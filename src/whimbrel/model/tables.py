@@ -59,6 +59,7 @@ ATTRIBUTES_TYPE = pa.map_(
 )
 PLACE_TYPE = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64())])
 AREA_TYPE = pa.struct([("latitude", pa.float64()), ("longitude", pa.float64()), ("radius_m", pa.float64())])
+CORNERS_TYPE = pa.list_(PLACE_TYPE)
 DISPLAY_TYPE = pa.struct([("width_px", pa.int32()), ("height_px", pa.int32())])
 KEYS_TYPE = pa.list_(pa.struct([("scheme", pa.string()), ("digest", pa.binary())]))
 SUBSCRIPTIONS_TYPE = pa.list_(pa.struct([("subject_filter", pa.string()), ("name", pa.string())]))
@@ -166,6 +167,10 @@ _LOG = (
             _maybe("no_local", pa.bool_(), "Whether a device's own notifications are kept from it; null as false."),
             _maybe("retain_as_published", pa.bool_(), "Whether the retain flag stays as published; null as false."),
             _maybe("identifier", pa.int32(), "The number that the subscriber gave it over MQTT; null if none."),
+            _maybe("around_m", pa.float64(), "How far from the session notifications may come from; null if not said."),
+            _maybe("corners", CORNERS_TYPE, "The polygon that notifications must come from; null if not said."),
+            _maybe("hears_anywhere", pa.bool_(), "Whether areas are heard from outside; null as false."),
+            _maybe("stale_us", pa.int64(), "How long a reported place counts; null for 120 s."),
         ],
         is_log=True,
     ),

@@ -309,7 +309,8 @@ def _interests(found: _Suspects) -> None:
     found.text("filter_text", MAX_FILTER_BYTES, min_bytes=0)
     found.text("policy")
     found.keys()
-    found.fields("near", {**_EARTH, "radius_m": (0, MAX_RADIUS_M)})
+    for name in ("near", "around_m", "corners", "hears_anywhere", "stale_us"):  # few have any: each is asked
+        found.flag(found.column(name).is_valid())
     found.rank("ttl_us", 0, INT64_MAX)
     found.rank("max_held", 0, INT32_MAX)
     found.rank("qos", 0, MAX_QOS)

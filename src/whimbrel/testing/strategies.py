@@ -6,6 +6,7 @@ three-valued logic, promotion and wrap-around show.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -56,12 +57,14 @@ from whimbrel.model.facts import (
     WillChanged,
 )
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme
+from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_QOS, Notification, NotificationId
 from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import MAX_IDENTIFIER, InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
-__all__ = ["attributes", "facts", "filters", "names", "scalars", "trees"]
+__all__ = ["attributes", "facts", "filters", "names", "polygons", "scalars", "trees"]
 
 NAMES = ("a", "b", "c", "d", "user-name", "two words", "true", "1st", "ünïcode")
 
@@ -182,6 +185,28 @@ _SUBJECTS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min
 _SEQS = st.one_of(st.integers(0, 99), st.integers(0, INT64_MAX))
 _PLACES = st.builds(Place, st.floats(-90, 90), st.floats(-180, 180))
 _AREAS = st.builds(Area, _PLACES, st.floats(0, 20_000_000))
+
+
+def polygons(centres: st.SearchStrategy[Place] | None = None) -> st.SearchStrategy[Polygon]:
+    """Return polygons that see all of themselves from one place, of 3 to 9 corners, across the antimeridian too."""
+    away = st.lists(st.floats(0.001, 4), min_size=3, max_size=9)
+    return st.builds(_star, _PLACES if centres is None else centres, away)
+
+
+def _star(centre: Place, away: list[float]) -> Polygon:
+    corners = []
+    middle = min(max(centre.latitude, -85.0), 85.0)
+    for number, degrees in enumerate(away):
+        angle = 2 * math.pi * number / len(away)
+        longitude = centre.longitude + degrees * math.cos(angle)
+        longitude -= 360 * ((longitude > 180) - (longitude < -180))
+        corners.append(Place(middle + degrees * math.sin(angle), longitude))
+    return Polygon(tuple(corners))
+
+
+_NEARS: st.SearchStrategy[Near | None] = st.one_of(
+    st.none(), _AREAS, polygons(), st.builds(Around, st.floats(0, 20_000_000)), st.just(ANYWHERE)
+)
 _DISPLAYS = st.builds(Display, st.integers(0, INT32_MAX), st.integers(0, INT32_MAX))
 _DIGESTS = st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32)
 _KEYS = st.frozensets(st.builds(KeyHash, st.sampled_from(Scheme), _DIGESTS), max_size=3).map(KeyHashes)
@@ -303,7 +328,8 @@ def _subscriptions() -> st.SearchStrategy[Subscription]:
         ttl_us=_COUNTS,
         max_held=st.none() | st.integers(0, INT32_MAX),
         policy=st.none() | _WORDS,
-        near=st.none() | _AREAS,
+        near=_NEARS,
+        stale_us=_COUNTS,
         keys=_KEYS,
         accept_insecure=st.booleans(),
         qos=st.none() | st.integers(0, MAX_QOS),

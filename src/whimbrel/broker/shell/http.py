@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -83,6 +83,8 @@ class HttpExchange:
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=max_bytes)
         self._failure: BadRequestError | None = None
         self._method = ""
+        self._is_unread_head = False
+        """It asked for a head, and ``h11``, which refused it, does not know that: its answer has no body."""
 
     def receive(self, data: bytes) -> Request | None:
         """Return the request once its head is complete; ``None`` means that more is needed.
@@ -113,6 +115,8 @@ class HttpExchange:
 
     def _sent(self, answer: Answer, phrase: str) -> bytes:
         fields, send = list(answer.headers), self._connection.send
+        if self._is_unread_head:
+            answer = replace(answer, body=b"")
         if answer.status < HTTPStatus.OK:
             return send(h11.InformationalResponse(status_code=answer.status, headers=fields, reason=phrase))
         fields.append(("Connection", "close"))
@@ -144,6 +148,7 @@ class HttpExchange:
         try:
             event = self._connection.next_event()
         except h11.RemoteProtocolError as error:
+            self._is_unread_head = head.startswith(b"HEAD ")
             raise BadRequestError(error.error_status_hint, f"not HTTP: {str(error).partition(_QUOTED)[0]}") from None
         if not isinstance(event, h11.Request):
             raise BadRequestError(400, "more than one request came over this connection")

@@ -17,7 +17,7 @@ from whimbrel.language.policies.bounds import bound_of
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.operations import is_automatic
-from whimbrel.language.policies.parser import Parser
+from whimbrel.language.policies.reading.parser import Parser
 from whimbrel.language.policies.summaries import PREFIX
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 

@@ -11,7 +11,7 @@ from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.compiler import compile_program
 from whimbrel.language.policies.interpreter import interpret
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
-from whimbrel.language.policies.parser import Parser
+from whimbrel.language.policies.reading.parser import Parser
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 from whimbrel.language.policies.values import Message, Run
 

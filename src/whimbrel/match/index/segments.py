@@ -22,7 +22,7 @@ from whimbrel.match.index.plans import Harvest, harvest
 from whimbrel.match.index.texts import Texts
 from whimbrel.model.attributes import Attributes
 
-__all__ = ["Part", "Segment", "pack_filters", "pack_parts"]
+__all__ = ["Part", "Segment", "closure", "pack_filters", "pack_parts"]
 
 _LARGE = 100_000
 """A segment of more filters than this is worth asking the C library to give back what packing it took."""
@@ -94,7 +94,7 @@ class Segment:
 
     def is_true(self, position: int, attributes: Attributes) -> bool:
         """Ask the closures, which have the last word."""
-        return _closure(self.texts[position])(attributes) is True
+        return closure(self.texts[position])(attributes) is True
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -152,5 +152,6 @@ def pack_parts(parts: Sequence[Part]) -> Segment:
 
 
 @lru_cache(maxsize=4_096)
-def _closure(text: str) -> VerdictFunction:
+def closure(text: str) -> VerdictFunction:
+    """Return what tells the verdict of a stored filter."""
     return compile_filter(parse_stored(text))

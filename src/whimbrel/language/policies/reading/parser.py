@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from whimbrel.errors import PolicyError
 from whimbrel.language.ast import BinaryOp, CompareOp, UnaryOp
 from whimbrel.language.policies import tree
-from whimbrel.language.policies.calls import Calls
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.operations import OPERATIONS, member_name, scope_of
-from whimbrel.language.policies.tokens import END, Token, tokenize
+from whimbrel.language.policies.reading.calls import Calls
+from whimbrel.language.policies.reading.tokens import END, Token, tokenize
 from whimbrel.language.policies.tree import Expression, Statement
 from whimbrel.language.tokens import Kind, TokenError, literal
 

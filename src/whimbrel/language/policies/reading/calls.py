@@ -11,7 +11,7 @@ from whimbrel.language.functions import Function as FilterFunction
 from whimbrel.language.policies import tree
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.operations import OPERATIONS, Operation, member_name
-from whimbrel.language.policies.tokens import Token
+from whimbrel.language.policies.reading.tokens import Token
 from whimbrel.language.policies.tree import Expression, Scope, Statement
 from whimbrel.language.tokens import Kind
 

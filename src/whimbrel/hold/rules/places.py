@@ -1,0 +1,53 @@
+"""Places: where sessions are, and which of the subscriptions that match hear a notification there (rule 20)."""
+
+from __future__ import annotations
+
+from whimbrel.hold.commands import Identity, Matches
+from whimbrel.hold.state import State
+from whimbrel.hold.view import View
+from whimbrel.model.facts import Reported
+from whimbrel.model.near import DEFAULT_STALE_US
+from whimbrel.model.notification import Notification
+from whimbrel.model.place import Area, Place
+from whimbrel.model.proximity import Sighting, hears, places_at
+
+__all__ = ["Places"]
+
+
+class Places:
+    """Takes in where devices are, and leaves out who is not near."""
+
+    def __init__(self, state: State, view: View) -> None:
+        self._state, self._view = state, view
+
+    def reported(self, fact: Reported) -> None:
+        """Note where a device is; a report without a place changes nothing."""
+        if fact.state.place is not None:
+            device = fact.state.device
+            self._state.places[device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
+            self._view.touch(("place", device))
+
+    def heard_by(self, notification: Notification, matches: Matches) -> Matches:
+        """Return *matches* without the subscriptions that do not hear *notification*."""
+        return self.heard(matches, place=notification.place, area=notification.area, at=notification.published_at)
+
+    def heard(self, matches: Matches, *, place: Place | None, area: Area | None, at: int) -> Matches:
+        """Return *matches* without the subscriptions that do not hear what was published for *area* at *at*."""
+        found: list[tuple[str, tuple[Identity, ...]]] = []
+        for name, identities in matches:
+            session = self._state.sessions.get(name)
+            subscriptions = {} if session is None else session.subscriptions
+            if area is None and all((s := subscriptions.get(i)) is None or s.near is None for i in identities):
+                found.append((name, identities))  # places make no difference to it
+                continue
+            sightings = [] if session is None else [self._state.places.get(device) for device in session.members]
+            stays = []
+            for identity in identities:
+                wanted = subscriptions.get(identity)
+                near, stale = (None, None) if wanted is None else (wanted.near, wanted.stale_us)
+                places = places_at(sightings, now=at, stale_us=DEFAULT_STALE_US if stale is None else stale)
+                if hears(near, places, place=place, area=area):
+                    stays.append(identity)
+            if stays:
+                found.append((name, tuple(stays)))
+        return found

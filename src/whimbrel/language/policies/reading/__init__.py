@@ -1,0 +1,1 @@
+"""From the text of a policy to its tree: words, calls, statements."""

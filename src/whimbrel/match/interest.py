@@ -1,0 +1,37 @@
+"""Interest: what the matcher needs to know of a subscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.near import Anywhere, Around, Near
+
+__all__ = ["Interest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """One subscription: subject, content, keys and places."""
+
+    filter_text: str | None = None
+    subject_filter: str | None = None
+    keys: KeyHashes = NO_KEYS
+    accept_insecure: bool = True
+    near: Near | None = None
+    stale_us: int | None = None
+    """How long a reported place counts; ``None``: the default."""
+    session: str | None = None
+    """Whose members' places count; ``None``: nobody's, and areas of publications make no difference."""
+
+    def __post_init__(self) -> None:
+        if self.session is None and isinstance(self.near, Around):
+            raise InvalidValueError("near", str(self.near), "a circle or polygon where no session is given")
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether places make a difference to it."""
+        if isinstance(self.near, Anywhere):
+            return False
+        return self.near is not None or self.session is not None

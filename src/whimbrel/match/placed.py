@@ -1,0 +1,292 @@
+"""Subscriptions that places make a difference to: where they are looked for, and who of them hears.
+
+| it has | where it is looked for |
+|---|---|
+| a near, and no content filter | the proximity index; the subject is looked at again |
+| a near, and a content filter that many share | the proximity index; the filter is asked once an event |
+| a near and a content filter of its own | the content index; place has the last word |
+| a near of more than 50 km, and a subject filter | the topics; place has the last word |
+| no near | topics or content; place has the last word where the publication has an area |
+
+Where the topics would find many of the last for a publication with an area, the proximity index is asked who is inside
+instead.
+
+Rule: wherever it is looked for, who hears is the same; a differential test changes the bounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.match.index.segments import closure
+from whimbrel.match.index.texts import Texts
+from whimbrel.match.interest import Interest
+from whimbrel.match.proximity.index import ProximityIndex, Publications
+from whimbrel.match.proximity.stored import SAVED as SAVED_INDEX
+from whimbrel.match.proximity.stored import read, written
+from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.near import Around, Near
+from whimbrel.model.place import Area
+from whimbrel.model.polygon import Polygon
+
+__all__ = ["SAVED", "Bounds", "Placed", "Publications"]
+
+_Rest: TypeAlias = tuple[str | None, str | None]
+"""Subject filter and content filter."""
+SAVED = (*SAVED_INDEX, "rest.handles", "rest.which", "rest.bytes", "rest.start", "plain")
+_METRES_OF_A_DEGREE = 111_700.0
+
+
+class Bounds(NamedTuple):
+    """What counts as narrow and as many."""
+
+    narrow_m: float = 50_000.0
+    """A near of a larger radius finds too many for the place to be where a subscription is looked for."""
+    shared: int = 32
+    """So many subscriptions with a near and the same filters, and the next are looked for by place."""
+    few: int = 128
+    """Up to so many of a subject are asked one by one; of more, those inside the area are looked for."""
+
+
+class Placed:
+    """The subscriptions, by handle; *bounds* make no difference to the answers."""
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self._bounds = Bounds() if bounds is None else bounds
+        self.index = ProximityIndex()
+        self._topics = TopicIndex()
+        self._rest: dict[int, _Rest] = {}
+        """Of those that place finds, and of the plain: what is to be looked at again."""
+        self._plain: dict[int, None] = {}
+        """Those without a content filter that place does not find."""
+        self._anyhow: dict[int, None] = {}
+        """Of these, those without a subject filter."""
+        self._shared: Counter[_Rest] = Counter()
+        self._sharing: dict[int, _Rest] = {}
+        """Those with a near and a content filter."""
+        self._with_subject = self._with_more = 0
+        """How many of ``_rest`` have a subject filter, and a filter at all."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def put(self, handle: int, interest: Interest) -> bool:
+        """Add a subscription; return whether it is looked for here, not by its content."""
+        subject, text = interest.subject_filter, interest.filter_text
+        if subject is not None:
+            check_topic_filter(subject)
+        rest, is_source = (subject, text), self._is_found_by_place(interest)
+        where = {"session": interest.session, "stale_us": interest.stale_us}
+        self.index.put(handle, interest.near, is_source=is_source, **where)  # type: ignore[arg-type]  # by name
+        if interest.near is not None and text is not None:
+            self._shared[rest] += 1
+            self._sharing[handle] = rest
+        if is_source:
+            self._put_rest(handle, rest)
+        elif text is None:
+            self._put_plain(handle, subject)
+        return is_source or text is None
+
+    def _is_found_by_place(self, interest: Interest) -> bool:
+        subject, text, near = interest.subject_filter, interest.filter_text, interest.near
+        if near is None:
+            return False
+        if text is None and (subject is None or interest.session is None):
+            return True  # whatever else finds it would find it always; or it is nowhere, and in no area
+        if _radius_m(near) > self._bounds.narrow_m:
+            return False
+        return text is None or self._shared[subject, text] >= self._bounds.shared
+
+    def _put_plain(self, handle: int, subject: str | None) -> None:
+        self._plain[handle] = None
+        if subject is None:
+            self._anyhow[handle] = None
+        else:
+            self._topics.add(subject, handle)
+        self._put_rest(handle, (subject, None))
+
+    def _put_rest(self, handle: int, rest: _Rest) -> None:
+        self._rest[handle] = rest
+        self._with_subject += rest[0] is not None
+        self._with_more += rest != (None, None)
+
+    def remove(self, handle: int) -> bool:
+        """Remove a subscription, if it is there; return whether it was looked for here."""
+        self.index.remove(handle)
+        shared = self._sharing.pop(handle, None)
+        if shared is not None:
+            self._shared[shared] -= 1
+            if not self._shared[shared]:
+                del self._shared[shared]
+        rest = self._rest.pop(handle, None)
+        if rest is not None:
+            self._with_subject -= rest[0] is not None
+            self._with_more -= rest != (None, None)
+        if handle in self._plain:
+            del self._plain[handle]
+            self._anyhow.pop(handle, None)
+            if rest is not None and rest[0] is not None:
+                self._topics.remove(rest[0], handle)
+        return rest is not None
+
+    # -- matching ----------------------------------------------------------------------------------------------------
+
+    def heard(self, found: list[int], subject: str | None, attributes: Attributes, where: Publications) -> list[int]:
+        """Return who of *found* hears a publication, and who else does."""
+        spot = where.spots[0]
+        has_area = spot[5] == spot[5]  # NaN
+        if found and (has_area or self._sharing):
+            stays = self.index.sieve(where, np.zeros(len(found), np.int64), np.array(found, np.int64))
+            found = [handle for handle, is_heard in zip(found, stays.tolist(), strict=True) if is_heard]
+        if self._plain:
+            found += self._plain_heard(subject, where, has_area=has_area)
+        if len(self._rest) > len(self._plain) and spot[0] == spot[0]:  # NaN
+            is_wanted = self._asked(lambda _: subject, lambda _: attributes)
+            found += [handle for handle in self.index.near(where)[1].tolist() if is_wanted(0, handle)]
+        return found
+
+    def _plain_heard(self, subject: str | None, where: Publications, *, has_area: bool) -> list[int]:
+        many = len(self._anyhow) + (0 if subject is None else self._topics.count(subject))
+        if has_area and many > self._bounds.few:
+            is_wanted = self._asked(lambda _: subject, lambda _: {})
+            inside = self.index.inside(where, 0).tolist()
+            return [handle for handle in inside if handle in self._plain and is_wanted(0, handle)]
+        found = [] if subject is None else self._topics.match(subject)
+        found += self._anyhow
+        if not found:
+            return found
+        stays = self.index.sieve(where, np.zeros(len(found), np.int64), np.array(found, np.int64))
+        return [handle for handle, is_heard in zip(found, stays.tolist(), strict=True) if is_heard]
+
+    def heard_many(
+        self,
+        rows: Any,
+        handles: Any,
+        subjects: Sequence[str | None] | None,
+        attributes_of: Callable[[int], Attributes],
+        where: Publications,
+    ) -> tuple[Any, Any]:
+        """Return which pairs of publication and subscription hear, of those found and of those looked for here."""
+        rows, handles = rows.astype(np.int64, copy=False), handles.astype(np.int64, copy=False)
+        parts = []
+        if rows.size:
+            stays = self.index.sieve(where, rows, handles)
+            parts.append((rows[stays], handles[stays]))
+        if self._plain:
+            parts += self._plain_heard_many(subjects, where)
+        if len(self._rest) > len(self._plain):
+            subject_of: Callable[[int], str | None] = (lambda _: None) if subjects is None else subjects.__getitem__
+            is_wanted = self._asked(subject_of, attributes_of)
+            near_rows, near_handles = self.index.near(where)
+            if self._with_more:
+                pairs = zip(near_rows.tolist(), near_handles.tolist(), strict=True)
+                stays = np.fromiter((is_wanted(row, handle) for row, handle in pairs), np.bool_, near_rows.size)
+                near_rows, near_handles = near_rows[stays], near_handles[stays]
+            parts.append((near_rows, near_handles))
+        if not parts:
+            return rows, handles
+        rows, handles = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        order = np.argsort(rows, kind="stable")
+        return rows[order], handles[order]
+
+    def _plain_heard_many(
+        self, subjects: Sequence[str | None] | None, where: Publications
+    ) -> Iterable[tuple[Any, Any]]:
+        asked = [None] * where.times.size if subjects is None else list(subjects)
+        is_crowded = ~np.isnan(where.spots[:, 5])
+        for row in np.flatnonzero(is_crowded).tolist():
+            one = Publications(where.spots[row : row + 1], where.times[row : row + 1])
+            subject = asked[row]
+            many = len(self._anyhow) + (0 if subject is None else self._topics.count(subject))
+            is_crowded[row] = many > self._bounds.few
+            if is_crowded[row]:
+                found = self._plain_heard(subject, one, has_area=True)
+                yield np.full(len(found), row, np.int64), np.array(found, np.int64)
+                asked[row] = None
+        by_topic, others = self._topics.match_many(asked), np.flatnonzero(~is_crowded)
+        anyhow = np.fromiter(self._anyhow, np.int64)
+        rows = np.concatenate([by_topic.rows.astype(np.int64), np.repeat(others, anyhow.size)])
+        handles = np.concatenate([by_topic.handles.astype(np.int64), np.tile(anyhow, others.size)])
+        stays = self.index.sieve(where, rows, handles)
+        yield rows[stays], handles[stays]
+
+    def _asked(
+        self, subject_of: Callable[[int], str | None], attributes_of: Callable[[int], Attributes]
+    ) -> Callable[[int, int], bool]:
+        """Return what tells whether subject and content of a publication are wanted; each filter is asked once."""
+        known: dict[tuple[int, _Rest], bool] = {}
+
+        def is_wanted(row: int, handle: int) -> bool:
+            rest = self._rest[handle]
+            if rest == (None, None):
+                return True
+            answer = known.get((row, rest))
+            if answer is None:
+                wanted, text = rest
+                subject = subject_of(row)
+                answer = wanted is None or (subject is not None and matches(wanted, subject))
+                answer = answer and (text is None or closure(text)(attributes_of(row)) is True)
+                known[row, rest] = answer
+            return answer
+
+        return is_wanted
+
+    @property
+    def needs_subjects(self) -> bool:
+        """Whether subjects make a difference to who hears."""
+        return self._with_subject > 0
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Any]:
+        """Return everything as flat arrays, for ``of``."""
+        texts, which = Texts(), []
+        for subject, text in self._rest.values():
+            which.append((subject is not None) + 2 * (text is not None))
+            texts.append(subject or "")
+            texts.append(text or "")
+        kept = texts.arrays()
+        return written(self.index) | {
+            "rest.handles": np.fromiter(self._rest, np.int64),
+            "rest.which": np.array(which, np.int64),
+            "rest.bytes": kept["text_bytes"],
+            "rest.start": kept["text_start"],
+            "plain": np.fromiter(self._plain, np.int64),
+        }
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], *, handles: int) -> Placed:
+        """Return what ``arrays`` gave, of subscriptions below *handles*; every number is looked at."""
+        placed = cls()
+        placed.index = read(arrays, handles=handles)
+        texts = Texts.of(arrays["rest.bytes"], arrays["rest.start"])
+        own, which = arrays["rest.handles"].tolist(), arrays["rest.which"].tolist()
+        if not len(texts) == 2 * len(own) == 2 * len(which):
+            raise InvalidValueError("rest", f"{len(texts)} texts", f"{2 * len(own)}, two each")
+        known, plain = set(arrays["handles"].tolist()), set(arrays["plain"].tolist())
+        if not known >= set(own) or not set(own) >= plain:
+            raise InvalidValueError("rest", "others", "handles of subscriptions that places matter to")
+        for at, (handle, kinds) in enumerate(zip(own, which, strict=True)):
+            subject = check_topic_filter(texts[2 * at]) if kinds & 1 else None
+            text = texts[2 * at + 1] if kinds & 2 else None
+            if handle in plain:
+                placed._put_plain(handle, subject)
+            else:
+                placed._put_rest(handle, (subject, text))
+        # Those that content finds are asked all the same: which they are only matters where filters come and go.
+        placed._sharing = dict.fromkeys(known.difference(own), (None, None))
+        return placed
+
+
+def _radius_m(near: Near) -> float:
+    """Return how far a near reaches, roughly."""
+    if isinstance(near, Area | Around):
+        return near.radius_m
+    assert isinstance(near, Polygon)
+    return max(near.east - near.west, near.north - near.south) / 2 * _METRES_OF_A_DEGREE

@@ -1,0 +1,398 @@
+"""The proximity index: subscriptions by handle, devices that move, and who hears what is published where.
+
+It answers three questions. ``near``: who hears a publication for its place, of the subscriptions that place finds
+(``is_source``). ``inside``: who is in a publication's area, of the others. ``sieve``: who stays of those that subject
+and content found. All three decide by ``kernels.decide`` and, where it doubts, by ``model.proximity.hears``.
+
+Rule: the order of calls is the order of the log: a move counts for what is asked after it.
+Rule: a subscription without a session takes no notice of areas: nobody knows where it is.
+Rule: what was put goes into the grids at the next question, many at a time.
+Rule: one thread at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.match.proximity.grid import LEVELS, Grid
+from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points
+from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, match_inside, match_near, move_many, sieve
+from whimbrel.match.proximity.rings import Rings
+from whimbrel.match.proximity.tables import (
+    ANY,
+    AROUND,
+    CIRCLE,
+    CORNERS,
+    IS_SOURCE,
+    KIND,
+    MOST_CORNERS,
+    PLAIN,
+    POLYGON,
+    SESSION,
+    STALE,
+    UNPLACED,
+    Tables,
+)
+from whimbrel.match.proximity.whereabouts import Whereabouts, checked_places
+from whimbrel.match.proximity.words import address
+from whimbrel.model.bounds import INT32_MAX, whole
+from whimbrel.model.near import DEFAULT_STALE_US, Anywhere, Around, Near
+from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
+from whimbrel.model.proximity import hears
+
+__all__ = ["ProximityIndex", "Publications", "Wanted"]
+
+_MUCH_LEFT = 1_024
+"""Corners of polygons that are gone, from which on they are worth packing."""
+
+
+class Publications(NamedTuple):
+    """Publications as the index takes them: rows of latitude, longitude, x, y, z and radius; and when they came."""
+
+    spots: Any
+    times: Any
+
+    @classmethod
+    def of(cls, places: Sequence[Place | None], radii_m: Sequence[float | None], times: Sequence[int]) -> Publications:
+        """Return publications at *places* (None: nowhere) for *radii_m* (None: no area), accepted at *times*."""
+        spots = np.full((len(places), SPOT_OF), np.nan, np.float64)
+        for row, (place, radius_m) in enumerate(zip(places, radii_m, strict=True)):
+            if place is not None:
+                spots[row, 0], spots[row, 1] = place.latitude, place.longitude
+                spots[row, 5] = math.nan if radius_m is None else radius_m
+        spots[:, 2:5] = earth_points(spots[:, 0], spots[:, 1])
+        return cls(spots, np.array(times, np.int64).reshape(len(places)))
+
+    @classmethod
+    def of_one(cls, place: Place | None, radius_m: float | None, time: int) -> Publications:
+        """Return one publication, without the detour."""
+        spots = np.full((1, SPOT_OF), np.nan, np.float64)
+        if place is not None:
+            point = earth_point(place.latitude, place.longitude)
+            spots[0] = (place.latitude, place.longitude, *point, math.nan if radius_m is None else radius_m)
+        return cls(spots, np.array([time], np.int64))
+
+
+class Wanted(NamedTuple):
+    """A row of the index: what a subscription says of places; *shape* is a circle's three numbers or the corners."""
+
+    kind: int
+    shape: Any
+    session: str | None
+    stale_us: int
+    is_source: bool
+
+
+class ProximityIndex:
+    """Who is near."""
+
+    def __init__(self) -> None:
+        self.tables = Tables()
+        self.where = Whereabouts(self.tables)
+        self._rings = Rings(self.tables)
+        self._areas, self._points = Grid(), Grid()
+        self._new_areas: set[int] = set()
+        self._corners_used = self._corners_left = 0
+        self._stamp = 0
+        self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(1_024, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many subscriptions there are that places matter to."""
+        return self._count
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        handle: int,
+        near: Near | None,
+        *,
+        session: str | None,
+        stale_us: int | None = None,
+        is_source: bool = False,
+    ) -> None:
+        """Add a subscription under a handle that is not in use; place finds it if *is_source*.
+
+        ``near=R`` without a session is refused: there is nothing to be near to.
+        """
+        if session is None and isinstance(near, Around):
+            raise InvalidValueError("near", str(near), "a circle or polygon where no session is given")
+        if is_source and (near is None or isinstance(near, Anywhere)):
+            raise InvalidValueError("near", near, "a circle, polygon or radius where place is to find it")
+        kind, shape = _shape(near, session)
+        stale = DEFAULT_STALE_US if stale_us is None else stale_us
+        self.put_row(handle, Wanted(kind, shape, session, stale, is_source))
+
+    def put_row(self, handle: int, wanted: Wanted) -> None:
+        """Add a subscription that is known to be fine."""
+        t = self.tables
+        t.room_for_handle(whole("handle", handle, 0, INT32_MAX))
+        if wanted.kind == UNPLACED:
+            return
+        self._count += 1
+        row = t.wanted[handle]
+        row[:] = -1
+        row[KIND], row[STALE], row[IS_SOURCE] = wanted.kind, wanted.stale_us, wanted.is_source
+        t.spots[handle] = 0.0
+        if wanted.kind == POLYGON:
+            self._put_corners(handle, wanted.shape)
+        elif wanted.shape is not None:
+            _write_spot(t.spots[handle], *wanted.shape)
+        if wanted.session is not None:
+            self.where.push_handle(self.where.session(wanted.session), handle)
+        if wanted.is_source and wanted.kind == AROUND:
+            for device in self.where.members(int(t.wanted[handle, SESSION])):
+                self._rings.carry(device, float(t.spots[handle, 2]))
+        elif wanted.is_source:
+            self._new_areas.add(handle)
+
+    def remove(self, handle: int) -> None:
+        """Remove a subscription, if it is there."""
+        t = self.tables
+        if handle >= t.wanted.shape[0] or t.wanted[handle, KIND] == UNPLACED:
+            return
+        kind, is_source = int(t.wanted[handle, KIND]), t.wanted[handle, IS_SOURCE] == 1
+        session = self.where.take_handle(handle)
+        if is_source and kind == AROUND:
+            for device in self.where.members(session):
+                self._rings.drop(device, float(t.spots[handle, 2]))
+        elif is_source:
+            self._new_areas.discard(handle)
+            self._areas.drop_many(np.array([handle], np.int64))
+        if kind == POLYGON:
+            self._corners_left += int(t.wanted[handle, CORNERS]) % MOST_CORNERS
+        t.wanted[handle, KIND] = UNPLACED
+        self._count -= 1
+        if session >= 0:
+            self.where.let_go_of_session(session)
+
+    def _put_corners(self, handle: int, flat: Any) -> None:
+        if self._corners_left > _MUCH_LEFT and 2 * self._corners_left > self._corners_used:
+            self._pack_corners(handle)
+        t, first, count = self.tables, self._corners_used, len(flat)
+        t.room_for_corners(first + count)
+        t.corners[first : first + count] = flat
+        self._corners_used += count
+        t.wanted[handle, CORNERS] = first * MOST_CORNERS + count
+        _write_spot(t.spots[handle], *_ball_of(t.corners[first : first + count]))
+
+    def _pack_corners(self, newest: int) -> None:
+        """Leave out the corners of polygons that are gone; *newest* has none yet."""
+        t = self.tables
+        packed, used = np.zeros_like(t.corners), 0
+        for handle in np.flatnonzero(t.wanted[:, KIND] == POLYGON).tolist():
+            if handle != newest:
+                first, count = divmod(int(t.wanted[handle, CORNERS]), MOST_CORNERS)
+                packed[used : used + count] = t.corners[first : first + count]
+                t.wanted[handle, CORNERS] = used * MOST_CORNERS + count
+                used += count
+        t.corners[:] = packed
+        self._corners_used, self._corners_left = used, 0
+
+    # -- devices and sessions ----------------------------------------------------------------------------------------
+
+    def join(self, session: str, device: str) -> None:
+        """Let a device be a member of a session."""
+        whose, number = self.where.session(session), self.where.device(device)
+        if self.where.link(whose, number):
+            for radius_m in self._radii(whose):
+                self._rings.carry(number, radius_m)
+
+    def leave(self, session: str, device: str) -> None:
+        """Let a device be no member of a session any more."""
+        whose, number = self.where.session_numbers.get(session), self.where.device_numbers.get(device)
+        if whose is not None and number is not None and self.where.unlink(whose, number):
+            for radius_m in self._radii(whose):
+                self._rings.drop(number, radius_m)
+            self.where.let_go_of_session(whose)
+            self.where.let_go_of_device(number)
+
+    def _radii(self, session: int) -> Iterable[float]:
+        """Yield the radii that the members of a session carry along."""
+        for handle in self.where.handles_of(session):
+            if self.tables.wanted[handle, KIND] == AROUND and self.tables.wanted[handle, IS_SOURCE] == 1:
+                yield float(self.tables.spots[handle, 2])
+
+    def device(self, name: str) -> int:
+        """Return the number by which ``move_many`` knows a device; good until it is forgotten."""
+        return self.where.device(name)
+
+    def move(self, device: str, place: Place, at: int) -> None:
+        """Let a device be at *place*, as it reported at *at*."""
+        places = np.array([[place.latitude, place.longitude]])
+        self._move(np.array([self.where.device(device)], np.int64), places, np.array([at], np.int64))
+
+    def move_many(self, devices: Any, places: Any, at: Any) -> None:
+        """Let devices, by number, be at *places* (latitude and longitude), as reported at *at*; in this order.
+
+        A place that is nowhere on Earth is refused before anything moves.
+        """
+        numbers, times = np.ascontiguousarray(devices, np.int64), np.ascontiguousarray(at, np.int64)
+        found = checked_places(places)
+        if not numbers.size == times.size == found.shape[0]:
+            raise InvalidValueError("places", found.shape[0], f"{numbers.size}, one for each device, and as many times")
+        known = len(self.where.device_numbers)
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < known:
+            raise InvalidValueError("devices", f"{numbers.min()} to {numbers.max()}", f"numbers from 0 to {known - 1}")
+        self._move(numbers, found, times)
+
+    def _move(self, devices: Any, places: Any, times: Any) -> None:
+        self._rings.settle()
+        self._points.make_room(len(self.where.device_numbers))
+        where = (address(devices), address(places), address(times))
+        done, full = 0, -1
+        while full:
+            heads = (self.tables.desk, self._points.head, self._rings.grid.head)
+            done, full = move_many(*heads, devices.size, *where, done)
+            if full:
+                (self._points if full == 1 else self._rings.grid).rebuild()
+
+    def forget(self, device: str) -> None:
+        """Let a device have no place."""
+        number = self.where.device_numbers.get(device)
+        if number is not None:
+            self.tables.devices[number] = math.nan
+            self._points.drop_many(np.array([number], np.int64))
+            self._rings.forget(number)
+            self.where.let_go_of_device(number)
+
+    def _settle(self) -> None:
+        """Put what is new into the grids."""
+        self._rings.settle()
+        if self._new_areas:
+            t, handles = self.tables, np.fromiter(sorted(self._new_areas), np.int64)
+            self._new_areas.clear()
+            radii = t.spots[handles, 2]
+            radii = np.where(t.wanted[handles, KIND] == CIRCLE, ball_m(radii), radii)
+            self._areas.put_many(handles, _levels(radii), t.spots[handles, 3:6], radii)
+
+    def rebuild(self) -> None:
+        """Pack the grids anew: after many devices came or went it is worth it."""
+        self._settle()
+        for grid in (self._areas, self._points, self._rings.grid):
+            grid.rebuild()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the grids and the tables take, names aside."""
+        grids = (self._areas, self._points, self._rings.grid)
+        return self.tables.size_bytes + sum(each.size_bytes for each in grids)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def near(self, events: Publications) -> tuple[Any, Any]:
+        """Return rows and handles of the subscriptions that place finds and that hear; rows ascending."""
+        self._settle()
+        spots, times = address(events.spots), address(events.times)
+        begin, end, parts = 0, int(events.times.size), []
+        while begin < end:
+            stamp, self._stamp = self._stamp + 1, self._stamp + 1 + end
+            rooms = (address(self._found), self._found.shape[0], address(self._met), self._met.size)
+            grids = (self._areas.head, self._rings.grid.head)
+            begin, kept, room = match_near(self.tables.desk, *grids, spots, times, begin, end, stamp, *rooms)
+            parts.append(self._found[:kept].copy())
+            self._widen(room)
+        found = parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, FOUND), np.int64), *parts])
+        return self._certain(events, found)
+
+    def inside(self, events: Publications, row: int) -> Any:
+        """Return the handles of those that place does not find, whose session is in the area of publication *row*.
+
+        Those that hear it wherever they are (``near=any``, or no session) are not among them.
+        """
+        self._settle()
+        reach, time = ball_m(float(events.spots[row, 5])), int(events.times[row])
+        spot, is_narrow, n = address(events.spots) + 8 * SPOT_OF * row, True, 0
+        while is_narrow:
+            self._stamp += 1
+            rooms = (address(self._found), self._found.shape[0], address(self._met), self._met.size)
+            n, room = match_inside(self.tables.desk, self._points.head, spot, time, reach, self._stamp, *rooms)
+            is_narrow = self._widen(room)
+        found = self._found[:n].copy()
+        found[:, 0] = row
+        return self._certain(events, found)[1]
+
+    def sieve(self, events: Publications, rows: Any, handles: Any) -> Any:
+        """Return which pairs of publication and subscription stay."""
+        rows, handles = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(handles, np.int64)
+        if handles.size:
+            self.tables.room_for_handle(int(handles.max()))
+        verdicts = np.empty(rows.size, np.int64)
+        arrays = map(address, (rows, handles, verdicts))
+        sieve(self.tables.desk, address(events.spots), address(events.times), rows.size, *arrays)
+        for at in np.flatnonzero(verdicts == DOUBT).tolist():
+            verdicts[at] = self._hears(events, int(rows[at]), int(handles[at]))
+        return verdicts == INSIDE
+
+    def _widen(self, room: int) -> bool:
+        """Have at least *room*; return whether there was less."""
+        if room <= min(self._met.size, self._found.shape[0]):
+            return False
+        self._met = np.empty(max(2 * room, self._met.size), np.int64)
+        self._found = np.empty((max(2 * room, self._found.shape[0]), FOUND), np.int64)
+        return True
+
+    def _certain(self, events: Publications, found: Any) -> tuple[Any, Any]:
+        """Return rows and handles of what was found, doubts settled."""
+        doubts = np.flatnonzero(found[:, 2] == DOUBT).tolist()
+        if doubts:
+            stays = np.ones(found.shape[0], np.bool_)
+            for at in doubts:
+                stays[at] = self._hears(events, int(found[at, 0]), int(found[at, 1]))
+            found = found[stays]
+        return found[:, 0], found[:, 1]
+
+    def _hears(self, events: Publications, row: int, handle: int) -> bool:
+        """Ask the reference; a polygon has been decided."""
+        wanted, spot = self.tables.wanted[handle], self.tables.spots[handle]
+        session, now = int(wanted[SESSION]), int(events.times[row])
+        latitude, longitude, radius_m = events.spots[row, [0, 1, 5]].tolist()
+        place = Place(latitude, longitude)
+        near: Near | None = None
+        if wanted[KIND] == CIRCLE:
+            near = Area(Place(float(spot[0]), float(spot[1])), float(spot[2]))
+        elif wanted[KIND] == AROUND:
+            near = Around(float(spot[2]))
+        area = None if math.isnan(radius_m) or session < 0 else Area(place, radius_m)
+        places = [] if session < 0 else self.where.places_at(session, now=now, stale_us=int(wanted[STALE]))
+        return hears(near, places, place=place, area=area)
+
+
+def _shape(near: Near | None, session: str | None) -> tuple[int, Any]:
+    """Return kind and shape of what a subscription says."""
+    if isinstance(near, Area):
+        return CIRCLE, (near.centre.latitude, near.centre.longitude, near.radius_m)
+    if isinstance(near, Polygon):
+        return POLYGON, near.flat
+    if isinstance(near, Around):
+        return AROUND, (0.0, 0.0, near.radius_m)
+    if isinstance(near, Anywhere):
+        return ANY, None
+    return (UNPLACED if session is None else PLAIN), None
+
+
+def _write_spot(spot: Any, latitude: float, longitude: float, radius_m: float) -> None:
+    spot[:] = (latitude, longitude, radius_m, *earth_point(latitude, longitude))
+
+
+def _ball_of(flat: Any) -> tuple[float, float, float]:
+    """Return the middle of a polygon's box, and a chord that reaches all of it.
+
+    Of a box of at most 180 degrees a corner is farthest from the middle, but for the flattening; hence the surplus.
+    """
+    (west, south), (east, north) = flat.min(axis=0).tolist(), flat.max(axis=0).tolist()
+    latitude, longitude = (south + north) / 2, (west + east) / 2
+    points = earth_points(np.array([latitude, south, north]), np.array([longitude, west, west]))
+    return latitude, longitude, ball_m(float(np.sqrt(((points[1:] - points[0]) ** 2).sum(axis=1)).max()))
+
+
+def _levels(radii: Any) -> Any:
+    """Return ``level_of`` of each radius."""
+    return np.searchsorted(32.0 * 2.0 ** np.arange(LEVELS - 1), radii, side="left").astype(np.int64)

@@ -1,0 +1,319 @@
+# mypy: disable-error-code="no-any-return, no-untyped-call"
+# (inside a kernel a number is numba's, whatever mypy takes it for)
+"""The kernels of proximity: who may hear a publication, by the grids, and who does, by ``decide``.
+
+Rule: ``decide`` is the twin of ``model.proximity.hears`` and the only place where kernels decide; grids find
+candidates. Its DOUBT is settled by ``hears`` itself.
+Rule: a subscription is noted once a publication, however many ways lead to it (``STAMP``).
+Rule: a publication is six floats (``SPOT_OF``): latitude (NaN: no place), longitude, x, y, z and radius (NaN: no area).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.proximity.grid import POINT_LEVEL, prefetch_entry, prefetch_row, put, search
+from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, compare, earth_point, is_in_polygon
+from whimbrel.match.proximity.tables import (
+    ANY,
+    AROUND,
+    CIRCLE,
+    CORNERS,
+    CORNERS_AT,
+    DEVICE,
+    DEVICES_AT,
+    FIRST_HANDLE,
+    FIRST_MEMBER,
+    FIRST_RING,
+    FIRST_SESSION,
+    IS_SOURCE,
+    KIND,
+    LINK,
+    LINKS_AT,
+    MOST_CORNERS,
+    NEXT_HANDLE,
+    NEXT_OF_DEVICE,
+    NEXT_OF_SESSION,
+    NEXT_RING,
+    OF_A_SESSION,
+    OF_SESSION,
+    PLACE,
+    POLYGON,
+    REPORTED_AT,
+    RING,
+    RING_DEVICE,
+    RING_LEVEL,
+    RING_RADII_AT,
+    RINGS_AT,
+    SEEN,
+    SEEN_AT,
+    SESSION,
+    SESSIONS_AT,
+    SPOT,
+    SPOTS_AT,
+    STALE,
+    STAMP,
+    UNPLACED,
+    WANTED,
+    WANTED_AT,
+)
+from whimbrel.match.proximity.words import prefetch, real, set_real, set_word, word
+
+__all__ = ["FOUND", "SPOT_OF", "match_inside", "match_near", "move_many", "sieve"]
+
+SPOT_OF = 6
+_AHEAD = 8
+"""How many devices before its turn the memory is asked for what a device's move will look at."""
+FOUND = 3
+"""A row of what was found: publication, handle and verdict."""
+
+
+@njit(cache=True)
+def _chord(spot: Any, point: Any) -> Any:
+    """Return the square of the chord between a publication and the x, y and z at *point*."""
+    dx, dy, dz = real(spot, 2) - real(point, 0), real(spot, 3) - real(point, 1), real(spot, 4) - real(point, 2)
+    return dx * dx + dy * dy + dz * dz
+
+
+@njit(cache=True)
+def _either(verdict: Any, other: Any) -> Any:
+    """Return what is known if one of two is enough."""
+    if INSIDE in (verdict, other):
+        return INSIDE
+    return DOUBT if DOUBT in (verdict, other) else OUTSIDE
+
+
+@njit(cache=True)
+def _by_members(t: Any, spot: Any, at: Any, handle: Any, must_be_inside: Any, must_be_close: Any) -> Any:
+    """Tell whether a member of the session is inside the publication's area, and one close to its place."""
+    wanted = word(t, WANTED_AT) + 8 * WANTED * handle
+    radius_m = real(word(t, SPOTS_AT), SPOT * handle + 2)
+    inside, close = OUTSIDE if must_be_inside else INSIDE, OUTSIDE if must_be_close else INSIDE
+    link = word(word(t, SESSIONS_AT), OF_A_SESSION * word(wanted, SESSION) + FIRST_MEMBER)
+    while link >= 0 and (inside != INSIDE or close != INSIDE):
+        row = word(t, LINKS_AT) + 8 * LINK * link
+        device, link = word(row, DEVICE), word(row, NEXT_OF_SESSION)
+        here = word(t, DEVICES_AT) + 8 * PLACE * device
+        latitude, longitude = real(here, 0), real(here, 1)
+        if math.isnan(latitude) or at - word(word(t, SEEN_AT), SEEN * device + REPORTED_AT) >= word(wanted, STALE):
+            continue
+        chord = _chord(spot, here + 16)
+        if inside != INSIDE:
+            inside = _either(inside, compare(chord, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
+        if close != INSIDE:
+            close = _either(close, compare(chord, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
+    if OUTSIDE in (inside, close):
+        return OUTSIDE
+    return DOUBT if DOUBT in (inside, close) else INSIDE
+
+
+@njit(cache=True)
+def _by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
+    """Tell whether a publication's place is in the circle or polygon of a subscription, if it has one."""
+    if kind == CIRCLE:
+        own = word(t, SPOTS_AT) + 8 * SPOT * handle
+        chord = _chord(spot, own + 24)
+        return compare(chord, real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
+    if kind == POLYGON:
+        first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), MOST_CORNERS)
+        corners = word(t, CORNERS_AT) + 16 * first
+        return INSIDE if is_in_polygon(corners, count, real(spot, 0), real(spot, 1)) else OUTSIDE
+    return INSIDE
+
+
+@njit(cache=True)
+def decide(t: Any, spot: Any, at: Any, handle: Any) -> Any:
+    """Tell whether a subscription hears a publication: INSIDE, OUTSIDE or DOUBT."""
+    wanted = word(t, WANTED_AT) + 8 * WANTED * handle
+    kind = word(wanted, KIND)
+    if kind == UNPLACED:
+        return INSIDE
+    if kind in (CIRCLE, POLYGON, AROUND) and math.isnan(real(spot, 0)):
+        return OUTSIDE
+    verdict = _by_place(t, spot, handle, kind)
+    must_be_inside = not math.isnan(real(spot, 5)) and kind != ANY and word(wanted, SESSION) >= 0
+    if verdict == OUTSIDE or not (must_be_inside or kind == AROUND):
+        return verdict
+    other = _by_members(t, spot, at, handle, must_be_inside, kind == AROUND)
+    return other if other == OUTSIDE or verdict == INSIDE else verdict
+
+
+@njit(cache=True)
+def sieve(t: Any, spots: Any, times: Any, count: Any, rows: Any, handles: Any, verdicts: Any) -> Any:
+    """Decide pairs of publication and subscription."""
+    for n in range(count):
+        row = word(rows, n)
+        set_word(verdicts, n, decide(t, spots + 8 * SPOT_OF * row, word(times, row), word(handles, n)))
+
+
+@njit(cache=True)
+def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: Any, room: Any, n: Any) -> Any:
+    """Decide a candidate, unless that was done; note it where it is not outside."""
+    wanted = word(t, WANTED_AT) + 8 * WANTED * handle
+    if word(wanted, STAMP) == stamp:
+        return n
+    set_word(wanted, STAMP, stamp)
+    verdict = decide(t, spot, at, handle)
+    if verdict == OUTSIDE:
+        return n
+    if n < room:
+        set_word(found, FOUND * n, row)
+        set_word(found, FOUND * n + 1, handle)
+        set_word(found, FOUND * n + 2, verdict)
+    return n + 1
+
+
+@njit(cache=True)
+def _note_sessions(
+    t: Any, device: Any, of_source: Any, spot: Any, at: Any, row: Any, stamp: Any, found: Any, room: Any, n: Any
+) -> Any:
+    """Note the subscriptions of a device's sessions: those around them that place finds, or all that it does not."""
+    link = word(word(t, SEEN_AT), SEEN * device + FIRST_SESSION)
+    while link >= 0:
+        session = word(word(t, LINKS_AT), LINK * link + OF_SESSION)
+        handle = word(word(t, SESSIONS_AT), OF_A_SESSION * session + FIRST_HANDLE)
+        while handle >= 0:
+            wanted = word(t, WANTED_AT) + 8 * WANTED * handle
+            kind = word(wanted, KIND)
+            is_asked = kind == AROUND if of_source else kind != ANY
+            if is_asked and word(wanted, IS_SOURCE) == of_source:
+                n = _note(t, spot, at, row, handle, stamp, found, room, n)
+            handle = word(wanted, NEXT_HANDLE)
+        link = word(word(t, LINKS_AT), LINK * link + NEXT_OF_DEVICE)
+    return n
+
+
+@njit(cache=True)
+def _gather(t: Any, count: Any, met: Any) -> Any:
+    """Ask the memory for what deciding about devices will look at, step by step for all of them.
+
+    Each step leads to a place that is as good as random; asked for one after the other they took ten times as long as
+    everything else.
+    """
+    for i in range(count):
+        prefetch(word(t, SEEN_AT), SEEN * word(met, i) + FIRST_SESSION)
+        prefetch(word(t, DEVICES_AT), PLACE * word(met, i))
+    for i in range(count):
+        link = word(word(t, SEEN_AT), SEEN * word(met, i) + FIRST_SESSION)
+        if link >= 0:
+            prefetch(word(t, LINKS_AT), LINK * link)
+    for step in range(2):
+        for i in range(count):
+            link = word(word(t, SEEN_AT), SEEN * word(met, i) + FIRST_SESSION)
+            if link < 0:
+                continue
+            session = word(word(t, LINKS_AT), LINK * link + OF_SESSION)
+            if step == 0:
+                prefetch(word(t, SESSIONS_AT), OF_A_SESSION * session)
+                continue
+            handle = word(word(t, SESSIONS_AT), OF_A_SESSION * session + FIRST_HANDLE)
+            if handle >= 0:
+                prefetch(word(t, WANTED_AT), WANTED * handle)
+                prefetch(word(t, WANTED_AT), WANTED * handle + WANTED - 1)
+                prefetch(word(t, SPOTS_AT), SPOT * handle + 2)
+
+
+@njit(cache=True)
+def match_near(
+    t: Any,
+    areas: Any,
+    rings: Any,
+    spots: Any,
+    times: Any,
+    begin: Any,
+    end: Any,
+    stamp: Any,
+    found: Any,
+    room: Any,
+    met: Any,
+    met_room: Any,
+) -> Any:
+    """Note who hears the publications from *begin* to *end*, of the subscriptions that place finds.
+
+    Return the publication that there was no room for (or *end*), how many were noted before it, and how much room it
+    would have needed. Stamps from *stamp* on are used, one a publication.
+    """
+    n = 0
+    for row in range(begin, end):
+        spot, at = spots + 8 * SPOT_OF * row, word(times, row)
+        if math.isnan(real(spot, 0)):
+            continue
+        kept, x, y, z = n, real(spot, 2), real(spot, 3), real(spot, 4)
+        count = search(areas, x, y, z, 0.0, met, met_room)
+        if count > met_room:
+            return row, kept, count
+        for i in range(count):
+            n = _note(t, spot, at, row, word(met, i), stamp + row, found, room, n)
+        count = search(rings, x, y, z, 0.0, met, met_room)
+        if count > met_room:
+            return row, kept, count
+        for i in range(count):
+            set_word(met, i, word(word(t, RINGS_AT), RING * word(met, i) + RING_DEVICE))
+        _gather(t, count, met)
+        for i in range(count):
+            n = _note_sessions(t, word(met, i), 1, spot, at, row, stamp + row, found, room, n)
+        if n > room:
+            return row, kept, n
+    return end, n, 0
+
+
+@njit(cache=True)
+def match_inside(
+    t: Any, points: Any, spot: Any, at: Any, reach: Any, stamp: Any, found: Any, room: Any, met: Any, met_room: Any
+) -> Any:
+    """Note who hears one publication with an area, of sessions within *reach*: subscriptions that place does not find.
+
+    Return how many, and how much room the search would have needed.
+    """
+    count = search(points, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
+    if count > met_room:
+        return 0, count
+    _gather(t, count, met)
+    n = 0
+    for i in range(count):
+        n = _note_sessions(t, word(met, i), 0, spot, at, 0, stamp, found, room, n)
+    return n, n
+
+
+@njit(cache=True)
+def move_many(t: Any, points: Any, rings: Any, count: Any, devices: Any, places: Any, times: Any, begin: Any) -> Any:
+    """Write where devices are, and move what they carry along in the grids.
+
+    Return how many were moved in all, and which grid has no room for the next: 0 none, 1 that of the points, 2 that of
+    the rings. A device named twice is where it was last.
+    """
+    for n in range(begin, count):
+        if n + 2 * _AHEAD < count:
+            device = word(devices, n + 2 * _AHEAD)
+            prefetch(word(t, DEVICES_AT), PLACE * device)
+            prefetch(word(t, SEEN_AT), SEEN * device)
+            prefetch_entry(points, device)
+        if n + _AHEAD < count:
+            device = word(devices, n + _AHEAD)
+            prefetch_row(points, device)
+            ring = word(word(t, SEEN_AT), SEEN * device + FIRST_RING)
+            if ring >= 0:
+                prefetch(word(t, RINGS_AT), RING * ring)
+                prefetch_entry(rings, ring)
+        device = word(devices, n)
+        latitude, longitude = real(places, 2 * n), real(places, 2 * n + 1)
+        x, y, z = earth_point(latitude, longitude)
+        here = word(t, DEVICES_AT) + 8 * PLACE * device
+        set_real(here, 0, latitude)
+        set_real(here, 1, longitude)
+        set_real(here, 2, x)
+        set_real(here, 3, y)
+        set_real(here, 4, z)
+        seen = word(t, SEEN_AT) + 8 * SEEN * device
+        set_word(seen, REPORTED_AT, word(times, n))
+        if not put(points, device, POINT_LEVEL, x, y, z, 0.0):
+            return n, 1
+        ring = word(seen, FIRST_RING)
+        while ring >= 0:
+            level = word(word(t, RINGS_AT), RING * ring + RING_LEVEL)
+            if not put(rings, ring, level, x, y, z, real(word(t, RING_RADII_AT), ring)):
+                return n, 2
+            ring = word(word(t, RINGS_AT), RING * ring + NEXT_RING)
+    return count, 0

@@ -1,0 +1,83 @@
+"""Rings: the circles that devices carry along, for subscriptions that ask for a distance from the session.
+
+Rule: a device has one ring for each size (``level_of``) that its sessions' subscriptions ask for, as large as the
+largest of them while it is there; the subscriptions decide by their own radius.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from whimbrel.match.proximity.grid import Grid, level_of
+from whimbrel.match.proximity.ground import ball_m
+from whimbrel.match.proximity.tables import FIRST_RING, NEXT_RING, RING_DEVICE, RING_LEVEL, Tables
+
+__all__ = ["Rings"]
+
+
+class Rings:
+    """The rings in *tables*, and the grid that finds them."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.grid = Grid()
+        self._ring_of: dict[tuple[int, int], tuple[int, int]] = {}
+        """By device and level: the ring, and how many subscriptions want it."""
+        self._free: list[int] = []
+        self._made = 0
+        self._changed: set[int] = set()
+
+    def carry(self, device: int, radius_m: float) -> None:
+        """Let a device carry a circle along."""
+        t, ball = self._tables, ball_m(radius_m)
+        level = level_of(ball)
+        ring, users = self._ring_of.get((device, level), (-1, 0))
+        if ring < 0:
+            ring = self._free.pop() if self._free else self._made
+            self._made = max(self._made, ring + 1)
+            t.room_for_ring(ring)
+            t.rings[ring] = (device, level, t.seen[device, FIRST_RING])
+            t.ring_radii[ring] = 0.0
+            t.seen[device, FIRST_RING] = ring
+        t.ring_radii[ring] = max(float(t.ring_radii[ring]), ball)
+        self._ring_of[device, level] = (ring, users + 1)
+        self._changed.add(ring)
+
+    def drop(self, device: int, radius_m: float) -> None:
+        """Let a device carry one circle less; the ring of its size goes with the last."""
+        key = (device, level_of(ball_m(radius_m)))
+        ring, users = self._ring_of[key]
+        if users > 1:
+            self._ring_of[key] = (ring, users - 1)
+            return
+        del self._ring_of[key]
+        self._changed.discard(ring)
+        self.grid.drop_many(np.array([ring], np.int64))
+        t = self._tables
+        at = int(t.seen[device, FIRST_RING])
+        if at == ring:
+            t.seen[device, FIRST_RING] = t.rings[ring, NEXT_RING]
+        else:
+            while int(t.rings[at, NEXT_RING]) != ring:  # there is at most one for each size
+                at = int(t.rings[at, NEXT_RING])
+            t.rings[at, NEXT_RING] = t.rings[ring, NEXT_RING]
+        self._free.append(ring)
+
+    def forget(self, device: int) -> None:
+        """Let the rings of a device be nowhere."""
+        ring = int(self._tables.seen[device, FIRST_RING])
+        while ring >= 0:
+            self.grid.drop_many(np.array([ring], np.int64))
+            ring = int(self._tables.rings[ring, NEXT_RING])
+
+    def settle(self) -> None:
+        """Put what changed into the grid, and have room there for every ring."""
+        self.grid.make_room(self._made)
+        if not self._changed:
+            return
+        t = self._tables
+        rings = np.fromiter(sorted(self._changed), np.int64)
+        self._changed.clear()
+        rings = rings[~np.isnan(t.devices[t.rings[rings, RING_DEVICE], 0])]
+        points = t.devices[t.rings[rings, RING_DEVICE], 2:5]
+        self.grid.put_many(rings, t.rings[rings, RING_LEVEL], points, t.ring_radii[rings])
