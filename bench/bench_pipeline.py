@@ -262,6 +262,7 @@ def _measure_deliveries(report: Report, folder: Path, sizes: _Sizes, *, quick: b
 
 def _delivering(log: str) -> tuple[int, float, int]:
     from whimbrel.pipeline import jobs
+    from whimbrel.pipeline.delta import data_files
 
     spark = _session("local[2]")
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
@@ -269,7 +270,8 @@ def _delivering(log: str) -> tuple[int, float, int]:
         made = jobs.run(spark, log=Path(log), out=Path(name), tables=["deliveries"])
         seconds = time.perf_counter() - begun
         matched = jobs.run(spark, log=Path(log), out=Path(name), tables=["matches"])
-        pairs = spark.read.parquet(f"{name}/matches").select("notification_seq", "session").distinct().count()
+        files = [path.as_uri() for path in data_files(Path(name), "matches")]
+        pairs = spark.read.parquet(*files).select("notification_seq", "session").distinct().count()
     del matched
     return int(str(made["deliveries"]["rows"])), seconds, 2 * pairs
 

@@ -68,7 +68,7 @@ class Churn:
 def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
     """Follow one log twice."""
     from whimbrel.pipeline import matchers
-    from whimbrel.pipeline.outputs import read
+    from whimbrel.pipeline.delta import read
     from whimbrel.pipeline.sessions import local_session
 
     ends = _write(folder / "log", sizes, Random(seed))

@@ -12,7 +12,6 @@ who looks right before the next one is over, which is the worst.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import selectors
 import socket
 import statistics
@@ -249,7 +248,9 @@ def _outcomes(tables: Path) -> dict[str, int]:
     """Return how many rows of ``deliveries`` say what."""
     import pyarrow.dataset as pads
 
-    found = pads.dataset(os.path.realpath(tables / "deliveries"), format="parquet")
+    from whimbrel.pipeline.delta import data_files
+
+    found = pads.dataset([str(path) for path in data_files(tables, "deliveries")], format="parquet")
     counted = found.to_table(columns=["outcome"]).column("outcome").value_counts().to_pylist()
     return {each["values"]: each["counts"] for each in counted}
 

@@ -142,20 +142,18 @@ def _is_old(device: str, days: int) -> bool:
 
 
 def _compared(spark: SparkSession, folder: Path, table: str) -> tuple[int, int, int]:
-    ours, wanted = (_sorted(spark, Path(os.path.realpath(folder / which / table))) for which in ("stream", "batch"))
+    ours, wanted = (_sorted(spark, folder / which, table) for which in ("stream", "batch"))
     return wanted.count(), wanted.exceptAll(ours).count(), ours.exceptAll(wanted).count()
 
 
-def _sorted(spark: SparkSession, path: Path) -> DataFrame:
+def _sorted(spark: SparkSession, out: Path, table: str) -> DataFrame:
     """Return a table with lists in order, and without when a dead letter was found."""
     from pyspark.sql import functions as F  # noqa: N812 # as everybody calls it
 
+    from whimbrel.pipeline.delta import data_files
     from whimbrel.pipeline.schemas import SCHEMAS
 
-    schema = (
-        SCHEMAS[path.name] if path.name in SCHEMAS else SCHEMAS[path.parent.name]
-    )  # a version's parent is its table
-    files = sorted(map(str, path.glob("*.parquet"))) if path.is_dir() else []
+    schema, files = SCHEMAS[table], [path.as_uri() for path in data_files(out, table)]
     frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
     lists = [field.name for field in schema if field.dataType.typeName() == "array"]
     for name in lists:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import random_log
-from rich.console import Console
 
 from whimbrel.hold.retention import Retention
 from whimbrel.log.export import export
@@ -23,11 +22,9 @@ from whimbrel.log.retention import retain
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import Notification
-from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.delta import read
 from whimbrel.pipeline.jobs import run
-from whimbrel.pipeline.outputs import Keep, Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.show import drawn, head
 from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.stream import LostLogError, Stream
 
@@ -110,66 +107,6 @@ def test_a_log_that_began_before_the_newest_columns_is_read_as_ever(spark: Spark
     stream.close()
     assert outcomes(tmp_path / "stream") == wanted
     assert len(wanted) > HALF
-
-
-# -- tables that an older stream began -------------------------------------------------------------------------------
-
-
-def a_delivery(seq: int) -> dict[str, Any]:
-    """Return a row of ``deliveries``."""
-    given = {"published_at": seq, "subject": "a/b", "deadline_at": 99, "session": "s", "device": "d", "decided_at": seq}
-    known = {"notification_node": NODE, "notification_seq": seq, "subscriptions": [], "outcome": "delivered"}
-    return given | known
-
-
-def deliveries(*seqs: int) -> Any:
-    """Return rows of ``deliveries``."""
-    return pa.Table.from_pylist([a_delivery(seq) for seq in seqs], schema=TABLES["deliveries"].schema)
-
-
-@pytest.fixture
-def begun(tmp_path: Path) -> Output:
-    """Return a table whose first files lack columns that came later."""
-    output = Output(tmp_path, "deliveries", keep=Keep(together=2))
-    for batch in range(3):
-        output.add(batch, deliveries(batch))
-    for file in output.files()[:2]:
-        pq.write_table(pq.read_table(file.path).drop_columns(["subject", "deadline_at"]), file.path)
-    output.add(3, deliveries(3))
-    return output
-
-
-def subjects(table: Any) -> dict[int, str | None]:
-    """Return the subject of each notification."""
-    return dict(zip(table.column("notification_seq").to_pylist(), table.column("subject").to_pylist(), strict=True))
-
-
-WANTED = {0: None, 1: None, 2: "a/b", 3: "a/b"}
-
-
-def test_what_an_older_stream_did_not_write_is_null(begun: Output, tmp_path: Path) -> None:
-    """Its tables are read, added to and put together; no row is lost and none is made up."""
-    assert subjects(read(tmp_path, "deliveries")) == subjects(begun.rows()) == WANTED
-    assert begun.compact() == 4
-    assert subjects(read(tmp_path, "deliveries")) == WANTED
-    begun.add(4, deliveries(4))
-    found = read(tmp_path, "deliveries")
-    assert subjects(found) == WANTED | {4: "a/b"}
-    assert found.schema.equals(TABLES["deliveries"].schema)
-    assert Counter(found.column("deadline_at").is_null().to_pylist()) == {True: 2, False: 3}
-
-
-@pytest.mark.parametrize("is_compacted", [False, True])
-def test_it_is_shown_as_well(begun: Output, tmp_path: Path, *, is_compacted: bool) -> None:
-    """People look at tables while they are being taken over."""
-    if is_compacted:
-        begun.compact()
-    rows = head(tmp_path, "deliveries", limit=9)
-    assert subjects(rows) == WANTED
-    console = Console(width=240, markup=False, highlight=False)
-    with console.capture() as capture:
-        console.print(drawn("deliveries", rows))
-    assert capture.get().count("a/b") == 2
 
 
 # -- logs whose beginning is gone ------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ def test_latency_is_the_same_from_deliveries_written_or_not(spark: SparkSession,
 def test_tables_that_a_stream_keeps_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     """A stream goes on from what it wrote; a batch in its place would be taken for its own."""
     LogWriter(tmp_path / "log", "n").open()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "latency").symlink_to("_versions/latency/1")
-    with pytest.raises(InvalidValueError, match="one where no stream keeps latency"):
+    (tmp_path / "out" / "_stream").mkdir(parents=True)
+    with pytest.raises(InvalidValueError, match="one where no stream keeps its tables"):
         run(spark, log=tmp_path / "log", out=tmp_path / "out")

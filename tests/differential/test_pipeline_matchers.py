@@ -23,8 +23,8 @@ from whimbrel.pipeline import versions as versions_module
 from whimbrel.pipeline.folds import EVENT, INTEREST
 from whimbrel.pipeline.matchers import Matchers
 from whimbrel.pipeline.matches import CHANGED, DELETED
+from whimbrel.pipeline.node_state import NodeState, changed_schema
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.standing import Standing, changed_schema
 from whimbrel.pipeline.versions import PackedVersions
 
 NODE, FACTS, BATCH = "n", 400, 25
@@ -46,9 +46,9 @@ def batches(facts: list[Fact], random: Random) -> Iterator[tuple[int, dict[str, 
         at += len(some)
 
 
-def standing() -> Standing:
+def node_state() -> NodeState:
     """Return what is known of a node that has said nothing."""
-    return Standing(NODE, MemoryStore(), retention=DEFAULT_RETENTION, assume_receipts=True)
+    return NodeState(NODE, MemoryStore(), retention=DEFAULT_RETENTION, assume_receipts=True)
 
 
 @pytest.mark.parametrize("small", [ALWAYS, SOMETIMES, NEVER])
@@ -59,7 +59,7 @@ def test_who_wants_what_is_the_same_in_layers(
     """Subscriptions come, change and go with their sessions, over batches and within: numbers decide, not layers."""
     monkeypatch.setattr(matchers_module, "SMALL", small)
     facts = list(random_log(Random(seed), NODE, facts=FACTS, has_receipts=True))
-    node, matchers = standing(), Matchers(tmp_path)
+    node, matchers = node_state(), Matchers(tmp_path)
     found: set[tuple[int, int]] = set()
     layers = set()
     for first, tables in batches(facts, Random(seed)):
@@ -84,7 +84,7 @@ def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest
     """At most two of a node, however often it changes; and none in the end."""
     monkeypatch.setattr(matchers_module, "SMALL", SOMETIMES)
     facts = list(random_log(Random(3), NODE, facts=FACTS, has_receipts=True))
-    node, matchers = standing(), Matchers(tmp_path)
+    node, matchers = node_state(), Matchers(tmp_path)
     for first, tables in batches(facts, Random(3)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
@@ -102,7 +102,7 @@ def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch
     monkeypatch.setattr(matchers_module, "SMALL", SOMETIMES)
     monkeypatch.setattr(versions_module, "_last", {})
     facts = list(random_log(Random(3), NODE, facts=FACTS, has_receipts=True))
-    node, matchers = standing(), Matchers(tmp_path)
+    node, matchers = node_state(), Matchers(tmp_path)
     seen: list[weakref.ref[PackedVersions]] = []
     for first, tables in batches(facts, Random(3)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
@@ -118,7 +118,7 @@ def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch
 
 def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:
     """A session that comes changes nobody's subscriptions; to pack is dear."""
-    node, matchers = standing(), Matchers(tmp_path)
+    node, matchers = node_state(), Matchers(tmp_path)
     nothing = changed_schema().empty_table()
     row = {"node": NODE, "seq": 3, "changed_at": 1, "change": "created", "session": "s"}
     created = to_arrow("sessions", [row]).select(DELETED)
@@ -130,7 +130,7 @@ def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:
 
 def test_what_was_unsubscribed_is_forgotten() -> None:
     """A stream goes on for months, and devices subscribe and go every day."""
-    node = standing()
+    node = node_state()
     facts = random_log(Random(5), NODE, facts=FACTS, has_receipts=True)
     for _, tables in batches(facts, Random(5)):
         rows = tables["interests"]

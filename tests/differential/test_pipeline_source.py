@@ -22,7 +22,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import reading, snapshots
-from whimbrel.pipeline.reading import Tails, read_table
+from whimbrel.pipeline.reading import read_table
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.snapshots import first_number, snapshot
 from whimbrel.pipeline.source import register
@@ -117,24 +117,6 @@ def test_what_the_driver_reads_is_bounded(log: Path, monkeypatch: pytest.MonkeyP
     assert not reading._are_small(log, tails)
 
 
-@pytest.mark.parametrize(
-    ("most_bytes", "sizes"),
-    [(1, range(1, 2)), (500, range(2, LAST - EXPORTED)), (1 << 20, range(LAST - EXPORTED, LAST)), (None, range(LAST))],
-)
-def test_a_tail_is_read_in_pieces_of_bounded_size(log: Path, most_bytes: int | None, sizes: range) -> None:
-    """A stream cuts its batches by what they weigh, too: each piece goes on where the one before ended."""
-    tails, first, pieces = Tails(log), EXPORTED + 1, []
-    while first <= LAST:
-        piece = tails.read({"a": (first, LAST)}, most_bytes)
-        begin, end = piece.spans["a"]
-        assert begin == first
-        assert {row["seq"] for rows in piece.rows.values() for row in rows} == set(range(begin, end + 1))
-        pieces.append(end + 1 - begin)
-        first = end + 1
-    assert all(size in sizes for size in pieces[:-1]), pieces
-    assert len(pieces) == 1 or most_bytes in {1, 500}
-
-
 def test_since_and_until_choose_numbers(spark: SparkSession, log: Path) -> None:
     """From the one on, below the other, across the border of the export."""
     assert seqs(source(spark, log, "interests", since="57", until="66")) == [57, 60, 63]
@@ -191,6 +173,14 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, log: Path, tmp_path:
         writer.append(Notification(node="b", seq=2, published_at=0))
     assert collected(spark, copy, tmp_path / "checkpoint") == [2, *(s for s in range(LAST + 1, LAST + 10) if s % 3)]
     assert collected(spark, copy, tmp_path / "checkpoint") == []
+
+
+def test_a_brokers_data_folder_stands_for_its_log(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    """Nobody should have to know what lies where below ``--data``."""
+    register(spark)
+    (tmp_path / "log").symlink_to(log)
+    found = [spark.read.format("whimbrel").load(str(path)).count() for path in (tmp_path, log)]
+    assert found[0] == found[1] > 0
 
 
 def test_what_is_no_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:

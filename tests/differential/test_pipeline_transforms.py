@@ -15,9 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 
 from whimbrel.language.filters import Filter
 from whimbrel.match.topics import matches
-from whimbrel.model.attributes import Int64
 from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
-from whimbrel.pipeline.dead_letters import split
 from whimbrel.pipeline.latency import latency
 from whimbrel.pipeline.link_quality import link_quality
 from whimbrel.pipeline.popularity import popularity
@@ -74,25 +72,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "subject": "s",
         "keys": [],
         "deliver_insecure": True,
-    },
-    "policies": {"node": "a", "seq": 1, "changed_at": 0, "change": "removed", "owner": "o", "name": "p"},
-    "decisions": {
-        "node": "a",
-        "seq": 1,
-        "decided_at": 0,
-        "session": "s",
-        "device": "d",
-        "notification_node": "a",
-        "notification_seq": 1,
-        "policy_seq": 0,
-        "policy": "p",
-        "outcome": "withheld",
-        "read": [],
-        "changed": [],
-        "removed": [],
-        "steps": 0,
-        "bytes_read": 0,
-        "pixels_read": 0,
     },
 }
 
@@ -263,92 +242,6 @@ def test_link_quality_is_what_looking_back_tells(spark: SparkSession) -> None:
     made = [tuple(row) for row in found.select(*found.columns[:3], *when, *found.columns[5:]).collect()]
     assert len(made) == len(want)
     assert set(made) == want
-
-
-# -- dead letters ----------------------------------------------------------------------------------------------------
-
-
-def attribute(**fields: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return one attribute, right or wrong, as a column value."""
-    return [("x", dict.fromkeys(("type", "int", "real", "text", "opaque")) | fields)]
-
-
-BAD: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "publications": [
-        ({"body": None}, "body: found null, allowed is a value"),
-        ({"qos": 3}, "qos: found 3, allowed is 0 to 2"),
-        ({"subject": "a/#"}, "subject: found a/#, allowed is a subject without the wildcards + and #"),
-        ({"radius_m": 5.0}, "radius_m: found 5.0, allowed is none without a place"),
-        ({"place": {"latitude": 91.0, "longitude": 0.0}}, "place: found {91.0, 0.0}, allowed is latitude -90"),
-        ({"attributes": attribute(type=9)}, "attribute x: found type 9, allowed is 1 to 5"),
-        ({"attributes": attribute(type=None)}, "attribute x: found type null, allowed is 1 to 5"),
-        ({"attributes": attribute(type=4, int=1)}, "attribute x: found type 4, allowed is 1 to 5"),
-        ({"attributes": attribute(type=1, int=2**40)}, "attribute x: found type 1, allowed is 1 to 5"),
-    ],
-    "interests": [
-        ({"change": "moved"}, "change: found moved, allowed is added, modified, removed"),
-        ({"session": None}, "session: found null, allowed is a value"),
-        ({"filter_text": "a >"}, "filter_text: error"),
-        ({"subject_filter": "a+"}, "subject_filter: topic filter, level 1: found 'a+', allowed is + and # only"),
-        ({"max_held": -1}, "max_held: found -1, allowed is a number from 0 on"),
-    ],
-    "presence": [
-        ({"change": "joined", "session": "s"}, "receipt: found null, allowed is take or keep"),
-        ({"change": "left"}, "session: found null, allowed is a session where a device joins, leaves"),
-        ({"change": "connected", "session": "s"}, "session: found s, allowed is a session where"),
-        ({"change": "joined", "session": "s", "receipt": "steal"}, "receipt: found steal, allowed is take, keep"),
-    ],
-    "sessions": [({"change": "born"}, "change: found born, allowed is created, access, deleted")],
-    "reports": [({"battery": 1.5}, "battery: found 1.5, allowed is 0 to 1")],
-    "receipts": [
-        ({"outcome": "lost"}, "outcome: found lost, allowed is delivered, withheld"),
-        ({"via": "pigeon"}, "via: found pigeon, allowed is live, held, retained"),
-        ({"body_hash": b"x"}, "body_hash: found x, allowed is 32 bytes"),
-    ],
-    "wills": [
-        ({"subject": None}, "subject: found null, allowed is one where a will"),
-        ({"delay_us": -1}, "delay_us: found -1, allowed is a number from 0 on"),
-    ],
-    "policies": [
-        ({"change": "sold"}, "change: found sold, allowed is put, removed, chosen"),
-        ({"change": "put"}, "text: found null, allowed is the policy where it is put"),
-    ],
-    "decisions": [
-        ({"outcome": "expired"}, "outcome: found expired, allowed is delivered, withheld"),
-        ({"outcome": "delivered"}, "body_hash: found null, allowed is one where it is delivered"),
-        ({"removed": [""]}, "removed: found []"),
-    ],
-}
-GOOD: dict[str, list[dict[str, Any]]] = {
-    "publications": [
-        {"attributes": attributes_to_column_value({"a": 1, "b": Int64(2), "c": 0.5, "d": "t", "e": b"o"})},
-        {"subject": None, "place": {"latitude": -90.0, "longitude": 180.0}, "radius_m": 0.0},
-    ],
-    "interests": [{"filter_text": "a > 1 && begins-with(b, 'x')", "subject_filter": "a/+/#"}, {"change": "removed"}],
-    "presence": [{"change": "joined", "session": "s", "receipt": "take"}, {"change": "left", "session": "s"}],
-    "sessions": [{"change": "deleted"}],
-    "reports": [{"battery": 0.0, "place": None}],
-    "receipts": [{"outcome": "taken elsewhere", "via": None, "body_hash": b"x" * 32}],
-    "wills": [{"qos": 2, "retain": True}, {"change": "withdrawn", "subject": None}],
-    "policies": [{"change": "put", "text": "return m;"}, {"change": "chosen", "name": None, "device": "d"}],
-    "decisions": [{"reason": "r", "removed": ["x"]}, {"outcome": "delivered", "body_hash": bytes(32), "body_bytes": 0}],
-}
-
-
-def test_what_breaks_the_contract_is_kept_aside_with_its_reason(spark: SparkSession) -> None:
-    """All rules of all tables; the good rows come through as they were."""
-    for name, cases in BAD.items():
-        rows = [row | {"seq": seq} for seq, row in enumerate([*GOOD[name], *(row for row, _ in cases)])]
-        good, dead = split(name, table(spark, name, rows))
-        letters = dead.orderBy("position").collect()
-        assert good.columns == TABLES[name].schema.names
-        assert dead.columns == TABLES["dead_letters"].schema.names
-        assert sorted(row["seq"] for row in good.collect()) == list(range(len(GOOD[name])))
-        assert [letter["position"] for letter in letters] == list(range(len(GOOD[name]), len(rows)))
-        for letter, (_, reason) in zip(letters, cases, strict=True):
-            assert letter["reason"].startswith(reason)
-            assert letter["source"] == f"log table {name}"
-            assert letter["content"].startswith(b"{")
 
 
 # -- replay ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "differential"))
 
+from pyspark.sql import DataFrame
 from random_logs import random_log
 from test_pipeline_tables import RETENTION, _deliveries, _matches, _tables
 
@@ -25,6 +26,7 @@ def main(master: str) -> None:
     wanted = SingleProcess(retention=RETENTION).run(facts)
     spark = local_session(master=master, memory="1g", partitions=2)
     log = _tables(spark, facts)
+    assert isinstance(log.publications, DataFrame)
     publications = log.publications.repartition(2)
     found_matches = _matches(matches(publications, log.interests, log.sessions))
     found = _deliveries(deliveries(log, retention=RETENTION, assume_receipts=True, groups=2))

@@ -36,8 +36,8 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Decided, Fact, InterestChanged, Receipt, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.delta import DeltaOutput, read
 from whimbrel.pipeline.jobs import run
-from whimbrel.pipeline.outputs import Output, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.snapshots import snapshot
 from whimbrel.pipeline.stream import Stream
@@ -65,6 +65,7 @@ NICER = 1
 """By how much it gives way; enough to be seen."""
 _PER_BATCH, _AHEAD = 40, 160
 """Facts of each node."""
+_WORKERS_S = 5
 _ALL = 4
 """Tables that every batch changes, nearly."""
 _PLANNED = (
@@ -403,8 +404,8 @@ def _struck(
         victims[:] = process.workers() if cluster is None else cluster()
         return victims
 
-    _await(found, process)
-    for pid in random.sample(victims, random.randint(1, len(victims))):
+    _await(found, process, at_most_s=_WORKERS_S)  # a stream folds where it is driven, and may have none
+    for pid in random.sample(victims, random.randint(min(1, len(victims)), len(victims))):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     killed.kills.append(Killing(aim, "while it ran", process.told[-1]["batch"]))
@@ -439,7 +440,7 @@ def _changed_at(path: Path) -> int:
 
 def _written(out: Path, batch: int) -> int:
     """Return how many tables have a batch."""
-    return sum(Output(out, table).has(batch) for table in TABLES_MADE)
+    return sum(DeltaOutput(out, table).has(batch) for table in TABLES_MADE)
 
 
 def _await(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -21,8 +22,10 @@ from whimbrel.log.errors import NewerLogError
 from whimbrel.log.layout import create, parts
 from whimbrel.model.facts import Fact
 from whimbrel.pipeline import TABLES_MADE, jobs
-from whimbrel.pipeline.schemas import TIMES
+from whimbrel.pipeline.delta import data_files, read
+from whimbrel.pipeline.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.source import register
 from whimbrel.sim.logs.generate import Recipe, generate
 
 EVENTS = 5_000
@@ -49,7 +52,7 @@ def _facts(log: Path) -> Iterator[Fact]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    rows: list[dict[str, Any]] = read(path.parent, path.name).to_pylist()
     return rows
 
 
@@ -86,24 +89,41 @@ def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -
     assert told["replicas"]["rows"] > 0
     assert told["dead_letters"]["rows"] == 0
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("_")]
-    assert not spark.read.parquet(str(tmp_path / "out" / "popularity")).isEmpty()
+    register(spark)
+    source = spark.read.format("whimbrel").option("table", "popularity")
+    assert source.load(str(tmp_path / "out")).count() == told["popularity"]["rows"]
 
 
 def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing half-written is ever visible, and nothing is left behind."""
-    path = tmp_path / "out" / "matches"
-    jobs._write(spark.range(3), path)
+    out = tmp_path / "out"
+
+    def plan(subjects: int) -> DataFrame:
+        rows = [(f"s{number}", 1, 0.5, 1, 100) for number in range(subjects)]
+        return spark.createDataFrame(rows, SCHEMAS["replicas"])
 
     def broken(table: DataFrame) -> DataFrame:
-        return table.select(F.raise_error(F.lit("the disk is full")).cast("bigint").alias("id"))
+        failing = F.raise_error(F.lit("the disk is full")).cast("string").alias("subject")
+        return table.select(failing, *table.columns[1:])
 
+    jobs._write(plan(3), out, "replicas")
+    before = data_files(out, "replicas")
     with pytest.raises(Exception, match="disk is full"):
-        jobs._write(broken(spark.range(5)), path)
-    assert sorted(row["id"] for row in _rows(path)) == [0, 1, 2]
-    assert [each.name for each in path.parent.iterdir()] == ["matches"]
-    jobs._write(spark.range(5), path)
-    assert len(_rows(path)) == 5
-    assert [each.name for each in path.parent.iterdir()] == ["matches"]
+        jobs._write(broken(plan(5)), out, "replicas")
+    assert data_files(out, "replicas") == before
+    assert {path.parent for path in (out / "replicas").rglob("*.parquet")} == {path.parent for path in before}
+    jobs._write(plan(5), out, "replicas")
+    assert len(_rows(out / "replicas")) == 5
+    assert [each.name for each in out.iterdir()] == ["replicas"]
+
+
+def test_tables_of_an_older_whimbrel_are_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
+    """Who reads the Parquet files of the folder would read both; nothing is read before it is said."""
+    create(tmp_path / "log")
+    (tmp_path / "out" / "matches").mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "out" / "matches" / "part-0.parquet")
+    with pytest.raises(InvalidValueError, match="older Whimbrel made these tables"):
+        jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
 
 
 def test_an_empty_log_has_empty_tables(spark: SparkSession, tmp_path: Path) -> None:

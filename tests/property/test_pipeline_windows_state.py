@@ -122,7 +122,9 @@ class Played:
         late = self._taken_in(batch)
         has_changed = self._changed(batch)
         assert late == self._late(batch)
-        self._written("popularity", self.windows.popularity(self._spells(goes_on=True), has_changed=has_changed))
+        self._written(
+            "popularity", self.windows.popularity(lambda: self._spells(goes_on=True), has_changed=has_changed)
+        )
         self._written("latency", self.windows.latency())
         self.windows.forget()
         plan = self.windows.subscribers

@@ -19,7 +19,9 @@ from whimbrel.broker.shell.feedback_reader import FeedbackReader
 from whimbrel.broker.shell.metrics import connected, prometheus
 from whimbrel.broker.state import feedback as words
 from whimbrel.broker.state.feedback import Announcements, Feedback, Lessons
+from whimbrel.model.tables import TABLES
 from whimbrel.mqtt.packets import Publish
+from whimbrel.pipeline.delta import DeltaOutput
 
 Link = tuple[str, int, str, float | None]
 PLAN, LINKS = "$SYS/broker/replicas", "$SYS/broker/link/"
@@ -120,6 +122,27 @@ def test_a_table_of_other_files_is_another_table(tmp_path: Path) -> None:
     (out / "a.parquet").unlink()
     _write(out / "b.parquet", _links(("node-1", 5, "d", 0.5)))
     assert looking.look().connections == {"d": 0.5}
+
+
+def _linked(seq: int, device: str, connection: float) -> pa.Table:
+    """Return a row of ``link_quality`` with all of its columns."""
+    row = {"node": "node-1", "seq": seq, "device": device, "since_at": 0, "reported_at": seq, "received": 1, "sent": 2}
+    return pa.Table.from_pylist([row | {"network_connection": connection}], schema=TABLES["link_quality"].schema)
+
+
+def test_a_delta_table_is_what_its_commits_say(tmp_path: Path) -> None:
+    """Files that no commit names, or that compaction replaced, are none of it; what is new is learned."""
+    output, reader = DeltaOutput(tmp_path, "link_quality"), _feedback_reader(tmp_path)
+    output.create()
+    assert reader.look().troubles == ()
+    for batch, connection in enumerate((0.1, 0.2, 0.3)):
+        output.add(batch, _linked(batch, "d", connection))
+        assert reader.look().connections == {"d": connection}
+    pq.write_table(_linked(9, "d", 0.9), tmp_path / "link_quality" / "of-no-commit.parquet")
+    assert reader.look().connections is None
+    output.compact()
+    output.add(3, _linked(3, "e", 0.5))
+    assert reader.look().connections == {"d": 0.3, "e": 0.5}
 
 
 def test_a_table_of_many_rows_is_read_whole(tmp_path: Path) -> None:

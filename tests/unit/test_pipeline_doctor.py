@@ -8,14 +8,17 @@ from pathlib import Path
 
 import cbor2
 import pytest
+from deltalake.transaction import AddAction
 from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
 from whimbrel.hold.store.interface import Key
 from whimbrel.hold.store.sqlite import SqliteStore
+from whimbrel.log.files import locked
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
+from whimbrel.pipeline.delta import open_table
 from whimbrel.pipeline.doctor.check import Check, Verdict, sized
 from whimbrel.pipeline.doctor.logs import Extent, examine_log
 from whimbrel.pipeline.doctor.machine import (
@@ -30,6 +33,7 @@ from whimbrel.pipeline.doctor.machine import (
 )
 from whimbrel.pipeline.doctor.session import check_workers
 from whimbrel.pipeline.doctor.streams import check_reach, check_state, check_windows, examine_stream
+from whimbrel.pipeline.plans import FORMAT
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 JAVA = 'openjdk version "17.0.9" 2023-10-17\n'
@@ -107,7 +111,7 @@ def test_tables_are_made_and_a_log_is_not(tmp_path: Path) -> None:
 def test_this_machine_has_what_the_tests_run_on() -> None:
     """What is installed here is found, with the bounds of our own metadata."""
     checks = {check.name: check for check in examine_machine()}
-    assert {"Python", "pyspark", "pandas", "pyarrow", "protobuf", "Java", "memory", "cores"} == set(checks)
+    assert {"Python", "pyspark", "pandas", "pyarrow", "protobuf", "deltalake", "Java", "memory", "cores"} == set(checks)
     assert checks["Python"].verdict is checks["pyspark"].verdict is OK
     assert "<5" in checks["pyspark"].wanted
 
@@ -249,7 +253,7 @@ def _stream(out: Path, *, applied: int, batch: int = 1, reached: object = 5) -> 
     folder = out / "_stream"
     for name in ("state", "intents"):
         (folder / name).mkdir(parents=True)
-    (folder / "plan.json").write_text(json.dumps({"format": 1, "tables": ["matches"]}))
+    (folder / "plan.json").write_text(json.dumps({"format": FORMAT, "tables": ["matches"]}))
     (folder / "intents" / "1.json").write_text('{"a": [4, 5]}')
     ends: dict[Key, bytes] = {("reached", "a"): cbor2.dumps(reached)}
     for name, value in (("a", applied), ("$windows", batch)):
@@ -264,8 +268,13 @@ def test_a_stream_that_is_well(tmp_path: Path) -> None:
     folder = _stream(tmp_path / "out", applied=5)
     before = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     checks = examine_stream(tmp_path / "out", _log(tmp_path / "log", 8), now=NOW)
-    assert _not_ok(checks) == {}
+    assert _not_ok(checks) == {"stream": "not running, 3 numbers behind the log"}
     assert {check.name: check.found for check in checks}["lag of a"] == "3 numbers behind the log"
+    with locked(folder, "keeping these tables"):
+        os.utime(folder / "intents" / "1.json", (NOW - 10, NOW - 10))
+        assert _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW)) == {}
+        late = _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW + 600))
+        assert late == {"stream": "running, 3 numbers behind the log, and its last batch was 610 s ago"}
     after = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     assert [each for each in after if not each[0].endswith(("-shm", "-wal"))] == before
 
@@ -319,17 +328,31 @@ def test_leftovers_and_small_files_are_counted(tmp_path: Path) -> None:
     """What an interrupted stream left is old; what is young may be in use."""
     out = tmp_path / "out"
     _stream(out, applied=5)
-    for name, age_s in (("_making-1", 7_200), ("_making-2", 60)):
-        path = out / "_versions" / "matches" / name
-        path.mkdir(parents=True)
+    for name, age_s in (("plan.json.new", 7_200), ("other.json.new", 60)):
+        path = out / "_stream" / name
+        path.write_bytes(b"{}")
         os.utime(path, (NOW - age_s, NOW - age_s))
-    (out / "matches").mkdir()
+    table = open_table(out, "matches")
     for number in range(200):
         (out / "matches" / f"{number}.parquet").write_bytes(b"1234")
+    adds = [
+        AddAction(f"{number}.parquet", 4, {}, 0, True, '{"numRecords": 1}') for number in range(200)
+    ]  # as deltalake has it
+    table.create_write_transaction(list(adds), "append", table.schema())
+    (out / "matches" / "of-no-commit.parquet").write_bytes(b"1234")
     assert _not_ok(examine_stream(out, None, now=NOW)) == {
         "leftovers": "1 file of a stream that was interrupted",
         "table matches": "200 files, 800 B; 200 of them are small",
     }
+
+
+def test_a_table_of_an_older_whimbrel_is_said(tmp_path: Path) -> None:
+    """A stream would refuse it; whoever asks the doctor hears it before."""
+    _stream(tmp_path / "out", applied=5)
+    (tmp_path / "out" / "matches").mkdir()
+    (tmp_path / "out" / "matches" / "x.parquet").write_bytes(b"1234")
+    (said,) = _not_ok(examine_stream(tmp_path / "out", None, now=NOW)).values()
+    assert "an older Whimbrel made these tables" in said
 
 
 def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
@@ -346,20 +369,34 @@ def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
 # -- options of `run` ------------------------------------------------------------------------------------------------
 
 
+_STRAYS = [
+    (["--continuous", "--available-now"], "--available-now: found '--continuous beside it'"),
+    (["--every", "2s"], "--every: found 'it without --continuous'"),
+    (["--available-now", "--every", "2s"], "--every: found 'it without --continuous'"),
+    (["--facts-per-batch", "9"], "--facts-per-batch: found 'it without --continuous or --available-now'"),
+    (["--lateness", "1d"], "--lateness: found"),
+    (["--assume-receipts"], "--assume-receipts: found"),
+    (["--metrics-port", "0"], "--metrics-port: found"),
+    (["--continuous", "--metrics-host", "::1"], "--metrics-host: found '::1 without --metrics-port'"),
+    (["--continuous", "--every", "0s"], "--every: found '0s', allowed is a number and s, m, h or d"),
+    (["--continuous", "--master", "sc://host"], "a stream does not work through Spark Connect"),
+]
+
+
+@pytest.mark.parametrize("option", ["--log", "--out"])
+@pytest.mark.parametrize("url", ["s3://bucket/tables", "hdfs://host/tables", "gs:/bucket"])
+def test_a_url_is_refused_where_a_folder_is_expected(tmp_path: Path, option: str, url: str) -> None:
+    """It would be made a folder called ``s3:``, and the tables looked for elsewhere."""
+    folders = {"--log": str(_log(tmp_path / "log")), "--out": str(tmp_path / "out")} | {option: url}
+    done = CliRunner().invoke(app, ["pipeline", "run", *(each for pair in folders.items() for each in pair)])
+    assert done.exit_code == 2
+    assert "allowed is a folder" in " ".join(done.stderr.replace("│", " ").split())
+    assert not list(tmp_path.glob("*:*"))
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
-    [
-        (["--continuous", "--available-now"], "--available-now: found '--continuous beside it'"),
-        (["--every", "2s"], "--every: found 'it without --continuous'"),
-        (["--available-now", "--every", "2s"], "--every: found 'it without --continuous'"),
-        (["--facts-per-batch", "9"], "--facts-per-batch: found 'it without --continuous or --available-now'"),
-        (["--lateness", "1d"], "--lateness: found"),
-        (["--assume-receipts"], "--assume-receipts: found"),
-        (["--metrics-port", "0"], "--metrics-port: found"),
-        (["--continuous", "--metrics-host", "::1"], "--metrics-host: found '::1 without --metrics-port'"),
-        (["--continuous", "--every", "0s"], "--every: found '0s', allowed is a number and s, m, h or d"),
-        (["--continuous", "--master", "sc://host"], "a stream does not work through Spark Connect"),
-    ],
+    _STRAYS,
 )
 def test_options_that_do_not_belong_together_are_refused_by_name(tmp_path: Path, options: list[str], told: str) -> None:
     """An option that would do nothing is a misunderstanding, and Spark need not be started to say so."""

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.delta import DeltaOutput
 from whimbrel.pipeline.show import drawn, head
 
 
@@ -34,8 +36,8 @@ def page(table: str, rows: Any) -> str:
 
 def test_the_slowest_comes_first(tmp_path: Path) -> None:
     """Whoever asks for latencies looks for trouble; what was never delivered has none to show, and comes last."""
-    (tmp_path / "latency").mkdir()
-    pq.write_table(latencies(("a", 5, 1_500), ("b", 0, None), ("c", 5, 90_000_000)), tmp_path / "latency" / "x.parquet")
+    rows = latencies(("a", 5, 1_500), ("b", 0, None), ("c", 5, 90_000_000))
+    DeltaOutput(tmp_path, "latency").replace(0, {0: rows})
     assert head(tmp_path, "latency", limit=3).column("subject").to_pylist() == ["c", "a", "b"]
 
 
@@ -65,11 +67,45 @@ def test_every_time_has_a_unit(us: int, said: str) -> None:
     assert said in page("latency", latencies(("a", 1, us)))
 
 
-def test_a_link_is_followed_to_one_version(tmp_path: Path) -> None:
-    """What a stream keeps up to date is a link; files beside it are no part of the table."""
-    for number in (1, 2):
-        version = tmp_path / "_versions" / "latency" / str(number)
-        version.mkdir(parents=True)
-        pq.write_table(latencies((f"version {number}", 1, 1)), version / "x.parquet")
-    (tmp_path / "latency").symlink_to(Path("_versions/latency/2"))
+def test_only_files_that_a_commit_names_are_shown(tmp_path: Path) -> None:
+    """What a stream is writing, and what it has replaced, are no part of the table."""
+    output = DeltaOutput(tmp_path, "latency")
+    for batch in (1, 2):
+        output.replace(batch, {0: latencies((f"version {batch}", 1, 1))})
+    pq.write_table(latencies(("of no commit", 1, 1)), tmp_path / "latency" / "x.parquet")
     assert head(tmp_path, "latency", limit=9).column("subject").to_pylist() == ["version 2"]
+
+
+def test_a_folder_of_an_older_whimbrel_is_refused(tmp_path: Path) -> None:
+    """Its Parquet files alone are no table of ours."""
+    (tmp_path / "latency").mkdir()
+    pq.write_table(latencies(("a", 1, 1)), tmp_path / "latency" / "x.parquet")
+    with pytest.raises(InvalidValueError, match="older Whimbrel made these tables"):
+        head(tmp_path, "latency", limit=9)
+
+
+WIDE = {"notification_node": "node-1", "notification_seq": 123_456, "published_at": 1, "session": "student-19"}
+PAGES: dict[str, dict[str, Any]] = {
+    "deliveries": WIDE
+    | {"subject": "campus/library", "device": "tablet-19", "outcome": "taken elsewhere", "decided_at": 1}
+    | {"subscriptions": [{"subject_filter": "campus/#", "name": ""}], "body_hash": bytes(32)},
+    "matches": WIDE | {"subject_filter": "campus/+/#", "name": "", "interest_seq": 7},
+    "dead_letters": {"found_at": 1, "source": "log table publications", "position": 7, "reason": "qos: found 7"}
+    | {"content": b'{"qos": 7}'},
+    "link_quality": {"node": "n", "seq": 7, "device": "tablet-19", "since_at": 1, "reported_at": 2}
+    | {"received": 10, "sent": 12, "network_connection": 0.83},
+}
+
+
+@pytest.mark.parametrize("table", PAGES)
+def test_a_page_is_readable_at_100_columns(table: str) -> None:
+    """Names of columns are whole, and so are the values that say who, what and when."""
+    console = Console(width=100, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn(table, pa.Table.from_pylist([PAGES[table]], schema=TABLES[table].schema)))
+    said = capture.get()
+    shown = ("tablet-19", "student-19", "campus/library", "123456", '{"qos": 7}', "0.83", "decided_at", "reported_at")
+    mentioned = {str(value) for value in PAGES[table].values()} | {'{"qos": 7}'} | set(TABLES[table].schema.names)
+    assert [each for each in shown if each in mentioned and each not in said and each != '{"qos": 7}'] == []
+    assert table != "dead_letters" or '{"qos": 7}' in said
+    assert max(map(len, said.splitlines())) <= 100

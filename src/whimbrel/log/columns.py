@@ -26,7 +26,7 @@ from whimbrel.model.facts import Fact
 from whimbrel.model.rows import COLUMNS, UNBOUNDED, fact_of
 from whimbrel.model.tables import ATTRIBUTES_TYPE, TABLES, TIME_TYPE
 
-__all__ = ["completed", "from_arrow", "rows_from_arrow", "to_arrow"]
+__all__ = ["columns_to_arrow", "completed", "from_arrow", "rows_from_arrow", "to_arrow", "values_to_arrow"]
 
 Arrow: TypeAlias = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; pyarrow ships no types."""
@@ -39,11 +39,27 @@ _PLACES: dict[int | None, int] = {1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
 
 def to_arrow(table_name: str, rows: Sequence[Mapping[str, object]]) -> Arrow:
     """Return *rows* of a table as a ``pyarrow.Table`` of its schema; a missing value is null."""
+    names = TABLES[table_name].schema.names
+    return columns_to_arrow(table_name, [[row.get(name) for row in rows] for name in names])
+
+
+def values_to_arrow(table_name: str, rows: Sequence[Sequence[object]]) -> Arrow:
+    """Return rows whose values are in the order of the columns; those that came later may be missing at the end."""
+    return columns_to_arrow(table_name, list(zip(*_as_long(rows, len(COLUMNS[table_name])), strict=True)))
+
+
+def _as_long(rows: Sequence[Sequence[object]], count: int) -> Iterator[Sequence[object]]:
+    """Yield rows with nulls for what they are short of."""
+    for row in rows:
+        yield row if len(row) == count else [*row, *[None] * (count - len(row))]
+
+
+def columns_to_arrow(table_name: str, columns: Sequence[Sequence[object]]) -> Arrow:
+    """Return columns of a table, in its order, as a ``pyarrow.Table`` of its schema."""
     schema = TABLES[table_name].schema
     arrays = []
-    for field in schema:
+    for field, values in zip(schema, columns, strict=True):
         try:
-            values = [row.get(field.name) for row in rows]
             if not field.nullable and None in values:
                 raise InvalidValueError(field.name, None, "a value in every row")
             is_map = field.type == ATTRIBUTES_TYPE

@@ -156,10 +156,10 @@ def tables_present(directory: Path) -> list[str]:
     return sorted(path.name for path in _folders(directory) if any(path.glob("date=*/node=*/part-*.parquet")))
 
 
-def parts(directory: Path, table: str) -> list[Part]:
-    """Return the parts of *table* that hold each row once, ordered by date, node and seq."""
+def parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
+    """Return the parts of *table*, of one *node* or of all, that hold each row once, ordered by date, node and seq."""
     kept: list[Part] = []
-    for part in all_parts(directory, table):
+    for part in all_parts(directory, table, node):
         before = kept[-1] if kept else None
         is_same_place = before is not None and (before.date, before.node) == (part.date, part.node)
         if before is None or not is_same_place or part.last > before.last:
@@ -167,13 +167,15 @@ def parts(directory: Path, table: str) -> list[Part]:
     return kept
 
 
-def all_parts(directory: Path, table: str) -> list[Part]:
-    """Return every part of *table*, superseded ones after what supersedes them."""
-    return sorted(_every_part(directory / table), key=lambda part: (part.date, part.node, part.first, -part.last))
+def all_parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
+    """Return every part of *table*, of one *node* or of all, superseded ones after what supersedes them."""
+    return sorted(
+        _every_part(directory / table, node or "*"), key=lambda part: (part.date, part.node, part.first, -part.last)
+    )
 
 
-def _every_part(folder: Path) -> Iterator[Part]:
-    for path in folder.glob("date=*/node=*/part-*.parquet"):
+def _every_part(folder: Path, whose: str) -> Iterator[Part]:
+    for path in folder.glob(f"date=*/node={whose}/part-*.parquet"):
         found = _PART.fullmatch(path.name)
         node, day = path.parent.name[5:], path.parent.parent.name[5:]
         if found and _is_node(node):

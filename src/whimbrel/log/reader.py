@@ -13,11 +13,11 @@ from typing import BinaryIO
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError
-from whimbrel.log.records import row_from
+from whimbrel.log.records import row_from, values_from
 from whimbrel.log.segments import HEADER_BYTES, Header, Record, Scan, is_proven_later, is_torn_creation, read_header
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Fact
-from whimbrel.model.rows import fact_of
+from whimbrel.model.rows import COLUMNS, fact_of
 
 __all__ = ["Frontier", "LogReader", "named_header", "proven_seq", "read", "read_rows"]
 
@@ -107,12 +107,17 @@ class LogReader:
 
     def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
         """Yield table and row of the records that are new since the last time."""
+        for table, values in self.values():
+            yield table, dict(zip(COLUMNS[table], values, strict=False))
+
+    def values(self) -> Iterator[tuple[str, list[object]]]:
+        """Yield table and values, in the order of the columns, of the records that are new since the last time."""
         for offset, seq, number, payload in self.records():
             try:
-                row = row_from(self.node, seq, number, payload)
+                found = values_from(self.node, seq, number, payload)
             except InvalidValueError as error:
                 raise self._corrupt(offset, str(error)) from None
-            yield row
+            yield found
 
     def records(self) -> Iterator[Record]:
         """Yield the records that are new since the last time."""

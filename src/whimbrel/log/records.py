@@ -54,6 +54,7 @@ __all__ = [
     "receipt_prefix",
     "row_from",
     "time_from",
+    "values_from",
 ]
 
 HEAD = struct.Struct(">II")
@@ -148,6 +149,15 @@ def mark(seq: int, salt: int) -> bytes:
 
 def row_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, dict[str, object]]:
     """Return table and row of a record, or raise ``InvalidValueError``; the row's values are as CBOR had them."""
+    table, values = values_from(node, seq, number, payload)
+    return table, dict(zip(COLUMNS[table], values, strict=False))
+
+
+def values_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, list[object]]:
+    """Return table and row of a record as ``row_from`` does, its values in the order of the columns.
+
+    Columns that came later than the record are missing at the end.
+    """
     table = TABLE_NAMES.get(number)
     if table is None:
         raise InvalidValueError("table number", number, f"1 to {max(TABLE_NAMES)}; more are from a newer Whimbrel")
@@ -165,7 +175,7 @@ def row_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, dic
         for at in _MAPS[table]:
             if at < len(values) and (values[at] is not None or table == "publications"):
                 values[at] = _attributes(values[at])
-    return table, dict(zip(columns, (node, seq, *values), strict=False))
+    return table, [node, seq, *values]
 
 
 def time_from(number: int, payload: bytes) -> int:

@@ -1,14 +1,17 @@
 """Jobs: from a log to tables, with paths and progress; every table is a pure transform in a file of its own.
 
-Rule: a table appears whole or not at all: it is written under a name that readers skip, then takes its place.
+Rule: a table appears whole or not at all: executors write its files, and one commit replaces those of before.
+Rule: paths have a scheme wherever Spark sees them: what is without one may be anywhere, say on HDFS.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache, reduce
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,15 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
+from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.dead_letters import is_dated, missing_letters, split
+from whimbrel.pipeline.dead_letters import missing_letters
 from whimbrel.pipeline.deliveries import LogTables, deliveries
+from whimbrel.pipeline.delta import check_folder, open_table, replace_table
 from whimbrel.pipeline.latency import latency
 from whimbrel.pipeline.link_quality import link_quality
+from whimbrel.pipeline.log_frames import LogFrame
 from whimbrel.pipeline.matches import matches
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.popularity import popularity
-from whimbrel.pipeline.reading import read_table
 from whimbrel.pipeline.replicas import replicas
 from whimbrel.pipeline.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.snapshots import missing_numbers, snapshot
@@ -58,21 +63,21 @@ def run(
     log, out = log.absolute(), out.absolute()  # Java has a working directory of its own
     if log == out or log in out.parents:
         raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
-    kept = [name for name in tables if (out / name).is_symlink()]
-    if kept:
-        raise InvalidValueError("directory for the tables", str(out), f"one where no stream keeps {', '.join(kept)}")
+    if (out / "_stream").is_dir():
+        raise InvalidValueError("directory for the tables", str(out), "one where no stream keeps its tables")
+    for name in tables:
+        check_folder(out, name)
     source = _Log(spark, log)
     made: dict[str, dict[str, object]] = {}
-    paths: dict[str, Path] = {}
+    paths: dict[str, list[Path]] = {}
     for name in TABLES_MADE:
         if name in tables:
             if on_progress is not None:
                 on_progress(name)
             begun = time.monotonic()
-            path = _write(_table(name, source, plan or Plan(), paths), out / name)
-            paths[name] = path
-            rows = spark.read.parquet(str(path)).count()
-            made[name] = asdict(Made(name, str(path), rows, round(time.monotonic() - begun, 3)))
+            paths[name] = _write(_table(name, source, plan or Plan(), paths), out, name)
+            rows = sum(statistics(path, ())[0] for path in paths[name])
+            made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
     return made
 
 
@@ -83,53 +88,33 @@ class _Log:
         self.spark, self._path = spark, path
         check_format(path)
         self._at = snapshot(path)  # one moment for all tables: the node goes on writing
-        self._split: dict[str, tuple[DataFrame, DataFrame]] = {}
+        self._now = time.time_ns() // 1_000
 
-    def table(self, name: str) -> DataFrame:
+    @cache  # noqa: B019 # as long as the job
+    def table(self, name: str) -> LogFrame:
         """Return the good rows of a table."""
-        return self._both(name)[0]
+        return LogFrame.at(self.spark, self._path, name, self._at, now=self._now)
 
-    def dead(self, name: str) -> DataFrame:
-        """Return why the others are not."""
-        return self._both(name)[1]
-
-    def missing(self) -> list[DataFrame]:
-        """Return what was given numbers and is not there any more, as dead letters, if anything is."""
+    def dead(self) -> DataFrame:
+        """Return why the others are not, of all tables, and which numbers are not there any more."""
+        frames = [self.table(name).dead() for name in TIMES]
         found = [each for node in self._at.last for each in missing_numbers(self._path, node)]
-        if not found:
-            return []
-        return [self.spark.createDataFrame(missing_letters(found, time.time_ns() // 1_000), SCHEMAS["dead_letters"])]
-
-    def _both(self, name: str) -> tuple[DataFrame, DataFrame]:
-        if name not in self._split:
-            self._split[name] = split(name, read_table(self.spark, self._path, name, at=self._at))
-        return self._split[name]
+        if found:
+            frames.append(self.spark.createDataFrame(missing_letters(found, self._now), SCHEMAS["dead_letters"]))
+        return reduce(DataFrame.unionByName, frames)
 
     @property
     def tables(self) -> LogTables:
         """The tables that decide who gets what."""
-        return LogTables(
-            publications=self.table("publications"),
-            interests=self.table("interests"),
-            presence=self.table("presence"),
-            sessions=self.table("sessions"),
-            receipts=self.table("receipts"),
-            reports=self.table("reports"),
-            wills=self.table("wills"),
-            numbers=self.numbers,
-        )
+        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers)
 
     @property
-    def numbers(self) -> DataFrame:
-        """Numbers and times of all publications: to say which are good, Spark must look at their attributes.
-
-        A time that no calendar has is left out: it would end everything that is held.
-        """
-        everything = read_table(self.spark, self._path, "publications", at=self._at)
-        return everything.select("node", "seq", "published_at").dropna().where(is_dated("published_at"))
+    def numbers(self) -> LogFrame:
+        """Numbers and times of all publications: to say which are good, a worker must look at their attributes."""
+        return self.table("publications").numbers()
 
 
-def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
+def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
@@ -137,17 +122,13 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":
-        found = [log.dead(each) for each in TIMES]
-        everything = found[0]
-        for other in (*found[1:], *log.missing()):
-            everything = everything.unionByName(other)
-        return everything
+        return log.dead()
     if name == "link_quality":
-        return link_quality(log.table("reports"))
+        return link_quality(log.table("reports").frame())
     if name == "popularity":
-        return popularity(
-            log.table("publications"), log.table("interests"), log.table("sessions"), window_us=plan.window_us
-        )
+        published = log.table("publications").select("node", "seq", "published_at", "subject")
+        changes = (log.table(each).frame() for each in ("interests", "sessions"))
+        return popularity(published.frame(), *changes, window_us=plan.window_us)
     if name == "latency":
         return latency(_read_or_made("deliveries", log, plan, made), window_us=plan.window_us)
     return replicas(
@@ -159,26 +140,42 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFr
     )
 
 
-def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, Path]) -> DataFrame:
+def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table that another one is made of."""
-    return log.spark.read.parquet(str(made[name])) if name in made else _table(name, log, plan, made)
+    if name not in made:
+        return _table(name, log, plan, made)
+    paths = [path.as_uri() for path in made[name]]
+    return (
+        log.spark.read.schema(SCHEMAS[name]).parquet(*paths) if paths else log.spark.createDataFrame([], SCHEMAS[name])
+    )
 
 
-def _write(table: DataFrame, path: Path) -> Path:
-    """Write *table* to *path*, whole or not at all; what was there before is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (path.with_name(f"_{path.name}-{uuid4().hex}") for _ in range(2))
+@contextmanager
+def _times_in_micros(spark: SparkSession) -> Iterator[None]:
+    """Let Spark write times as everybody reads them, not as Impala's int96; a session of others is left as it was."""
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "TIMESTAMP_MICROS")
     try:
-        table.write.parquet(str(fresh))
-        if path.exists():
-            path.rename(old)
-        try:
-            fresh.rename(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+        yield
     finally:
+        if before is not None:
+            spark.conf.set(name, before)
+
+
+def _write(table: DataFrame, out: Path, name: str) -> list[Path]:
+    """Let executors write *table*, and let it replace what was there in one commit; return its files."""
+    open_table(out, name)
+    fresh = out / name / f"run-{uuid4().hex}"
+    try:
+        with _times_in_micros(table.sparkSession):
+            table.write.parquet(fresh.as_uri())
+        paths = [path for path in sorted(fresh.glob("*.parquet")) if statistics(path, ())[0]]
+        replace_table(out, name, paths)
+    except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
-    return path
+        raise
+    for path in fresh.iterdir():  # checksums of Hadoop's, and files without rows
+        if path not in paths:
+            path.unlink()
+    return paths

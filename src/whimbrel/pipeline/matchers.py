@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.matches import Shipped, pack
-from whimbrel.pipeline.standing import Standing
+from whimbrel.pipeline.node_state import NodeState
 from whimbrel.pipeline.versions import Over, touched
 
 __all__ = ["SMALL", "Matchers"]
@@ -43,31 +43,31 @@ class Matchers:
         self._folder = folder
         self._kept: dict[str, _Kept] = {}
 
-    def shipped(self, standing: Standing, first: int, changed: Any, deleted: Any) -> Shipped:
+    def shipped(self, state: NodeState, first: int, changed: Any, deleted: Any) -> Shipped:
         """Return the matcher for a batch of one node that begins with the number *first*.
 
-        It holds what was in force before (*standing*), and the changes of the batch: pyarrow.Tables of ``interests``
+        It holds what was in force before (*state*), and the changes of the batch: pyarrow.Tables of ``interests``
         and ``sessions``.
         """
         now = touched(changed, deleted)
-        kept = self._kept.get(standing.node)
+        kept = self._kept.get(state.node)
         if kept is not None and not now:
             return kept.shipped
-        span = (standing.node, first, INT64_MAX)
+        span = (state.node, first, INT64_MAX)
         if kept is not None:
             kept.changed |= now
-            rows = pa.concat_tables([standing.in_force_of(kept.changed), changed])
+            rows = pa.concat_tables([state.in_force_of(kept.changed), changed])
             if SMALL * max(rows.num_rows, len(kept.changed)) <= kept.size:
-                over = Over(kept.below.files[standing.node], kept.changed)
+                over = Over(kept.below.files[state.node], kept.changed)
                 layer = pack([span], rows, deleted, self._folder, over=over)
                 if kept.shipped is not kept.below:
                     _remove(kept.shipped)
                 kept.shipped = Shipped.together([kept.below, layer])
                 return kept.shipped
-        rows = pa.concat_tables([standing.in_force(), changed])
-        self._forget(standing.node)
+        rows = pa.concat_tables([state.in_force(), changed])
+        self._forget(state.node)
         everything = pack([span], rows, deleted, self._folder)
-        self._kept[standing.node] = _Kept(everything, rows.num_rows, everything)
+        self._kept[state.node] = _Kept(everything, rows.num_rows, everything)
         return everything
 
     def _forget(self, node: str) -> None:

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkFiles
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.log_frames import LogRows, extents
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.sessions import send_file
 from whimbrel.pipeline.versions import Over, PackedVersions, packed, versions
@@ -59,7 +59,7 @@ _LISTED = pa.schema(
 
 
 def matches(
-    publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, numbers: DataFrame | None = None
+    publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
 ) -> DataFrame:
     """Return one row per publication and subscription in force that wants it.
 
@@ -69,9 +69,11 @@ def matches(
     return publications.select(*shipped.columns).mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
 
 
-def listed_matches(publications: DataFrame, interests: DataFrame, sessions: DataFrame) -> DataFrame:
+def listed_matches(
+    publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
+) -> DataFrame:
     """Return one row per publication that somebody wants, with the seqs of the interests that do: compact, and fast."""
-    shipped = ship(publications, interests, sessions)
+    shipped = ship(publications if numbers is None else numbers, interests, sessions)
     return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
 
 
@@ -95,12 +97,11 @@ class Shipped:
         return cls(files, columns, any(part.has_mqtt for part in parts))
 
 
-def ship(
-    publications: DataFrame, interests: DataFrame, sessions: DataFrame, *, groups: Groups | None = None
-) -> Shipped:
+def ship(publications: LogRows, interests: LogRows, sessions: LogRows, *, groups: Groups | None = None) -> Shipped:
     """Pack a matcher for each node of *publications*, of which only the numbers are looked at."""
     spark = publications.sparkSession
-    ranges = publications.groupBy("node").agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect()
+    found = extents([(publications, "published_at")])
+    ranges = [(node, extent.first, extent.last) for node, extent in sorted(found.items())]
     changed = interests.select(*CHANGED).toArrow()
     deleted = sessions.select(*DELETED).toArrow()
     return pack(ranges, changed, deleted, _scratch(), partial(send_file, spark), groups=groups)

@@ -20,8 +20,8 @@ from whimbrel.pipeline.replicas import HORIZON_US, SAMPLE_BYTES
 
 __all__ = ["FORMAT", "Plan", "StreamPlan", "settled_plan"]
 
-FORMAT = 1
-"""Of what a stream remembers; a newer one reads older ones."""
+FORMAT = 2
+"""Of what a stream remembers: 2 has Delta tables."""
 _HOUR_US = 3_600 * 1_000_000
 
 
@@ -112,11 +112,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
         version = found.pop("format")
-        known = type(version) is int and 1 <= version <= FORMAT
+        known = type(version) is int and version == FORMAT
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise InvalidValueError(f"plan {path}", "no plan of a stream", "what a stream wrote; start it anew") from None
     if not known:
-        allowed = f"1 to {FORMAT}; use a newer Whimbrel, or another folder"
+        allowed = f"{FORMAT}; begin a new stream in another folder: the log has everything that it needs"
         raise InvalidValueError(f"format of the stream in {path.parent.parent}", version, allowed)
     plan: dict[str, Any] = found
     return plan

@@ -30,7 +30,7 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.schemas import SCHEMAS
 from whimbrel.pipeline.versions import spells
 
-__all__ = ["counted", "popular", "popularity"]
+__all__ = ["Wishes", "counted", "popular", "popularity"]
 
 Numbers: TypeAlias = NDArray[np.integer[Any]]
 
@@ -83,11 +83,11 @@ def popular(counted: Any, spells: Any, *, window_us: int) -> Any:
     *counted* is an Arrow table as ``counted`` makes it, of windows of *window_us*, a subject and window once; *spells*
     one of at least the columns session, subject_filter, began_at and ended_at, as ``versions.spells`` makes it.
     """
-    return _Wishes(spells).met(counted, window_us)
+    return Wishes(spells).met(counted, window_us)
 
 
 def _popular(batches: Iterable[Any], *, spells: Any, window_us: int) -> Iterator[Any]:
-    wishes = _Wishes(spells)
+    wishes = Wishes(spells)
     for batch in batches:
         yield from wishes.met(pa.Table.from_batches([batch]), window_us).to_batches()
 
@@ -98,8 +98,8 @@ _NONE = -1
 """Of what is no topic filter: it admits nothing, and is somebody else's dead letter."""
 
 
-class _Wishes:
-    """Spells as numbers, and an index of their filters."""
+class Wishes:
+    """Spells as numbers, and an index of their filters; whoever asks again and again makes it once."""
 
     def __init__(self, spells: Any) -> None:
         filters, people = (_encoded(spells.column(name)) for name in ("subject_filter", "session"))

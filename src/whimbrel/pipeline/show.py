@@ -30,7 +30,13 @@ _BARS = {"popularity": "publications", "replicas": "replicas"}
 """The number that is drawn."""
 _LARGEST = {**_BARS, "latency": "p99_us"}
 """The number by which the table is sorted."""
-_TITLES = {"expired_unseen": "expired", "deadlines_missed": "missed"}
+_TITLES = {
+    "expired_unseen": "expired",
+    "deadlines_missed": "missed",
+    "notification_node": "node",
+    "notification_seq": "seq",
+    "network_connection": "connection",
+}
 """Shorter names, where a page has no room for those of the columns."""
 _BAR_CELLS = 20
 _US = "_us"
@@ -41,6 +47,8 @@ _CELL_CHARACTERS = 60
 _HIDDEN = {
     "popularity": {"window_end"},
     "latency": {"window_end"},
+    "deliveries": {"published_at", "deadline_at", "subscriptions", "body_hash", "lapses_at", "via"},
+    "link_quality": {"since_at"},
     "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"}
     | {"properties", "packet_id", "will_seq"},
 }
@@ -51,15 +59,18 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
     """Return the first *limit* rows of *table*, the largest where it is drawn as bars."""
     if table not in TABLES:
         raise InvalidValueError("table", table, ", ".join(TABLES))
+    from whimbrel.pipeline.delta import check_folder, data_files  # it takes a moment to load
+
     folder = out / table
     if not folder.is_dir():
         there = (
             sorted(path.name for path in out.iterdir() if path.is_dir() and path.name in TABLES) if out.is_dir() else []
         )
         raise InvalidValueError(f"table in {out}", table, ", ".join(there) or "none: there are no tables")
-    # Where a stream goes on writing, the folder is a link to the files of one moment: it is followed once.
+    check_folder(out, table)
     # Files of an older Whimbrel lack the newest columns; with a schema these are null.
-    source = pads.dataset(folder.resolve(), schema=TABLES[table].schema, format="parquet", partitioning=None)
+    files = [str(path) for path in data_files(out, table)]
+    source = pads.dataset(files, schema=TABLES[table].schema, format="parquet", partitioning=None)
     if table in _LARGEST:
         rows = source.to_table(columns=TABLES[table].schema.names)
         return rows.sort_by([(_LARGEST[table], "descending"), ("subject", "ascending")]).slice(0, limit)
@@ -108,9 +119,18 @@ def _duration(us: float | None) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, datetime):  # shorter than JSON's: a page is narrow
         return value.strftime("%Y-%m-%d %H:%M:%S") + (f".{value.microsecond:06}" if value.microsecond else "")
-    plain = _plain(value)
+    plain = _text(value) if isinstance(value, bytes) else _plain(value)
     text = "" if plain is None else plain if isinstance(plain, str) else _spelled(plain)
     return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
+
+
+def _text(value: bytes) -> str:
+    """Return bytes as text where they are some, such as the content of a dead letter, else in hexadecimal."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+    return text if text.isprintable() else value.hex()
 
 
 def _spelled(value: object) -> str:

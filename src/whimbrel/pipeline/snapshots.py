@@ -62,7 +62,7 @@ def snapshot(directory: Path, frontiers: dict[str, Frontier] | None = None) -> S
         if segments(directory, node):
             last[node] = frontiers.setdefault(node, Frontier(directory, node)).seq()
         else:
-            exported = (part.last for table in TIMES for part in parts(directory, table) if part.node == node)
+            exported = (part.last for table in TIMES for part in parts(directory, table, node))
             last[node] = max(exported, default=-1)
     return Snapshot(settled, last)
 
@@ -75,7 +75,7 @@ def settled_seq(directory: Path, node: str) -> int:
 
 def parts_up_to(directory: Path, table: str, node: str, settled: int) -> list[Part]:
     """Return the parts of *node* that hold numbers up to *settled*; what an export is still making begins after it."""
-    return [part for part in parts(directory, table) if part.node == node and part.first <= settled]
+    return [part for part in parts(directory, table, node) if part.first <= settled]
 
 
 def first_number(directory: Path, node: str) -> int:

@@ -3,6 +3,8 @@
 >>> register(spark)                                                                        # doctest: +SKIP
 >>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
 
+Tables that the pipeline made are read the same way, from the folder that has them, also as a stream (``table_feed``).
+
 Options: ``table`` (``publications`` unless said otherwise), ``since`` and ``until``: of every node only the numbers
 (``seq``) from the one on and below the other. A stream may have ``facts_per_batch``, which bounds its batches.
 
@@ -14,6 +16,9 @@ most as Spark's checkpoint says.
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +35,16 @@ from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import to_arrow
-from whimbrel.log.layout import check_format, nodes
+from whimbrel.log.layout import FORMAT_FILE, check_format, nodes
 from whimbrel.log.reader import Frontier, read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.delta import check_folder
 from whimbrel.pipeline.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.sessions import is_connect, is_local
 from whimbrel.pipeline.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
+from whimbrel.pipeline.table_feed import TableReader, TableStreamReader
 
 __all__ = ["Span", "WhimbrelSource", "read_tail", "register"]
 
@@ -47,7 +56,13 @@ _TAIL_ROWS = 10_000
 
 
 def register(spark: SparkSession) -> None:
-    """Let *spark* know the format ``whimbrel``."""
+    """Let *spark* know the format ``whimbrel``.
+
+    Where nobody has said which Python workers run, those of this machine run the one that runs here: a notebook's is
+    seldom the first on the PATH.
+    """
+    if "PYSPARK_PYTHON" not in os.environ and not is_connect(spark) and is_local(spark.sparkContext.master or "local"):
+        spark.sparkContext.pythonExec = sys.executable
     spark.dataSource.register(WhimbrelSource)
 
 
@@ -61,15 +76,18 @@ class WhimbrelSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the table that the options name."""
-        return SCHEMAS[log_table(self.options.get("table", "publications")).name]
+        name = self.options.get("table", "publications")
+        return SCHEMAS[name if name in TABLES_MADE else log_table(name).name]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        return _Reader(_asked(self.options), schema)
+        made = _made(self.options)
+        return _Reader(_asked(self.options), schema) if made is None else TableReader(*made, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
         """Return the reader of a stream."""
-        return _StreamReader(_asked(self.options), schema)
+        made = _made(self.options)
+        return _StreamReader(_asked(self.options), schema) if made is None else TableStreamReader(*made, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +104,34 @@ class _Asked:
     """If given, nothing but the tails that it has."""
 
 
+def _made(options: Mapping[str, str]) -> tuple[Path, str] | None:
+    """Return where a table is that the pipeline made, and which; None if a table of the log is asked for."""
+    table = options.get("table", "publications")
+    if table not in TABLES_MADE:
+        return None
+    out = _directory(options, f"the folder that has the table {table}, as in load('/srv/live')")
+    check_folder(out, table)
+    if not (out / table / "_delta_log").is_dir():
+        there = ", ".join(name for name in TABLES_MADE if (out / name / "_delta_log").is_dir())
+        raise InvalidValueError(f"table in {out}", table, there or "none: there are no tables")
+    return out, table
+
+
+def _directory(options: Mapping[str, str], allowed: str) -> Path:
+    text = options.get("path", "")
+    plain = text.removeprefix("file://").removeprefix("file:")
+    if not plain or _URL.match(plain):
+        raise InvalidValueError("path", text or None, allowed)
+    return Path(plain).absolute()
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
+
+
 def _asked(options: Mapping[str, str]) -> _Asked:
-    if "path" not in options:
-        raise InvalidValueError("path", None, "the directory of a log, as in load('/var/lib/whimbrel')")
-    directory = Path(options["path"].removeprefix("file://").removeprefix("file:")).absolute()
+    directory = _directory(options, "the directory of a log, or a broker's --data, as in load('/var/lib/whimbrel')")
+    if not (directory / FORMAT_FILE).is_file() and (directory / "log" / FORMAT_FILE).is_file():
+        directory /= "log"
     check_format(directory)
     return _Asked(
         directory=directory,

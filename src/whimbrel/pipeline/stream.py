@@ -2,12 +2,12 @@
 
 Spark's query is the clock: at each tick of it we look which numbers of each node are new. A batch reads of each table
 what it needs, and makes what the batch job would have made of it, with the same transforms; what must be remembered
-from one batch to the next is ``standing`` (of a node) and ``windows`` (of time).
+from one batch to the next is ``state`` (of a node) and ``windows`` (of time).
 
 | what | where | when |
 |---|---|---|
 | which numbers a batch has | ``intents`` | before anything is made of them |
-| the rows of the batch | ``outputs``, whole or not at all | then |
+| the rows of the batch | a commit of each table (``delta``), whole or not at all | then |
 | what is remembered of time, and so that all rows are there | the store of ``windows`` | then |
 | what is remembered of each node | a store for each | at last |
 
@@ -28,13 +28,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
@@ -46,21 +45,22 @@ from whimbrel.log.reader import Frontier
 from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.dead_letters import missing_letters
-from whimbrel.pipeline.latency import tallied
+from whimbrel.pipeline.delta import LARGEST_BYTES, WHOLE, DeltaOutput
 from whimbrel.pipeline.matchers import Matchers
-from whimbrel.pipeline.matches import Shipped
-from whimbrel.pipeline.outputs import WHOLE, Output
+from whimbrel.pipeline.node_state import Held, NodeState
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
-from whimbrel.pipeline.reading import Spans
 from whimbrel.pipeline.replicas import planned
 from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
-from whimbrel.pipeline.slices import Readers, Slice, matched
 from whimbrel.pipeline.snapshots import Missing, first_number, missing_numbers, snapshot, undisturbed
-from whimbrel.pipeline.standing import Held, Standing
+from whimbrel.pipeline.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.unit import TakenPiece, take
 from whimbrel.pipeline.windows import Late, Windows, merged, watermark
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+Spans: TypeAlias = Mapping[str, tuple[int, int]]
+"""By node, the first and the last number."""
 
 __all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 
@@ -68,6 +68,7 @@ _POLL_S = 0.05
 _PATIENCE_S, _GLANCE_S = 10.0, 0.25
 """How long a tick waits for something new at most, and how soon it notices that it need not."""
 _COMPACT_EVERY = 8
+_SMALLEST_BYTES = 1 << 20
 _PARTS_KEPT = 8
 """Rows that are removed by their age go with those of an eighth of the time that they were kept."""
 
@@ -133,10 +134,12 @@ class Stream:
             raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
         self.folder = self.out / "_stream"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._standings: dict[str, Standing] = {}
+        self._states: dict[str, NodeState] = {}
         self._windows: Windows | None = None
         self._intents = _Intents(self.folder / "intents")
-        self._readers = Readers(self._log)
+        self._readers: dict[str, SpanReader] = {}
+        self._nodes = nodes(self._log)
+        """Those that there were when the last batch began: to list them takes a look at every folder of the log."""
         self._matchers = Matchers(self.folder / "matchers")
         self._taking = threading.RLock()
         """Whoever looks at what is remembered waits for the batch under way."""
@@ -155,7 +158,7 @@ class Stream:
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
             self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
-            self._outputs = {table: Output(self.out, table) for table in self.plan.tables}
+            self._outputs = {table: DeltaOutput(self.out, table) for table in self.plan.tables}
             shutil.rmtree(self.folder / "matchers", ignore_errors=True)
             for name in ("state", "matchers", "intents"):
                 (self.folder / name).mkdir(exist_ok=True)
@@ -164,8 +167,8 @@ class Stream:
         except BaseException:
             self.close()
             raise
-        for output in self._outputs.values():  # what a stream that was killed has left; of tables that are sound
-            output.sweep()
+        for output in self._outputs.values():  # now that they are sound: one that is lost may be put back
+            output.create()
 
     # -- the query ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +216,7 @@ class Stream:
     def _new(self) -> Mapping[str, int]:
         """Return where the log ends, of nodes that have something new."""
         with self._taking, _told_as_lost():
-            return {node: last for node, last in self._ends().items() if self._standing(node).applied < last}
+            return {node: last for node, last in self._ends().items() if self._state_of(node).applied < last}
 
     def _is_over_after(self, wait_s: float) -> bool:
         """Wait; return, at once if so, whether the stream is to end, as it was told or as its query was."""
@@ -231,6 +234,7 @@ class Stream:
         with self._taking:
             try:
                 with _told_as_lost():
+                    self._nodes = nodes(self._log)
                     self._check_tables()
                     self._finish()
                     while not self._is_ending.is_set() and self._take(ends):
@@ -244,12 +248,13 @@ class Stream:
     def _finish(self) -> None:
         """Bring nodes to the end of the last batch whose state was not committed when it was interrupted."""
         begun = self._intents.of(self._of_time.applied)
-        missing = {node: span for node, span in begun.items() if self._standing(node).applied < span[1]}
+        missing = {node: span for node, span in begun.items() if self._state_of(node).applied < span[1]}
         for node, last in self._of_time.reached.items():
-            if node not in missing and self._standing(node).applied != last:
-                raise LostStateError(f"node {node}", f"number {self._standing(node).applied}", f"number {last}")
+            if node not in missing and self._state_of(node).applied != last:
+                raise LostStateError(f"node {node}", f"number {self._state_of(node).applied}", f"number {last}")
         if missing:
-            self._make(self._slice(missing, is_begun=True), is_known=True)
+            self._check_follows(missing)
+            self._make(missing, is_known=True)
             self._commit(missing)
 
     def _begun(self) -> Spans:
@@ -260,25 +265,21 @@ class Stream:
         """Return what the next batch may have: the first of what is new."""
         found: dict[str, tuple[int, int]] = {}
         for node, last in ends.items():
-            applied = self._standing(node).applied
+            applied = self._state_of(node).applied
             if applied < last:
                 # A stream may begin with a log that was cut: what is not there any more does not count.
                 begin = first_number(self._log, node) if applied == NOTHING_APPLIED else applied + 1
                 found[node] = (applied + 1, min(last, begin + self.plan.facts_per_batch - 1))
         return found
 
-    def _slice(self, spans: Spans, *, is_begun: bool) -> Slice:
-        """Return what there is of a batch, which must follow what is remembered, and be there from its beginning."""
-        for node, (first, _) in spans.items():
-            applied = self._standing(node).applied
+    def _check_follows(self, spans: Spans) -> None:
+        """Raise unless a batch follows what is remembered, and its log is there from its beginning."""
+        for node, (first, last) in spans.items():
+            applied = self._state_of(node).applied
             if applied != first - 1:
                 raise LostStateError(f"node {node}", f"number {applied}", f"number {first - 1}")
-        found = Slice(self._spark, self._log, spans, self._readers, is_begun=is_begun)
-        for node, (first, last) in spans.items():
-            # After it was read: it may have been cut meanwhile, or since a batch that is made again was begun.
-            if self._standing(node).applied != NOTHING_APPLIED:
+            if applied != NOTHING_APPLIED:
                 self._check_nothing_missing(node, first, last)
-        return found
 
     def _check_nothing_missing(self, node: str, first: int, last: int) -> None:
         """Raise if a node's log has lost any of these numbers: a stream cannot go on over a gap."""
@@ -288,27 +289,26 @@ class Stream:
 
     def _missing(self, spans: Spans) -> list[Missing]:
         """Return what a stream that begins with these numbers can never read, and so has in no table."""
-        new = [node for node in spans if self._standing(node).applied == NOTHING_APPLIED]
+        new = [node for node in spans if self._state_of(node).applied == NOTHING_APPLIED]
         return [each for node in new for each in missing_numbers(self._log, node)]
 
     def _take(self, ends: Mapping[str, int]) -> bool:
         """Make the next batch: one that was interrupted, or the first of what is new; tell whether there is one."""
         started, batch = time.monotonic(), self._of_time.applied + 1
         begun = self._begun()
-        asked = begun or self._next(ends)
-        if not asked:
+        spans = begun or self._next(ends)
+        if not spans:
             return False
-        log = self._slice(asked, is_begun=bool(begun))
-        spans = log.spans
+        self._check_follows(spans)
         missing = self._missing(spans)
         self._intents.put(batch, spans)
-        made = self._make(log, is_known=False)
+        made = self._make(spans, is_known=False)
         made.notes += map(str, missing)
         made.add("dead_letters", missing_letters(missing, _now()))
         self._write(made, batch)
         written = {table: output.last_batch() for table, output in self._outputs.items()}
         self._of_time.reach({node: last for node, (_, last) in spans.items()}, written)
-        self._of_time.advance(self._watermark(), min(each.oldest_at for each in self._all_standings()))
+        self._of_time.advance(self._watermark(), min(each.oldest_at for each in self._all_states()))
         self._of_time.commit(batch)
         self._commit(spans)
         self._tidy(batch)
@@ -319,42 +319,42 @@ class Stream:
 
     def _commit(self, spans: Spans) -> None:
         for node, (_, last) in spans.items():
-            self._standing(node).commit(last)
+            self._state_of(node).commit(last)
 
-    def _make(self, log: Slice, *, is_known: bool) -> _Made:
-        """Make the rows of all tables, and let what is remembered be that of the batch's end; of time, if not known."""
-        matchers = [
-            self._matchers.shipped(self._standing(node), first, log.changed(node), log.deleted(node))
-            for node, (first, _) in log.spans.items()
-        ]
-        shipped = Shipped.together(matchers)
-        events, counts = log.events(shipped, self.plan.window_us)
-        made = _Made()
-        made.add("matches", matched(events, log.versions(self._standing(node) for node in log.spans)))
-        for node in log.spans:
-            standing = self._standing(node)
-            own = events.filter(pc.equal(events.column("node"), node))
-            for rows in standing.fold(own.to_batches(), log.ends.get(node)):
-                made.add("deliveries", rows)
-            made.add("link_quality", standing.links.take(log.reports(node)))
-        changes = [self._standing(node).change(log.changed(node), log.deleted(node)) for node in log.spans]
+    def _make(self, spans: Spans, *, is_known: bool) -> _Made:
+        """Make the rows of all tables, and advance each node's state; the windows' too, unless they are *known*."""
+        made, pieces = _Made(), []
+        for node, (first, last) in spans.items():
+            for piece in take(
+                self._reader(node), first, last, self._state_of(node), self._matchers,
+                window_us=self.plan.window_us, now=_now(),
+            ):  # fmt: skip
+                for table, batches in piece.rows.items():
+                    for rows in batches:
+                        made.add(table, rows)
+                pieces.append(replace(piece, rows={}))
+            if self._state_of(node).applied != NOTHING_APPLIED:
+                self._check_nothing_missing(node, first, last)  # after it was read: it may have been cut meanwhile
         if not is_known:
-            self._make_windows(made, counts, changes)
-            for dead in log.dead():
-                made.add("dead_letters", dead)
+            self._make_windows(made, pieces)
         return made
 
-    def _make_windows(self, made: _Made, counts: Iterable[tuple[int, str, int]], changes: list[Any]) -> None:
+    def _reader(self, node: str) -> SpanReader:
+        if node not in self._readers:
+            self._readers[node] = SpanReader(self._log, node, most_facts=PIECE_FACTS, most_bytes=PIECE_BYTES)
+        return self._readers[node]
+
+    def _make_windows(self, made: _Made, pieces: Iterable[TakenPiece]) -> None:
         windows = self._of_time
-        late = windows.count(counts)
-        for rows in made.rows.get("deliveries", ()):
-            late += windows.tally(tallied(rows, window_us=self.plan.window_us))
+        late: list[Late] = []
+        has_changed = False
+        for piece in pieces:
+            late += windows.count(zip(*(column.to_pylist() for column in piece.counts.columns), strict=True))
+            late += windows.tally(piece.tally)
+            windows.end(piece.spells)
+            has_changed |= bool(piece.spells.num_rows)
         made.add("dead_letters", _late_letters(late))
-        for spells in changes:
-            windows.end(spells)
-        in_force = pa.concat_tables([each.open_spells() for each in self._all_standings()])
-        has_changed = any(spells.num_rows for spells in changes)
-        made.windows["popularity"] = windows.popularity(in_force, has_changed=has_changed)
+        made.windows["popularity"] = windows.popularity(self._in_force, has_changed=has_changed)
         made.windows["latency"] = windows.latency()
         windows.forget()
         subscribers = windows.subscribers
@@ -368,6 +368,10 @@ class Stream:
             except TooManySubjectsError as error:  # the plan before stays; the other tables are as good as ever
                 made.notes.append(f"replicas: {error}")
 
+    def _in_force(self) -> Any:  # a pyarrow.Table
+        """Return the spells of all subscriptions that go on."""
+        return pa.concat_tables([each.open_spells() for each in self._all_states()])
+
     def _write(self, made: _Made, batch: int) -> None:
         for table, output in self._outputs.items():
             if table == "replicas":
@@ -380,18 +384,18 @@ class Stream:
 
     # -- what is remembered ------------------------------------------------------------------------------------------
 
-    def _standing(self, node: str) -> Standing:
-        if node not in self._standings:
-            self._standings[node] = Standing(
+    def _state_of(self, node: str) -> NodeState:
+        if node not in self._states:
+            self._states[node] = NodeState(
                 node,
                 self._store(node),
                 retention=self.plan.retention,
                 assume_receipts=self.plan.assume_receipts,
             )
-        return self._standings[node]
+        return self._states[node]
 
-    def _all_standings(self) -> list[Standing]:
-        return [self._standing(node) for node in nodes(self._log)]
+    def _all_states(self) -> list[NodeState]:
+        return [self._state_of(node) for node in self._nodes]
 
     @property
     def _of_time(self) -> Windows:
@@ -409,6 +413,9 @@ class Stream:
         known = windows.applied + (1 if self._begun() else 0)
         for table, output in self._outputs.items():
             found, least = output.last_batch(), windows.written.get(table, -1)
+            if found < 0 and least < 0 and not output.is_of_a_stream():
+                allowed = "a folder without tables of a batch run, or one that a stream made"
+                raise InvalidValueError("directory for the tables", str(self.out / table), allowed)
             if found > known:
                 raise LostStateError(f"table {table}", f"batch {known}", f"batch {found}")
             if found < least:
@@ -418,32 +425,32 @@ class Stream:
         return SqliteStore(self.folder / "state" / f"{name}.sqlite", is_synced=True)
 
     def _watermark(self) -> int:
-        times = {each.node: each.last_at for each in self._all_standings()}
+        times = {each.node: each.last_at for each in self._all_states()}
         return watermark(times, lateness_us=self.plan.lateness_us)
 
     def held(self) -> list[Held]:
         """Return everything that was wanted and has no outcome yet."""
         with self._taking:
-            return [each for standing in self._all_standings() for each in standing.held()]
+            return [each for state in self._all_states() for each in state.held()]
 
     def away(self) -> dict[str, int]:
         """Return, for each device that is away, how many notifications wait for it."""
         found: dict[str, int] = {}
         with self._taking:
-            for standing in self._all_standings():
-                for device, count in standing.away().items():
+            for state in self._all_states():
+                for device, count in state.away().items():
                     found[device] = found.get(device, 0) + count
         return found
 
     def _told(self, made: _Made, spans: Spans, batch: int, took_s: float) -> Taken:
-        standings = self._all_standings()
+        states = self._all_states()
         return Taken(
             batch=batch,
             facts=sum(last - max(first, 1) + 1 for first, last in spans.values()),  # numbers begin with 1
             rows={table: made.count(table) for table in self.plan.tables},
-            applied={each.node: each.applied for each in standings},
-            newest_at=max((each.last_at for each in standings if each.last_at is not None), default=0),
-            state=sum(each.size for each in standings) + self._of_time.size,
+            applied={each.node: each.applied for each in states},
+            newest_at=max((each.last_at for each in states if each.last_at is not None), default=0),
+            state=sum(each.size for each in states) + self._of_time.size,
             state_bytes=sum(_size(path) for path in (self.folder / "state").iterdir()),
             took_s=took_s,
             notes=tuple(made.notes),
@@ -452,17 +459,28 @@ class Stream:
     # -- tidying up --------------------------------------------------------------------------------------------------
 
     def _tidy(self, batch: int) -> None:
-        """Put small files together, and remove versions that nobody reads any more and rows that are too old."""
-        if batch % _COMPACT_EVERY:
+        """Put small files together, and remove files that no reader needs any more and rows that are too old.
+
+        Small ones often and large ones rarely, each eight times the size in an eighth of the turns, so that a row is
+        written anew a few times and not with every turn.
+        """
+        number = batch + 1
+        if number % _COMPACT_EVERY:
             return
+        target = _SMALLEST_BYTES
+        while number % (_COMPACT_EVERY * _COMPACT_EVERY) == 0 and target < LARGEST_BYTES:
+            number, target = number // _COMPACT_EVERY, target * 8
         for table, output in self._outputs.items():
             before = self._of_time.first_open if table in {"popularity", "latency"} else None
             keep_us = self.plan.keep_us
             if keep_us is not None:
-                # A node whose clock is ahead must not make anybody's rows old.
-                output.expire(min(self._watermark(), _now()) - keep_us, before=before)
-            output.compact(before=before, within=None if keep_us is None else keep_us // _PARTS_KEPT)
-            output.sweep()
+                # A node whose clock is ahead must not make anybody's rows old. What has gone by a little is left for
+                # the next time: to remove rows is to write the others of their file anew.
+                step, horizon = max(1, keep_us // _PARTS_KEPT), min(self._watermark(), _now()) - keep_us
+                output.expire(horizon - horizon % step, before=before)
+            output.compact(target_bytes=min(target, LARGEST_BYTES), before=before)
+            if target >= LARGEST_BYTES or batch < _COMPACT_EVERY:
+                output.sweep()
 
     def close(self) -> None:
         """Let go of the tables; what was committed is kept."""
@@ -476,13 +494,14 @@ class Stream:
             self._lock = None
 
     def _forget(self) -> None:
-        for standing in self._standings.values():
-            standing.close()
-        self._standings.clear()
+        for state in self._states.values():
+            state.close()
+        self._states.clear()
         if self._windows is not None:
             self._windows.close()
             self._windows = None
         self._matchers.forget()
+        self._readers.clear()
 
 
 class _Intents:

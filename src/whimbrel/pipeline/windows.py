@@ -11,7 +11,7 @@ store until they are touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import cbor2
@@ -23,9 +23,9 @@ from whimbrel.hold.store.interface import Store
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.clock import format_time
 from whimbrel.model.tables import TIME_TYPE
+from whimbrel.pipeline.delta import by_window
 from whimbrel.pipeline.latency import TALLY, measured
-from whimbrel.pipeline.outputs import by_window
-from whimbrel.pipeline.popularity import popular
+from whimbrel.pipeline.popularity import Wishes
 from whimbrel.pipeline.replicas import silent
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
@@ -89,6 +89,8 @@ class Windows:
         """By table, the last batch that changed it: who finds an older one has lost rows."""
         self._final = (INT64_MIN, INT64_MIN)
         """Up to when windows of popularity and of latency are final."""
+        self._wishes: Wishes | None = None
+        """Who wanted what and when, as long as no subscription changes: to make it takes all that are subscribed."""
         self._touched: set[Key] = set()
         self._counted_now: set[tuple[int, str]] = set()
         for key, value in store.rows():
@@ -172,16 +174,19 @@ class Windows:
         times = [ended.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")]
         names = [ended.column(name).to_pylist() for name in ("node", "interest_seq", "session", "subject_filter")]
         for node, seq, session, subject_filter, began, until in zip(*names, *times, strict=True):
+            self._wishes = None
             self._spells[(node, seq)] = (session, subject_filter, began, until)
             self._touched.add((_SPELL, node, seq))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
-    def popularity(self, in_force: Any, *, has_changed: bool) -> dict[int, Any]:  # pyarrow.Tables
+    def popularity(self, in_force: Callable[[], Any], *, has_changed: bool) -> dict[int, Any]:  # pyarrow.Tables
         """Return the rows that are new, by window: of all windows if subscriptions changed, else of what was counted.
 
-        *in_force* has the spells of subscriptions that go on.
+        *in_force* returns the spells of subscriptions that go on; it is asked only where these have changed.
         """
+        if has_changed:
+            self._wishes = None
         if has_changed:
             wanted = [(window, subject) for window, counts in self._counts.items() for subject in counts]
         else:
@@ -192,7 +197,9 @@ class Windows:
             (subject, window, window + self._window_us, self._counts[window][subject]) for window, subject in wanted
         ]
         counted = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=_COUNTED.names)
-        found = popular(counted.cast(_COUNTED), self._all_spells(in_force), window_us=self._window_us)
+        if self._wishes is None:
+            self._wishes = Wishes(self._all_spells(in_force()))
+        found = self._wishes.met(counted.cast(_COUNTED), self._window_us)
         for subject, end, subscribers in zip(
             found.column("subject").to_pylist(),
             found.column("window_end").cast(pa.int64()).to_pylist(),

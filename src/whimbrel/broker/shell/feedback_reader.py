@@ -1,7 +1,7 @@
 """FeedbackReader: reading back what the pipeline made of this node's log; in a thread, because files take their time.
 
-A table is a folder of Parquet files below the pipeline's, or a symbolic link to one that is replaced with each version.
-Rule: a link is followed once for each look, so that a look sees one version.
+A table is a folder below the pipeline's: a Delta table, whose log of commits says which files count, or Parquet files.
+Rule: a look sees one version of a Delta table: files that no commit names, or that one removed, are none of it.
 Rule: a file never changes. What was read is not read again, whichever version it is in; only if none of the files is
 left that were read, the table is another one and is begun anew.
 Rule: whatever a file is, a look ends well: what could not be read is a sentence in its ``troubles``.
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.broker.state.feedback import Lessons
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, MissingDependencyError
 
 __all__ = ["MAX_FILES", "MAX_FILE_BYTES", "FeedbackReader", "Links", "Plan"]
 
@@ -139,7 +139,7 @@ class _Table:
 
     def look(self) -> int | None:
         """Read what is new; return when the newest of it was written, in µs, or None if nothing is."""
-        version = Path(os.path.realpath(self._path))
+        version = Path(os.path.realpath(self._path))  # a link is followed once for each look
         files = frozenset(_files(version))
         if not files:
             if self._was_there:
@@ -192,9 +192,12 @@ def _looked(table: _Table, troubles: list[str]) -> int | None:
 
 def _files(version: Path) -> Iterator[_File]:
     """Yield the Parquet files of a version; what begins with ``_`` or ``.`` is somebody's work in progress."""
-    count = 0
     if not version.is_dir():
         return
+    if (version / "_delta_log").is_dir():
+        yield from _committed(version)
+        return
+    count = 0
     for folder, below, names in os.walk(version, onerror=_raise):
         below[:] = [each for each in below if each[0] not in "_."]
         for name in names:
@@ -208,6 +211,21 @@ def _files(version: Path) -> Iterator[_File]:
             if count > MAX_FILES:
                 raise InvalidValueError(str(version), f"more than {MAX_FILES} files", f"at most {MAX_FILES}")
             yield _File(str(path.relative_to(version)), found.st_size, found.st_mtime_ns)
+
+
+def _committed(table: Path) -> Iterator[_File]:
+    """Yield the files of a Delta table as it is now."""
+    try:
+        from deltalake import DeltaTable  # a broker that learns nothing needs none
+    except ImportError:
+        raise MissingDependencyError("learning", "deltalake", "run: pip install 'whimbrel[spark]'") from None
+    uris = DeltaTable(str(table)).file_uris()
+    if len(uris) > MAX_FILES:
+        raise InvalidValueError(str(table), f"{len(uris)} files", f"at most {MAX_FILES}")
+    for uri in uris:
+        path = Path(uri.removeprefix("file://"))
+        found = path.stat()
+        yield _File(str(path.relative_to(table)), found.st_size, found.st_mtime_ns)
 
 
 def _raise(error: OSError) -> None:

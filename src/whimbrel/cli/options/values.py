@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import typer
 
 from whimbrel.log.layout import FORMAT_FILE
 
-__all__ = ["read_log", "read_seconds"]
+__all__ = ["read_folder", "read_log", "read_seconds"]
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def read_folder(text: str | Path) -> Path:
+    """Return the folder of this machine that *text* names; a URL is refused, it would become a folder ``s3:``."""
+    plain = str(text).removeprefix("file://")
+    found = _URL.match(plain)
+    if found is not None:
+        raise typer.BadParameter(
+            f"found {str(text)!r}, a URL of {found[1]}; allowed is a folder that this machine sees"
+        )
+    return Path(plain)
 
 
 def read_log(text: str | Path) -> Path:
     """Return the log that *text* names: a directory, or the one that a broker keeps below its ``--data``."""
-    path, below = Path(text), Path(text) / "log"
+    path = read_folder(text)
+    below = path / "log"
     return below if not (path / FORMAT_FILE).is_file() and (below / FORMAT_FILE).is_file() else path
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from whimbrel.cli.options.values import read_log
+from whimbrel.cli.options.values import read_folder, read_log
 from whimbrel.cli.pipeline.doctor import doctor
 from whimbrel.cli.process.niceness import give_way
 from whimbrel.cli.process.spark import session, watched
@@ -50,7 +50,9 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000_000
 @app.command()
 def generate(
     *,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the log; made if need be.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the log; made if need be.")
+    ],
     world: Annotated[str, typer.Option("--world", help="What it is the log of: ward, campus or city.")] = "ward",
     events: Annotated[int, typer.Option("--events", metavar="N", help="How many facts, all nodes together.")] = 100_000,
     devices: Annotated[
@@ -105,7 +107,9 @@ def generate(
 def run(
     *,
     log: Log,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the tables, a folder each.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the tables, a folder each.")
+    ],
     tables: Annotated[
         str | None,
         typer.Option("--tables", metavar="A,B", help="Which tables, e.g. matches,popularity; all by default."),
@@ -272,7 +276,9 @@ def _run_once(
 def show(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Which table, e.g. popularity.")],
     *,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where `run` wrote the tables.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where `run` wrote the tables.")
+    ],
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -289,6 +295,7 @@ def show(
             typer.echo(line)
     else:
         Console(markup=False, highlight=False, emoji=False).print(drawn(table, rows))
+        typer.echo(f'All of it, in Python: deltalake.DeltaTable("{out / table}").to_pandas()', err=True)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from whimbrel.cli.options.values import read_log
+from whimbrel.cli.options.values import read_folder, read_log
 
 if TYPE_CHECKING:  # Arrow and SQLite need not be loaded for other commands
     from whimbrel.pipeline.doctor.check import Check
@@ -29,7 +29,8 @@ def doctor(
         typer.Option("--log", metavar="DIR", parser=read_log, help="The directory of a log, or a broker's --data."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where `run` writes tables, to look at.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", parser=read_folder, help="Where `run` writes tables, to look at."),
     ] = None,
     master: Annotated[
         str | None,

@@ -152,7 +152,7 @@ class _Following:
 
     def _look(self, stream: Stream, frontier: Frontier) -> None:
         """Put a new view in place."""
-        from whimbrel.pipeline.outputs import read
+        from whimbrel.pipeline.delta import read
 
         last = stream.last
         if last is None:
@@ -180,7 +180,7 @@ class _Following:
     def _read(self, spark: SparkSession, held: tuple[HeldEntry, ...]) -> Ledger:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-        from whimbrel.pipeline.outputs import read
+        from whimbrel.pipeline.delta import read
         from whimbrel.pipeline.reading import read_table
         from whimbrel.pipeline.snapshots import snapshot
 
@@ -218,10 +218,9 @@ def _away(stream: Stream) -> dict[str, int] | None:
 
 def _count(out: Path, table: str) -> int:
     """Return how many rows a table has: what its files say of themselves, no row is read."""
-    from whimbrel.pipeline.outputs import current
+    from whimbrel.pipeline.delta import data_files
 
-    folder = current(out, table)
-    return 0 if folder is None else int(pads.dataset(folder, format="parquet").count_rows())
+    return int(pads.dataset([str(path) for path in data_files(out, table)], format="parquet").count_rows())
 
 
 def _newest_window(table: ArrowTable) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ __all__ = [
 
 _PYTHON = (3, 11)
 _JAVA = 17
-_PACKAGES = ("pyspark", "pandas", "pyarrow", "protobuf")
+_PACKAGES = ("pyspark", "pandas", "pyarrow", "protobuf", "deltalake")
 _MODULE = "jdk.incubator.vector"
 _GB = 1_000_000_000
 _LEAST_MEMORY = 2 * _GB

@@ -8,7 +8,9 @@ Rule: what a stream remembers is looked at in a copy, because a stream that runs
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -21,10 +23,11 @@ import cbor2
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.hold.store.sqlite import SqliteStore
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
 from whimbrel.pipeline.doctor.logs import Extent, extents
 
-__all__ = ["check_reach", "check_state", "check_windows", "examine_stream"]
+__all__ = ["check_reach", "check_running", "check_state", "check_windows", "examine_stream"]
 
 _WINDOWS = "$windows"
 """The store of what belongs to no node; it has the number of the last batch."""
@@ -33,6 +36,7 @@ _REACHED = "reached"
 _ANEW = "start the stream anew: with another --out, or remove all of this one; the log has everything that it needs"
 _LOOKS = 3
 _OLD_S = 3_600
+_SLOW_S = 120
 _SMALL_BYTES, _MANY = 1 << 20, 200
 
 
@@ -92,6 +96,21 @@ def check_reach(node: str, applied: int, extent: Extent) -> Check:
     return ok(name, f"{counted(behind, 'number')} behind the log")
 
 
+def check_running(*, is_running: bool, behind: int, last_batch_s: float) -> Check:
+    """Judge whether the stream does its work: *behind* has how many numbers wait, *last_batch_s* when it did any."""
+    waiting = f"{counted(behind, 'number')} behind the log"
+    if behind == 0 or (is_running and last_batch_s < _SLOW_S):
+        return ok("stream", f"{'running' if is_running else 'not running'}, {waiting}")
+    if not is_running:
+        remedy = (
+            "start it: whimbrel pipeline run --log DIR --out DIR --continuous, or --available-now from time to time"
+        )
+        return warning("stream", f"not running, {waiting}", "one that runs, or nothing that is new", remedy)
+    found = f"running, {waiting}, and its last batch was {last_batch_s:,.0f} s ago"
+    remedy = "look at what the command prints; give it more cores, or a smaller --facts-per-batch if memory is short"
+    return warning("stream", found, f"a batch in the last {_SLOW_S} s", remedy)
+
+
 # -- what is read ----------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +125,38 @@ def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
         found = _agreement(folder, log)
         if all(check.verdict is Verdict.OK for check in found):
             break
+    if log is not None:
+        checks.append(_running(folder, log, now))
     return [*checks, *found, *_leftovers(out, now), *_tables(out)]
+
+
+def _running(folder: Path, log: Path, now: float) -> Check:
+    """Look whether a stream holds its lock, and how much of the log waits for it."""
+    behind = 0
+    try:
+        there = extents(log)[0]
+        for node, extent in there.items():
+            path = folder / "state" / f"{node}.sqlite"
+            applied = _remembered(path).applied if path.exists() else extent.first - 1
+            behind += max(0, extent.last - max(applied, extent.first - 1))
+    except (OSError, ValueError, sqlite3.Error, WhimbrelError):  # said by the checks of these
+        behind = 0
+    batches = [_modified(path, 0) for path in (folder / "intents").glob("*.json")]  # one is written as a batch begins
+    return check_running(
+        is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, now - max(batches, default=0.0))
+    )
+
+
+def _is_locked(folder: Path) -> bool:
+    """Tell whether a stream keeps this folder: a shared lock is refused while somebody has the other kind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _plan(path: Path) -> Check:
@@ -119,9 +169,9 @@ def _plan(path: Path) -> Check:
         return failed("plan", f"{path}: missing", wanted, _ANEW)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return failed("plan", f"{path}: no plan of a stream", wanted, _ANEW)
-    if known is not None and not (isinstance(version, int) and 1 <= version <= known):
-        remedy = "use the Whimbrel that began the stream, or a newer one"
-        return failed("plan", f"format {version}", f"formats 1 to {known}", remedy)
+    if known is not None and version != known:
+        remedy = "use the Whimbrel that began the stream, or begin a new one in another folder"
+        return failed("plan", f"format {version}", f"format {known}", remedy)
     return ok("plan", tables, wanted)
 
 
@@ -198,7 +248,7 @@ def _remembered(path: Path) -> _Remembered:
 
 def _leftovers(out: Path, now: float) -> list[Check]:
     """Tell what interrupted streams left; what is young may belong to one that runs."""
-    places = [*out.glob("_versions/*/_*"), *out.glob("_stream/*.new")]
+    places = [*out.glob("_stream/*.new")]
     old = [path for path in places if now - _modified(path, now) > _OLD_S]
     if not old:
         return [ok("leftovers", "none")]
@@ -215,9 +265,20 @@ def _modified(path: Path, now: float) -> float:
 
 def _tables(out: Path) -> Iterator[Check]:
     """Tell of each table how many files it has; a reader opens all of them."""
-    folders = [path for path in out.iterdir() if path.is_dir() and path.name[0] not in "._"] if out.is_dir() else []
+    try:
+        from deltalake.exceptions import DeltaError
+
+        from whimbrel.pipeline.delta import check_folder, data_files
+    except (ImportError, WhimbrelError):  # said by the check of the packages
+        return
+    folders = [path for path in out.iterdir() if path.is_dir() and path.name in TABLES] if out.is_dir() else []
     for folder in sorted(folders):
-        sizes = [path.stat().st_size for path in folder.rglob("*.parquet")]
+        try:
+            check_folder(out, folder.name)
+            sizes = [path.stat().st_size for path in data_files(out, folder.name)]
+        except (OSError, WhimbrelError, DeltaError) as error:
+            yield failed(f"table {folder.name}", str(error).partition("\n")[0], "a Delta table, whole", _ANEW)
+            continue
         found = f"{counted(len(sizes), 'file')}, {sized(sum(sizes))}"
         small = sum(1 for size in sizes if size < _SMALL_BYTES)
         name, wanted = f"table {folder.name}", f"fewer than {_MANY} small files"

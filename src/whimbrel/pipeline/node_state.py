@@ -1,8 +1,7 @@
-"""Standing: what a stream remembers of a node between two batches: who subscribes to what, and what is held for whom.
+"""Node state: what a stream remembers of a node between two batches: its subscriptions, and what it holds for devices.
 
-A node's log is one sequence, and the hold is a fold over it, so a node is folded in one place: where the stream is
-driven. Spark reads, matches and sorts; this takes the events in and keeps the state, in memory and, in small steps, in
-a store of its own.
+A node's log is one sequence, and the hold is a fold over it, so a node is folded in one place (``unit``). This takes
+the events in and keeps the state in memory and, in small steps, in a store of its own.
 Rule: the state is that of the number it says (``applied``), and is committed after everything that was made of a batch
 has been written. A batch that is done again begins from the same state and makes the same.
 Rule: it is bounded by what is held, who subscribes and which devices report, not by the length of the log.
@@ -29,7 +28,7 @@ from whimbrel.pipeline.link_quality import Links
 from whimbrel.pipeline.matches import CHANGED
 from whimbrel.pipeline.versions import open_spells, spells, touched
 
-__all__ = ["Held", "Standing", "changed_schema"]
+__all__ = ["Held", "NodeState", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME = "interest", "notification", "link", "time"
 _OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME})
@@ -51,7 +50,7 @@ class Held(NamedTuple):
     device: str | None
 
 
-class Standing:
+class NodeState:
     """One node, as far as its log was folded; *store* has what was known when it was committed last."""
 
     def __init__(self, node: str, store: Store, *, retention: Retention, assume_receipts: bool) -> None:
@@ -195,9 +194,9 @@ class Standing:
         put |= {(_KNOWN, seq): cbor2.dumps(list(known[seq])) for seq in known.keys() - self._saved_known}
         drop |= {(_KNOWN, seq) for seq in self._saved_known - known.keys()}
         now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
-        drop |= {(_INTEREST, seq) for seq, whose in self._saved_interests.items() if whose in self._touched} - {
-            (_INTEREST, seq) for seq in now
-        }
+        if self._touched:  # to look at all of them takes longer than the rest of a small batch
+            saved = {(_INTEREST, seq) for seq, whose in self._saved_interests.items() if whose in self._touched}
+            drop |= saved - {(_INTEREST, seq) for seq in now}
         put |= {(_INTEREST, seq): _packed(row) for seq, row in now.items() if seq not in self._saved_interests}
         if self.last_at is not None:
             self.links.forget(self.last_at)

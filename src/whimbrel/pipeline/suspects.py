@@ -1,0 +1,454 @@
+"""Suspects: rows of the log that may break its contract, found in whole Arrow columns.
+
+Rule: every row that ``model.rows.fact_of`` refuses is a suspect, and few others are; ``dead_letters`` asks each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from whimbrel.errors import InvalidInputError
+from whimbrel.match.matcher import check_stored
+from whimbrel.match.topics import check_topic_filter
+from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
+from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME, MAX_NAME_BYTES
+from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange, WillChange
+from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
+from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
+from whimbrel.model.place import MAX_RADIUS_M
+from whimbrel.model.policies import MAX_POLICY_BYTES, MAX_REASON_BYTES, PolicyChange
+from whimbrel.model.subscription import (
+    MAX_FILTER_BYTES,
+    MAX_IDENTIFIER,
+    MAX_SUBSCRIPTION_NAME_BYTES,
+    InterestChange,
+)
+from whimbrel.model.tables import TABLES, TIME_TYPE
+
+__all__ = ["Mask", "suspects"]
+
+Arrow = Any
+"""A ``pyarrow`` array, batch or table; pyarrow ships no types."""
+Mask = NDArray[np.bool_]
+
+_NODE = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_SCHEMES = pa.array([scheme.value for scheme in Scheme])
+_DIGEST_BYTES = pa.array(sorted(DIGEST_BYTES), pa.int32())
+_DATA_BUFFER = 2
+"""Which buffer of a text column has its bytes."""
+
+
+def suspects(table: str, rows: Arrow, node: str | None) -> Mask:
+    """Return which rows of a batch may break the contract: every one that does, and few others."""
+    found = _Suspects(rows, TABLES[table].schema)
+    found.rank("seq", 0, INT64_MAX)
+    found.nodes("node", node)
+    found.times(_TIMES[table])
+    _RULES[table](found)
+    return found.mask
+
+
+class _Suspects:
+    """Rows of one batch on which suspicion has fallen; each method looks at one column as a whole."""
+
+    def __init__(self, rows: Arrow, schema: Arrow) -> None:
+        self._rows = rows
+        self.mask: Mask = np.zeros(rows.num_rows, np.bool_)
+        for field in schema:
+            if not field.nullable and (column := self.column(field.name)).null_count:
+                self.flag(column.is_null())
+
+    def column(self, name: str) -> Arrow:
+        """Return a column as one array."""
+        column = self._rows.column(name)
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+    def flag(self, is_suspect: Arrow) -> None:
+        """Suspect where an Arrow array is true; null is not."""
+        if is_suspect.true_count:
+            self.mask |= is_suspect.fill_null(False).to_numpy(zero_copy_only=False)
+
+    def unless(self, is_fine: Arrow) -> None:
+        """Suspect where an Arrow array is false; null is not."""
+        self.flag(pc.invert(is_fine))
+
+    # -- kinds of columns ----------------------------------------------------------------------------------------------
+
+    def rank(self, name: str, least: int, most: int) -> None:
+        """Expect whole numbers."""
+        column = self.column(name)
+        if column.null_count < len(column):
+            extremes = pc.min_max(column).as_py()
+            if extremes["min"] < least or extremes["max"] > most:
+                self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
+
+    def between(self, name: str, least: float, most: float) -> None:
+        """Expect numbers that are none of NaN and infinity."""
+        self.flag(_outside(self.column(name), least, most))
+
+    def times(self, name: str) -> None:
+        """Expect times that every calendar has."""
+        column = self.column(name).cast(TIME_TYPE).cast(pa.int64())
+        self.flag(pc.or_(pc.less(column, FIRST_TIME), pc.greater(column, LAST_TIME)))
+
+    def nodes(self, name: str, only: str | None) -> None:
+        """Expect the names of nodes, or *only* one."""
+        column = self.column(name)
+        values = _valid_text(column, self)
+        if values is None:
+            return
+        known = pc.unique(values).to_pylist()
+        bad = [each for each in known if each is not None and (each != only if only else not _NODE.match(each))]
+        if bad:
+            self.flag(pc.is_in(values, pa.array(bad, pa.string())))
+
+    def text(self, name: str, max_bytes: int = MAX_NAME_BYTES, *, min_bytes: int = 1, without: bytes = b"\0") -> None:
+        """Expect text of some length, without some characters."""
+        column = self.column(name)
+        if column.null_count == len(column) or _valid_text(column, self) is None:
+            return
+        sizes = pc.binary_length(column)
+        extremes = pc.min_max(sizes).as_py()
+        if extremes["min"] < min_bytes or extremes["max"] > max_bytes:
+            self.flag(pc.or_(pc.less(sizes, min_bytes), pc.greater(sizes, max_bytes)))
+        for byte in without:
+            if _has_byte(column, byte):
+                self.flag(pc.match_substring(column, chr(byte)))
+
+    def size(self, name: str, most: int) -> None:
+        """Expect bytes, at most so many."""
+        self.flag(pc.greater(pc.binary_length(self.column(name)), most))
+
+    def words(self, name: str, allowed: Sequence[str]) -> None:
+        """Expect one of some words."""
+        column = self.column(name)
+        if column.null_count < len(column) and _valid_text(column, self) is not None:
+            self.flag(pc.and_(pc.invert(pc.is_in(column, pa.array(allowed))), column.is_valid()))
+
+    def fields(self, name: str, bounds: Mapping[str, tuple[float, float]]) -> None:
+        """Expect, where there is a structure, numbers in all of its fields."""
+        column = self.column(name)
+        if column.null_count == len(column):
+            return
+        for part, (least, most) in bounds.items():
+            values = pc.struct_field(column, part)
+            self.flag(pc.and_(column.is_valid(), values.is_null()))
+            self.flag(_outside(values, least, most))
+
+    def keys(self) -> None:
+        """Expect hashes of keys, and not too many."""
+        column = self.column("keys")
+        owners, each = _entries(column)
+        if not owners.size:
+            return
+        scheme, digest = each.flatten()
+        is_fine = pc.and_(pc.is_in(scheme, _SCHEMES), pc.is_in(pc.binary_length(digest), _DIGEST_BYTES))
+        self.mask[owners[~_true(is_fine)]] = True
+        self.flag(pc.greater(pc.list_value_length(column), MAX_KEYS))
+
+    def attributes(self, name: str = "attributes") -> None:
+        """Expect each name once, and with each the value that its type says."""
+        column = self.column(name)
+        offsets = column.offsets.to_numpy()
+        begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        if not count:
+            return
+        owners = np.repeat(np.arange(len(column)), np.diff(offsets))
+        names, items = column.keys.slice(begin, count), column.items.slice(begin, count)
+        if _suspicious_bytes(names) or names.null_count:
+            self.mask[owners[_are_odd_names(names)]] = True
+        kinds, *fields = items.flatten()
+        is_fine = _have_values(kinds, fields)
+        if not is_fine.all():
+            self.mask[owners[~is_fine]] = True
+        if _suspicious_bytes(fields[2], is_zero_fine=True):
+            self.mask[owners[_are_no_text(fields[2])]] = True
+        encoded = names.dictionary_encode()
+        places = owners * (len(encoded.dictionary) + 1) + encoded.indices.fill_null(0).to_numpy()
+        order = np.sort(places)
+        twice = order[1:][order[1:] == order[:-1]]
+        self.mask[twice // (len(encoded.dictionary) + 1)] = True
+
+    def filters(self, name: str, check: Callable[[str], object]) -> None:
+        """Expect texts that *check* takes; each distinct one is looked at once."""
+        column = self.column(name)
+        if column.null_count == len(column) or _valid_text(column, self) is None:
+            return
+        encoded = column.dictionary_encode()
+        is_bad = [not _passes(check, text) for text in encoded.dictionary.to_pylist()]
+        if any(is_bad):
+            self.flag(pa.array(is_bad).take(encoded.indices))
+
+
+def _outside(values: Arrow, least: float, most: float) -> Arrow:
+    """Return where numbers are less, more or none at all; null is not."""
+    if values.null_count == len(values):
+        return pa.nulls(len(values), pa.bool_())
+    return pc.invert(pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most)))
+
+
+def _entries(column: Arrow) -> tuple[NDArray[np.int64], Arrow]:
+    """Return the entries of a column of lists, and of each the row that it is in."""
+    return pc.list_parent_indices(column).to_numpy(), column.flatten()
+
+
+def _true(values: Arrow) -> Mask:
+    found: Mask = values.fill_null(False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _has_byte(column: Arrow, byte: int) -> bool:
+    """Tell whether a byte is anywhere in a text column's memory, perhaps beside what the column shows of it."""
+    data = column.buffers()[_DATA_BUFFER]
+    return data is not None and bool((np.frombuffer(data, np.uint8) == byte).any())
+
+
+def _suspicious_bytes(column: Arrow, *, is_zero_fine: bool = False) -> bool:
+    """Tell whether a text column may have empty texts, U+0000 or what is no Unicode in it."""
+    if not is_zero_fine:
+        sizes = pc.min(pc.binary_length(column)).as_py()
+        if sizes == 0 or _has_byte(column, 0):
+            return True
+    return not _is_text(column)
+
+
+def _is_text(column: Arrow) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _are_no_text(column: Arrow) -> Mask:
+    """Return which values of a text column are no Unicode."""
+    return np.array([not _is_unicode(value) for value in column.cast(pa.binary()).to_pylist()], np.bool_)
+
+
+def _are_odd_names(column: Arrow) -> Mask:
+    """Return which names of attributes are missing, empty, no Unicode or have a U+0000."""
+    values = column.cast(pa.binary()).to_pylist()
+    return np.array([not value or b"\0" in value or not _is_unicode(value) for value in values], np.bool_)
+
+
+def _is_unicode(value: bytes | None) -> bool:
+    try:
+        return value is None or value.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _valid_text(column: Arrow, found: _Suspects) -> Arrow | None:
+    """Return a text column; None, and the rows suspected, if something in it is no Unicode."""
+    if _is_text(column):
+        return column
+    found.mask |= _are_no_text(column)
+    found.mask |= True  # what else is wrong with the others is not looked for in whole columns
+    return None
+
+
+def _have_values(kinds: Arrow, fields: Sequence[Arrow]) -> Mask:
+    """Return which attributes have the value that their type says."""
+    kind = kinds.fill_null(0).to_numpy()
+    integers = fields[0].fill_null(INT64_MAX).to_numpy()
+    places = {AttributeType.INT32: 0, AttributeType.INT64: 0, AttributeType.REAL64: 1}
+    places |= {AttributeType.STRING: 2, AttributeType.OPAQUE: 3}
+    found: Mask = np.zeros(kind.size, np.bool_)
+    for each, place in places.items():
+        is_kind = kind == int(each)
+        if is_kind.any():
+            found |= is_kind & fields[place].is_valid().to_numpy(zero_copy_only=False)
+    found &= (kind != int(AttributeType.INT32)) | ((integers >= INT32_MIN) & (integers <= INT32_MAX))
+    return found
+
+
+@lru_cache(maxsize=100_000)
+def _passes(check: Callable[[str], object], text: str | None) -> bool:
+    try:
+        return text is None or check(text) is not NotImplemented
+    except InvalidInputError:
+        return False
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+_EARTH = {"latitude": (-90.0, 90.0), "longitude": (-180.0, 180.0)}
+_SCREEN = {"width_px": (0, INT32_MAX), "height_px": (0, INT32_MAX)}
+
+
+def _publications(found: _Suspects) -> None:
+    found.text("publisher")
+    found.text("subject", MAX_SUBJECT_BYTES, without=b"\0+#")
+    found.rank("qos", 0, MAX_QOS)
+    found.size("body", MAX_BODY_BYTES)
+    found.size("properties", MAX_BODY_BYTES)
+    found.keys()
+    found.fields("place", _EARTH)
+    found.between("radius_m", 0, MAX_RADIUS_M)
+    found.flag(pc.and_(found.column("radius_m").is_valid(), found.column("place").is_null()))
+    packets = found.column("packet_id")
+    found.rank("packet_id", 1, MAX_PACKET_ID)
+    found.flag(pc.and_(packets.is_valid(), pc.not_equal(found.column("qos"), MAX_QOS)))
+    found.rank("will_seq", 0, INT64_MAX)
+    found.attributes()
+
+
+def _interests(found: _Suspects) -> None:
+    found.words("change", [each.value for each in InterestChange])
+    found.text("device")
+    found.text("session")
+    found.text("name", MAX_SUBSCRIPTION_NAME_BYTES, min_bytes=0)
+    found.text("filter_text", MAX_FILTER_BYTES, min_bytes=0)
+    found.text("policy")
+    found.keys()
+    for name in ("near", "around_m", "corners", "hears_anywhere", "stale_us"):  # few have any: each is asked
+        found.flag(found.column(name).is_valid())
+    found.rank("ttl_us", 0, INT64_MAX)
+    found.rank("max_held", 0, INT32_MAX)
+    found.rank("qos", 0, MAX_QOS)
+    found.rank("identifier", 1, MAX_IDENTIFIER)
+    found.filters("subject_filter", check_topic_filter)
+    found.filters("filter_text", check_stored)
+
+
+def _presence(found: _Suspects) -> None:
+    for name in ("device", "session", "owner"):
+        found.text(name)
+    found.words("change", [each.value for each in PresenceChange])
+    found.words("receipt", [each.value for each in Mode])
+    if found.mask.all():
+        return
+    change = found.column("change")
+
+    def belongs(name: str, *changes: PresenceChange, is_needed: bool) -> None:
+        """Expect a value where the change is one of some, and else none."""
+        may = pc.is_in(change, pa.array([each.value for each in changes]))
+        has = found.column(name).is_valid()
+        found.flag(pc.xor(may, has) if is_needed else pc.and_not(has, may))
+
+    joined, disconnected = PresenceChange.JOINED, PresenceChange.DISCONNECTED
+    belongs("session", joined, PresenceChange.LEFT, PresenceChange.RECEIPTS, is_needed=True)
+    belongs("receipt", joined, is_needed=True)
+    belongs("packet_id", PresenceChange.RELEASED, PresenceChange.COMPLETED, is_needed=True)
+    belongs("session_expiry_us", joined, disconnected, is_needed=False)
+    belongs("sent_seq", disconnected, is_needed=False)
+    belongs("confirms", joined, PresenceChange.RECEIPTS, is_needed=False)
+    belongs("owner", joined, is_needed=False)
+    is_said = found.column("confirms").is_valid()
+    found.flag(pc.and_not(pc.equal(change, PresenceChange.RECEIPTS.value), is_said))
+    found.rank("packet_id", 1, MAX_PACKET_ID)
+    found.rank("session_expiry_us", 0, INT64_MAX)
+    found.rank("sent_seq", 0, INT64_MAX)
+
+
+def _sessions(found: _Suspects) -> None:
+    found.words("change", [each.value for each in SessionChange])
+    found.text("session")
+    found.text("device")
+    found.text("access", MAX_ACCESS_BYTES, min_bytes=0)
+
+
+def _reports(found: _Suspects) -> None:
+    found.text("device")
+    found.fields("display", _SCREEN)
+    found.between("battery", 0, 1)
+    found.rank("received", 0, INT64_MAX)
+    found.rank("sent", 0, INT64_MAX)
+    found.fields("place", _EARTH)
+    found.attributes("members")
+
+
+def _receipts(found: _Suspects) -> None:
+    found.words("outcome", [each.value for each in Outcome])
+    found.words("via", ["live", "held", "retained"])
+    found.flag(pc.not_equal(pc.binary_length(found.column("body_hash")), 32))
+    found.text("session")
+    found.text("device")
+    found.nodes("notification_node", None)
+    found.rank("notification_seq", 0, INT64_MAX)
+    owners, each = _entries(found.column("subscriptions"))
+    if owners.size:
+        subject_filters, names = each.flatten()
+        is_odd = names.is_null().to_numpy(zero_copy_only=False)
+        if is_odd.any() or not (_is_text(names) and _is_text(subject_filters)):
+            is_odd = is_odd | _are_no_text(names) | _are_no_text(subject_filters)
+            found.mask[owners[is_odd]] = True
+    found.between("battery", 0, 1)
+    found.between("network_connection", 0, 1)
+    found.fields("display", _SCREEN)
+    found.times("published_at")
+    found.text("subject", MAX_SUBJECT_BYTES)
+
+
+def _wills(found: _Suspects) -> None:
+    found.words("change", [each.value for each in WillChange])
+    found.text("device")
+    found.text("subject", MAX_SUBJECT_BYTES)
+    if not found.mask.all():
+        is_left = pc.equal(found.column("change"), WillChange.LEFT.value)
+        found.flag(pc.and_(is_left, found.column("subject").is_null()))
+    found.rank("qos", 0, MAX_QOS)
+    found.size("body", MAX_BODY_BYTES)
+    found.size("properties", MAX_BODY_BYTES)
+    found.rank("delay_us", 0, INT64_MAX)
+    found.rank("expiry_us", 0, INT64_MAX)
+    found.keys()
+
+
+def _policies(found: _Suspects) -> None:
+    found.words("change", [each.value for each in PolicyChange])
+    for name in ("owner", "name", "device"):
+        found.text(name)
+    found.text("text", MAX_POLICY_BYTES, min_bytes=0)
+    if found.mask.all():
+        return
+    change = found.column("change")
+    is_chosen = pc.equal(change, PolicyChange.CHOSEN.value)
+    found.flag(pc.and_not(found.column("name").is_null(), is_chosen))
+    found.flag(pc.and_(is_chosen, found.column("device").is_null()))
+    found.flag(pc.xor(pc.equal(change, PolicyChange.PUT.value), found.column("text").is_valid()))
+
+
+def _decisions(found: _Suspects) -> None:
+    found.words("outcome", [Outcome.DELIVERED.value, Outcome.WITHHELD.value])
+    for name in ("session", "device", "policy"):
+        found.text(name)
+    found.nodes("notification_node", None)
+    for name in ("notification_seq", "policy_seq", "steps", "bytes_read", "pixels_read"):
+        found.rank(name, 0, INT64_MAX)
+    found.text("reason", MAX_REASON_BYTES, min_bytes=0)
+    found.flag(pc.not_equal(pc.binary_length(found.column("body_hash")), 32))
+    found.rank("body_bytes", 0, MAX_BODY_BYTES)
+    found.size("body", MAX_BODY_BYTES)
+    for name in ("attributes", "read", "changed"):
+        found.attributes(name)
+    found.flag(pc.greater(pc.list_value_length(found.column("removed")), 0))  # few have any: each is asked
+    if not found.mask.all():
+        is_sent = pc.equal(found.column("outcome"), Outcome.DELIVERED.value)
+        for name in ("body_hash", "body_bytes"):
+            found.flag(pc.xor(found.column(name).is_valid(), is_sent))
+        for name in ("body", "attributes"):
+            found.flag(pc.and_not(found.column(name).is_valid(), is_sent))
+
+
+_RULES: dict[str, Callable[[_Suspects], None]] = {
+    "publications": _publications,
+    "interests": _interests,
+    "presence": _presence,
+    "sessions": _sessions,
+    "reports": _reports,
+    "receipts": _receipts,
+    "wills": _wills,
+    "policies": _policies,
+    "decisions": _decisions,
+}
+_TIMES = {name: TABLES[name].schema.names[2] for name in _RULES}
+"""The third column of each of the log's tables says when the node accepted the fact."""

@@ -1,0 +1,87 @@
+"""Tables of the pipeline through Spark's format ``whimbrel``: as they are; as a stream, each row once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.delta import DeltaOutput
+from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.source import register
+from whimbrel.pipeline.table_feed import LostCommitError, TableStreamReader
+
+ROWS = 3
+
+
+def matched(batch: int) -> Any:
+    """Return rows of ``matches`` that say of which batch they are."""
+    given = {"notification_node": "n", "published_at": batch, "session": "s", "subject_filter": "a", "name": ""}
+    rows = [given | {"notification_seq": batch, "interest_seq": each} for each in range(ROWS)]
+    return pa.Table.from_pylist(rows, schema=TABLES["matches"].schema)
+
+
+def test_each_row_comes_once_through_compaction_and_removal_of_old_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """Who acts on rows must not act twice; a restart goes on where the checkpoint says."""
+    register(spark)
+    output, seen = DeltaOutput(tmp_path / "out", "matches"), Counter[tuple[int, int]]()
+
+    def note(rows: DataFrame, _batch: int) -> None:
+        seen.update((row["notification_seq"], row["interest_seq"]) for row in rows.collect())
+
+    def follow() -> None:
+        frame = spark.readStream.format("whimbrel").option("table", "matches").load(str(tmp_path / "out"))
+        query = frame.writeStream.foreachBatch(note).option("checkpointLocation", (tmp_path / "checkpoint").as_uri())
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    for batch in range(4):
+        output.add(batch, matched(batch))
+    output.compact()
+    follow()
+    output.add(4, matched(4))
+    output.compact()
+    output.expire(2)
+    output.add(5, matched(5))
+    pq.write_table(matched(9), tmp_path / "out" / "matches" / "of-no-commit.parquet")
+    follow()
+    assert seen == Counter({(batch, each): 1 for batch in range(6) for each in range(ROWS)})
+    found = spark.read.format("whimbrel").option("table", "matches").load((tmp_path / "out").as_uri())
+    assert sorted({row["notification_seq"] for row in found.collect()}) == [2, 3, 4, 5]
+    assert found.schema == SCHEMAS["matches"]
+
+
+def test_a_commit_that_was_cleaned_up_is_said(tmp_path: Path) -> None:
+    """Rows would be missing, and nobody could tell which."""
+    output = DeltaOutput(tmp_path, "matches")
+    for batch in range(3):
+        output.add(batch, matched(batch))
+    reader = TableStreamReader(tmp_path, "matches", SCHEMAS["matches"])
+    end = reader.latestOffset()
+    assert len(reader.partitions(reader.initialOffset(), end)) == 3
+    assert len(reader.partitions({"version": 1}, end)) == 2
+    (tmp_path / "matches" / "_delta_log" / f"{2:020}.json").unlink()
+    with pytest.raises(LostCommitError, match="version 2 is not there any more; begin anew"):
+        reader.partitions({"version": 1}, end)
+
+
+@pytest.mark.parametrize("table", ["popularity", "latency", "replicas"])
+def test_rows_that_change_are_not_followed(tmp_path: Path, table: str) -> None:
+    """Each would come with every change, and what was replaced would stay with the reader."""
+    with pytest.raises(InvalidValueError, match="allowed is matches, deliveries"):
+        TableStreamReader(tmp_path, table, SCHEMAS[table])
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/tables", "hdfs:/tables", "", None])
+def test_a_path_of_elsewhere_is_refused(spark: SparkSession, path: str | None) -> None:
+    """It would be made a folder called ``s3:``, here."""
+    register(spark)
+    frame = spark.read.format("whimbrel").option("table", "matches")
+    with pytest.raises(Exception, match="allowed is the folder that has the table matches"):
+        (frame.load() if path is None else frame.load(path)).count()
