@@ -404,8 +404,13 @@ def _struck(
         victims[:] = process.workers() if cluster is None else cluster()
         return victims
 
-    _await(found, process, at_most_s=_WORKERS_S)  # a stream folds where it is driven, and may have none
-    for pid in random.sample(victims, random.randint(min(1, len(victims)), len(victims))):
+    _await(found, process, at_most_s=_WORKERS_S)
+    if not victims:  # a stream folds where it is driven, and may have none: then all of it is killed
+        process.kill()
+        killed.batches += len(process.told)
+        killed.kills.append(Killing(ANYWHERE, *_place(out)))
+        return None
+    for pid in random.sample(victims, random.randint(1, len(victims))):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     killed.kills.append(Killing(aim, "while it ran", process.told[-1]["batch"]))
