@@ -45,7 +45,7 @@ MOST_LINES = 500
 LONG = {
     "broker/config.py": "one table of settings, with a docstring each",
     "broker/broker.py": "to be split: the packets of one client, and the rest",
-    "broker/shell/server.py": "to be split: connections, turns of the loop, the disk",
+    "broker/shell/server.py": "to be split: turns of the loop, the disk",
     "broker/handlers/sessions/named_sessions.py": "to be split by request",
     "broker/state/broker_state.py": "to be split: the fold, its commands, its view",
     "client/client.py": "one class, the public interface: its methods and their docstrings",

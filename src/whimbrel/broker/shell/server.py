@@ -10,12 +10,9 @@ Rule: what one turn of the loop has for a client is written at once, at its end.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import random
 import signal
 import ssl
-import sys
-import termios
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,18 +27,18 @@ import structlog
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.access.users import MAX_NAME_BYTES, Users
+from whimbrel.broker.access.users import Users
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
+from whimbrel.broker.shell.connections import MOST_WEB_READ, ObservedStream, Stream, WebStream
 from whimbrel.broker.shell.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.heartbeat import BEAT_US, Beat, beat_of
-from whimbrel.broker.shell.http import Answer, BadRequestError, HttpExchange
+from whimbrel.broker.shell.http import Answer
 from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.metrics import connected, prometheus, system_values
 from whimbrel.broker.shell.slowing import Slowing
 from whimbrel.broker.shell.storage import Storage
 from whimbrel.broker.shell.view_writer import ViewWriter
-from whimbrel.broker.shell.websocket import Framing, accept
 from whimbrel.broker.state.feedback import Announcements, Lessons
 from whimbrel.broker.state.routes import Routes
 from whimbrel.broker.wire.clients import Link
@@ -72,17 +69,11 @@ _REFUSED_TODAY = (
     "an older version accepted this subscription's filter; it is beyond today's limits and matches only within the "
     "budget of patterns: subscribe again with a simpler filter"
 )
-_LINGER_S = 2.0
 _MOST_UNWRITTEN = 4 << 20
 """How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
 _MOST_TURN = 256 << 10
 _FRAME_BYTES = 256
 """As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
-_LEAST_WEB_READ, _MOST_WEB_READ = 8 << 10, 64 << 10
-"""How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
-_LATE_WEB_READ = 1 << 10
-"""How many where small frames have filled this turn already: at most 170 frames, however many clients send them."""
-_SMALL_FRAME_BYTES = 64
 _MOST_WRITES = 1_000
 """To how many connections one turn of the event loop writes: some 5 µs each."""
 _FEW_MORE = 64
@@ -107,234 +98,13 @@ def _until_closed(turn: Callable[[Server], None]) -> Callable[[Server], None]:
     return checked
 
 
-class _Stream(asyncio.BaseProtocol):
-    """A connection of MQTT over TCP or TLS."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.link: Link | None = None
-        self.transport: asyncio.Transport | None = None
-        self.is_leaving = False
-        self.is_lost = False
-        """The connection is gone; packets that it sent may still wait for their turn, or for what its rate allows."""
-        self.written_bytes = 0
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How many bytes wait to be written to the client, or for it to acknowledge others."""
-        buffered = 0 if self.transport is None else self.transport.get_write_buffer_size()
-        client = None if self.link is None else self.link.client
-        return buffered + (0 if client is None or client.link is not self.link else client.queued_bytes)
-
-    @property
-    def taken_bytes(self) -> int:
-        """How many bytes the client's machine has taken of what was written."""
-        assert self.transport is not None
-        return self.written_bytes - self.transport.get_write_buffer_size() - unsent_bytes(self.transport)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
-        self.transport = transport
-        self.server.shaking.pop(self, None)
-        if self.server.turns_away():
-            transport.abort()
-            return
-        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
-        self.begin()
-
-    def begin(self) -> None:
-        """Make the core's link."""
-        assert self.transport is not None
-        address = str(self.transport.get_extra_info("peername"))
-        user = certified_user(self.transport.get_extra_info("peercert"))
-        self.link = self.server.broker.opened(self, address, self.server.clock.now(), verified_user=user)
-
-    def data_received(self, data: bytes) -> None:
-        assert self.link is not None
-        self.server.received(self.link, data)
-
-    def write(self, data: bytes) -> None:
-        """Write what the core has for the client."""
-        assert self.transport is not None
-        self.written_bytes += len(data)
-        self.transport.write(data)
-
-    def close(self) -> None:
-        """Close once everything is written.
-
-        We stop writing, and read on until the client closes: closing at once would reset the connection where the
-        client has sent more than we read, and what we said last would be lost with it.
-        """
-        assert self.transport is not None
-        if self.transport.can_write_eof():
-            with suppress(OSError):  # the client is gone; asyncio raises it here, uvloop reports it later
-                self.transport.write_eof()
-            asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
-        else:
-            self.transport.close()
-
-    def pause_reading(self) -> None:
-        """Read nothing more for now; what the client says meanwhile is not heard, and its silence is not judged."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-            if self.link is not None:
-                self.link.is_unread = True
-
-    def resume_reading(self) -> None:
-        """Read on, if there is no other reason to wait."""
-        if self.server.is_waited_for(self):
-            return
-        if self.link is not None:
-            self.link.is_unread, self.link.is_heard = False, True
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def pause_writing(self) -> None:
-        if self.link is not None:
-            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=True)
-            self.server.lagging[self] = self.taken_bytes, self.server.listened_us
-
-    def resume_writing(self) -> None:
-        self.server.lagging.pop(self, None)
-        if self.link is not None:
-            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=False)
-            self.server.flush_soon()
-
-    def eof_received(self) -> bool:
-        return False  # whoever stops sending has nothing more to say; close
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self.is_lost = True
-        self.server.lagging.pop(self, None)
-        link = self.link
-        if link is not None and link.closing is None:
-            if link.is_busy:
-                self.server.finish_later(self)
-                return
-            if link.meter is not None and link.meter.is_waiting:
-                return
-        self.finish()
-
-    def finish(self) -> None:
-        """Let the core know that the connection is gone and that nothing more comes of it."""
-        if self.link is not None and self.server.failure is None:
-            self.server.broker.closed(self.link, self.server.clock.now())
-            self.server.flush_soon()
-            self.link = None  # else the two would hold each other until the garbage collector comes by
-        self.server.forget(self)
-
-
-class _WebStream(_Stream, asyncio.BufferedProtocol):
-    """A connection of MQTT over WebSocket.
-
-    It is read into a buffer of ours, since a client chooses how many frames a byte takes: an event loop that reads
-    256 KB at a time, and 32 times in a row from one connection, would unmask a million before any other client's turn.
-    Rule: a read is small at first and after one with small frames, and doubles with every full one without. It is
-    smaller yet where other clients' frames have filled the turn.
-    """
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self._exchange: HttpExchange | None = HttpExchange()
-        self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
-        self._read_bytes = _LEAST_WEB_READ
-
-    def begin(self) -> None:
-        """Wait for the upgrade; until then there is nothing for the core."""
-        timeout = self.server.config.limits.connect_timeout_s
-        asyncio.get_running_loop().call_later(timeout, self._give_up)
-
-    def _give_up(self) -> None:
-        if self.link is None and self.transport is not None:
-            self.transport.close()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read to: the same for all connections, as it is used at once."""
-        del sizehint
-        is_late = self._read_bytes == _LEAST_WEB_READ and self.server.is_full_of_frames
-        return self.server.web_buffer[: _LATE_WEB_READ if is_late else self._read_bytes]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Handle what was read."""
-        before = self._framing.frames
-        self.data_received(bytes(self.server.web_buffer[:nbytes]))
-        if nbytes < _SMALL_FRAME_BYTES * (self._framing.frames - before):
-            self._read_bytes = _LEAST_WEB_READ
-        elif nbytes == self._read_bytes:
-            self._read_bytes = min(2 * nbytes, _MOST_WEB_READ)
-
-    def data_received(self, data: bytes) -> None:
-        assert self.transport is not None
-        if self._exchange is not None:
-            try:
-                request = self._exchange.receive(data)
-                if request is None:
-                    return
-                answer = accept(request, origins=self.server.config.listen.ws_origins)
-            except BadRequestError as error:
-                self.transport.write(self._exchange.send(error.answer))
-                self.transport.close()
-                return
-            self.transport.write(self._exchange.send(answer))
-            self._exchange = None
-            super().begin()
-            data = request.rest
-        assert self.link is not None
-        framing, before = self._framing, self._framing.frames
-        carried = framing.receive(data)
-        if carried:
-            self.server.received(self.link, carried)
-        self.server.count_frames(self, framing.frames - before)
-        if answers := framing.to_send():
-            super().write(answers)
-        if framing.closed:
-            self.transport.close()
-
-    def write(self, data: bytes) -> None:
-        super().write(self._framing.wrap(data))
-
-    def close(self) -> None:
-        if self._exchange is None:
-            super().write(self._framing.close())
-        super().close()
-
-
-class _Observed(asyncio.Protocol):
-    """A request for metrics or health."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._exchange = HttpExchange()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
-        self._transport = transport
-        asyncio.get_running_loop().call_later(self._server.config.limits.connect_timeout_s, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        if self._transport.is_closing():
-            return
-        try:
-            request = self._exchange.receive(data)
-            if request is None:
-                return
-            answer = self._server.observed(request.method, request.path)
-        except BadRequestError as error:
-            answer = error.answer
-        self._transport.write(self._exchange.send(answer))
-        self._transport.close()
-
-
 class Server:
     """A broker on its ports."""
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self.config = config
-        self.streams: set[_Stream] = set()
-        self.shaking: dict[_Stream, float] = {}
+        self.streams: set[Stream] = set()
+        self.shaking: dict[Stream, float] = {}
         """Connections of TLS whose handshake is not done, and when it is over."""
         self.ports: dict[str, int] = {}
         """Where it listens, by kind."""
@@ -377,11 +147,11 @@ class Server:
         """How long it has listened, as far as ticks have counted it; see ``_tick``."""
         self.is_closed = False
         self._ticks = self._unwritten_bytes = self._turn_frames = 0
-        self._held_back: set[_Stream] = set()
+        self._held_back: set[Stream] = set()
         """Whoever sends faster than the disk takes it, and is not read from for now."""
-        self._ahead: set[_Stream] = set()
+        self._ahead: set[Stream] = set()
         """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
-        self._written: set[_Stream] = set()
+        self._written: set[Stream] = set()
         """Connections that something may wait to be written to."""
         self.broker.memory.measure = self._measure_outgoing
         self._slowing = Slowing(self.broker.rates, partial(self.received, is_admitted=True), monotonic_us)
@@ -389,13 +159,13 @@ class Server:
         """What came since everything was last written: not so much that it fills a client's buffer by itself."""
         self._most_answers = config.limits.send_buffer_bytes
         """How many bytes of answers may wait for a client beside the rest; they are neither dropped nor put off."""
-        self.lagging: dict[_Stream, tuple[int, int]] = {}
+        self.lagging: dict[Stream, tuple[int, int]] = {}
         """Clients for whom nothing more can be written: how many bytes each had taken, and since when no more."""
 
     @cached_property
     def web_buffer(self) -> memoryview:
         """Where WebSockets are read to."""
-        return memoryview(bytearray(_MOST_WEB_READ))
+        return memoryview(bytearray(MOST_WEB_READ))
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
@@ -412,11 +182,11 @@ class Server:
         listen = self.config.listen
         secured = self._secured()
         self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
-        await self._listen("mqtt", listen.port, lambda: self.new_stream(_Stream))
-        await self._listen("ws", listen.ws_port, lambda: self.new_stream(_WebStream))
-        await self._listen("mqtts", listen.tls_port, partial(self._shaking_hands, _Stream, secured), secured=secured)
-        await self._listen("wss", listen.wss_port, partial(self._shaking_hands, _WebStream, secured), secured=secured)
-        await self._listen("http", listen.http_port, lambda: _Observed(self), host=listen.http_host)
+        await self._listen("mqtt", listen.port, lambda: self.new_stream(Stream))
+        await self._listen("ws", listen.ws_port, lambda: self.new_stream(WebStream))
+        await self._listen("mqtts", listen.tls_port, partial(self._shaking_hands, Stream, secured), secured=secured)
+        await self._listen("wss", listen.wss_port, partial(self._shaking_hands, WebStream, secured), secured=secured)
+        await self._listen("http", listen.http_port, lambda: ObservedStream(self), host=listen.http_host)
         self._loop.call_later(_TICK_S, self._tick)
         self._loop.call_later(self.config.log.sync_interval_ms / 1_000, self._write_out)
         self._loop.call_soon(self._view)  # what was replayed now need not be replayed again
@@ -436,7 +206,7 @@ class Server:
         self.broker.counters.refused_connections += is_crowded
         return is_crowded
 
-    def _shaking_hands(self, kind: type[_Stream], secured: TlsContext | None) -> asyncio.BaseProtocol:
+    def _shaking_hands(self, kind: type[Stream], secured: TlsContext | None) -> asyncio.BaseProtocol:
         """Return what takes in the bytes of a new connection once its handshake is done; it counts from now on."""
         assert self._loop is not None
         stream = self.new_stream(kind)
@@ -456,7 +226,7 @@ class Server:
             self.streams.discard(stream)
             self.broker.counters.failed_handshakes += 1
 
-    def new_stream(self, kind: type[_Stream]) -> _Stream:
+    def new_stream(self, kind: type[Stream]) -> Stream:
         """Return what takes in the bytes of a new connection."""
         stream = kind(self)
         self.streams.add(stream)
@@ -576,26 +346,26 @@ class Server:
         self._turn_bytes += len(data)
         if self._turn_bytes > self._most_turn_bytes:  # nobody fills a buffer in one turn, nor has all of it
             self._flush()
-            self._read_later(cast("_Stream", link.shell))
+            self._read_later(cast("Stream", link.shell))
         elif not self._is_flushing:
             self.flush_soon()
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
-            self._hold_back(cast("_Stream", link.shell))
+            self._hold_back(cast("Stream", link.shell))
         if (
             link.is_busy
             or broker.has_backlog
             or link.room < -self._most_answers
             or (link.parked is not None and link.machine.held_bytes > self.config.limits.packet_bytes)
         ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
-            self._read_later(cast("_Stream", link.shell))
+            self._read_later(cast("Stream", link.shell))
 
     @property
     def is_full_of_frames(self) -> bool:
         """Whether so many frames of WebSocket were read in this turn as end that of one client."""
         return self._turn_frames * _FRAME_BYTES > self._most_turn_bytes
 
-    def count_frames(self, stream: _Stream, frames: int) -> None:
+    def count_frames(self, stream: Stream, frames: int) -> None:
         """Count frames of WebSocket as work of this turn; a client that has sent many of them has had its turn."""
         self._turn_frames += frames
         self._turn_bytes += frames * _FRAME_BYTES
@@ -605,25 +375,25 @@ class Server:
         elif self.is_full_of_frames:
             self._read_later(stream)
 
-    def is_waited_for(self, stream: _Stream) -> bool:
+    def is_waited_for(self, stream: Stream) -> bool:
         """Tell whether there is a reason not to read from a client now."""
         return stream in self._ahead or stream in self._held_back or stream in self._slowing.connections
 
-    def forget(self, stream: _Stream) -> None:
+    def forget(self, stream: Stream) -> None:
         """Forget a connection that is gone."""
         for known in (self.streams, self._ahead, self._held_back):
             known.discard(stream)
         self._slowing.connections.discard(stream)
         self.lagging.pop(stream, None)
 
-    def _read_later(self, stream: _Stream) -> None:
+    def _read_later(self, stream: Stream) -> None:
         """Read no more from a client in this turn, and until its CONNECT is answered and it reads its answers."""
         if stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._ahead.add(stream)
             self.flush_soon()
 
-    def finish_later(self, stream: _Stream) -> None:
+    def finish_later(self, stream: Stream) -> None:
         """Let the core know that a connection is gone once it has handled the packets that came over it."""
         self._ahead.add(stream)
         self.flush_soon()
@@ -643,7 +413,7 @@ class Server:
                 else:
                     stream.resume_reading()
 
-    def _hold_back(self, stream: _Stream) -> None:
+    def _hold_back(self, stream: Stream) -> None:
         """Read no more from a client until the disk has what there is: nobody fills the memory faster than that."""
         if self.failure is None and stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
@@ -679,7 +449,7 @@ class Server:
         for link in some:
             link.is_dirty = False
             stream = link.shell
-            assert isinstance(stream, _Stream)
+            assert isinstance(stream, Stream)
             transport = stream.transport
             if transport is None or transport.is_closing():
                 link.out.clear()
@@ -958,27 +728,3 @@ def _name_refused(routes: Routes) -> None:
         _log.warning(_REFUSED_TODAY, session=session, topic_filter=subject_filter, name=name, reason=reason)
     if len(refused) > _MOST_NAMED:
         _log.warning("more filters are beyond today's limits", named=_MOST_NAMED, count=len(refused))
-
-
-def unsent_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes of a connection its other end has not confirmed yet; 0 where the kernel does not say.
-
-    A kernel's own buffer has megabytes, and asks for more only when a third of it is free: without this a client that
-    reads slowly, and steadily, would seem to take nothing for minutes.
-    """
-    peer = transport.get_extra_info("socket")
-    try:
-        return int.from_bytes(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except (OSError, ValueError, AttributeError):
-        return 0
-
-
-def certified_user(certificate: object) -> str | None:
-    """Return the common name of a client's certificate, which TLS has verified."""
-    if not isinstance(certificate, dict):
-        return None
-    for entry in certificate.get("subject", ()):
-        for name, value in entry:
-            if name == "commonName" and 1 <= len(str(value).encode()) <= MAX_NAME_BYTES and "\0" not in str(value):
-                return str(value)
-    return None

@@ -1,0 +1,332 @@
+"""Connections: what the event loop tells of a socket, and what is written to it.
+
+MQTT over TCP or TLS, MQTT over WebSocket, and requests for metrics and health over HTTP.
+Rule: what comes is given to the server, which decides whether more of it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from contextlib import suppress
+from typing import Protocol, cast
+
+from whimbrel.broker.access.users import MAX_NAME_BYTES
+from whimbrel.broker.broker import Broker
+from whimbrel.broker.config import Config
+from whimbrel.broker.shell.http import Answer, BadRequestError, HttpExchange
+from whimbrel.broker.shell.log_clock import LogClock
+from whimbrel.broker.shell.websocket import Framing, accept
+from whimbrel.broker.wire.clients import Link
+
+__all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebStream"]
+
+_LINGER_S = 2.0
+"""How long a client may take to close a connection that we have said our last word on."""
+_LEAST_WEB_READ, MOST_WEB_READ = 8 << 10, 64 << 10
+"""How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
+_LATE_WEB_READ = 1 << 10
+"""How many where small frames have filled this turn already: at most 170 frames, however many clients send them."""
+_SMALL_FRAME_BYTES = 64
+
+
+class Host(Protocol):
+    """The server, as its connections know it."""
+
+    broker: Broker
+    config: Config
+    clock: LogClock
+    shaking: dict[Stream, float]
+    lagging: dict[Stream, tuple[int, int]]
+    listened_us: int
+    failure: str | None
+
+    @property
+    def is_full_of_frames(self) -> bool:
+        """Whether so many frames of WebSocket were read in this turn as end that of one client."""
+
+    @property
+    def web_buffer(self) -> memoryview:
+        """Where WebSockets are read to."""
+
+    def turns_away(self) -> bool:
+        """Tell whether a new connection is cut at once."""
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Take in what a client sent."""
+
+    def count_frames(self, stream: Stream, frames: int) -> None:
+        """Count frames of WebSocket as work of this turn."""
+
+    def is_waited_for(self, stream: Stream) -> bool:
+        """Tell whether there is a reason not to read from a client now."""
+
+    def flush_soon(self) -> None:
+        """Write what there is at the end of this turn."""
+
+    def finish_later(self, stream: Stream) -> None:
+        """Let the core know that a connection is gone once it has handled the packets that came over it."""
+
+    def forget(self, stream: Stream) -> None:
+        """Forget a connection that is gone."""
+
+    def observed(self, method: str, path: str) -> Answer:
+        """Return the answer to a request for metrics or health."""
+
+
+class Stream(asyncio.BaseProtocol):
+    """A connection of MQTT over TCP or TLS."""
+
+    def __init__(self, server: Host) -> None:
+        self.server = server
+        self.link: Link | None = None
+        self.transport: asyncio.Transport | None = None
+        self.is_leaving = False
+        self.is_lost = False
+        """The connection is gone; packets that it sent may still wait for their turn, or for what its rate allows."""
+        self.written_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait to be written to the client, or for it to acknowledge others."""
+        buffered = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        client = None if self.link is None else self.link.client
+        return buffered + (0 if client is None or client.link is not self.link else client.queued_bytes)
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes the client's machine has taken of what was written."""
+        assert self.transport is not None
+        return self.written_bytes - self.transport.get_write_buffer_size() - unsent_bytes(self.transport)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take in that it is open."""
+        transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
+        self.transport = transport
+        self.server.shaking.pop(self, None)
+        if self.server.turns_away():
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
+        self.begin()
+
+    def begin(self) -> None:
+        """Make the core's link."""
+        assert self.transport is not None
+        address = str(self.transport.get_extra_info("peername"))
+        user = certified_user(self.transport.get_extra_info("peercert"))
+        self.link = self.server.broker.opened(self, address, self.server.clock.now(), verified_user=user)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came."""
+        assert self.link is not None
+        self.server.received(self.link, data)
+
+    def write(self, data: bytes) -> None:
+        """Write what the core has for the client."""
+        assert self.transport is not None
+        self.written_bytes += len(data)
+        self.transport.write(data)
+
+    def close(self) -> None:
+        """Close once everything is written.
+
+        We stop writing, and read on until the client closes: closing at once would reset the connection where the
+        client has sent more than we read, and what we said last would be lost with it.
+        """
+        assert self.transport is not None
+        if self.transport.can_write_eof():
+            with suppress(OSError):  # the client is gone; asyncio raises it here, uvloop reports it later
+                self.transport.write_eof()
+            asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now; what the client says meanwhile is not heard, and its silence is not judged."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            if self.link is not None:
+                self.link.is_unread = True
+
+    def resume_reading(self) -> None:
+        """Read on, if there is no other reason to wait."""
+        if self.server.is_waited_for(self):
+            return
+        if self.link is not None:
+            self.link.is_unread, self.link.is_heard = False, True
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Take in that the client reads too slowly."""
+        if self.link is not None:
+            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=True)
+            self.server.lagging[self] = self.taken_bytes, self.server.listened_us
+
+    def resume_writing(self) -> None:
+        """Take in that the client reads again."""
+        self.server.lagging.pop(self, None)
+        if self.link is not None:
+            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=False)
+            self.server.flush_soon()
+
+    def eof_received(self) -> bool:
+        """Close: a client that stops sending has nothing more to say."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take in that it is gone."""
+        del exc
+        self.is_lost = True
+        self.server.lagging.pop(self, None)
+        link = self.link
+        if link is not None and link.closing is None:
+            if link.is_busy:
+                self.server.finish_later(self)
+                return
+            if link.meter is not None and link.meter.is_waiting:
+                return
+        self.finish()
+
+    def finish(self) -> None:
+        """Let the core know that the connection is gone and that nothing more comes of it."""
+        if self.link is not None and self.server.failure is None:
+            self.server.broker.closed(self.link, self.server.clock.now())
+            self.server.flush_soon()
+            self.link = None  # else the two would hold each other until the garbage collector comes by
+        self.server.forget(self)
+
+
+class WebStream(Stream, asyncio.BufferedProtocol):
+    """A connection of MQTT over WebSocket.
+
+    It is read into a buffer of ours, since a client chooses how many frames a byte takes: an event loop that reads
+    256 KB at a time, and 32 times in a row from one connection, would unmask a million before any other client's turn.
+    Rule: a read is small at first and after one with small frames, and doubles with every full one without. It is
+    smaller yet where other clients' frames have filled the turn.
+    """
+
+    def __init__(self, server: Host) -> None:
+        super().__init__(server)
+        self._exchange: HttpExchange | None = HttpExchange()
+        self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
+        self._read_bytes = _LEAST_WEB_READ
+
+    def begin(self) -> None:
+        """Wait for the upgrade; until then there is nothing for the core."""
+        timeout = self.server.config.limits.connect_timeout_s
+        asyncio.get_running_loop().call_later(timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.link is None and self.transport is not None:
+            self.transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read to: the same for all connections, as it is used at once."""
+        del sizehint
+        is_late = self._read_bytes == _LEAST_WEB_READ and self.server.is_full_of_frames
+        return self.server.web_buffer[: _LATE_WEB_READ if is_late else self._read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle what was read."""
+        before = self._framing.frames
+        self.data_received(bytes(self.server.web_buffer[:nbytes]))
+        if nbytes < _SMALL_FRAME_BYTES * (self._framing.frames - before):
+            self._read_bytes = _LEAST_WEB_READ
+        elif nbytes == self._read_bytes:
+            self._read_bytes = min(2 * nbytes, MOST_WEB_READ)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came."""
+        assert self.transport is not None
+        if self._exchange is not None:
+            try:
+                request = self._exchange.receive(data)
+                if request is None:
+                    return
+                answer = accept(request, origins=self.server.config.listen.ws_origins)
+            except BadRequestError as error:
+                self.transport.write(self._exchange.send(error.answer))
+                self.transport.close()
+                return
+            self.transport.write(self._exchange.send(answer))
+            self._exchange = None
+            super().begin()
+            data = request.rest
+        assert self.link is not None
+        framing, before = self._framing, self._framing.frames
+        carried = framing.receive(data)
+        if carried:
+            self.server.received(self.link, carried)
+        self.server.count_frames(self, framing.frames - before)
+        if answers := framing.to_send():
+            super().write(answers)
+        if framing.closed:
+            self.transport.close()
+
+    def write(self, data: bytes) -> None:
+        """Write what the core has for the client, in a frame."""
+        super().write(self._framing.wrap(data))
+
+    def close(self) -> None:
+        """Close once everything is written, with a frame that says so."""
+        if self._exchange is None:
+            super().write(self._framing.close())
+        super().close()
+
+
+class ObservedStream(asyncio.Protocol):
+    """A request for metrics or health."""
+
+    def __init__(self, server: Host) -> None:
+        self._server = server
+        self._exchange = HttpExchange()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take in that it is open."""
+        transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
+        self._transport = transport
+        asyncio.get_running_loop().call_later(self._server.config.limits.connect_timeout_s, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came."""
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        try:
+            request = self._exchange.receive(data)
+            if request is None:
+                return
+            answer = self._server.observed(request.method, request.path)
+        except BadRequestError as error:
+            answer = error.answer
+        self._transport.write(self._exchange.send(answer))
+        self._transport.close()
+
+
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """Return how many bytes of a connection its other end has not confirmed yet; 0 where the kernel does not say.
+
+    A kernel's own buffer has megabytes, and asks for more only when a third of it is free: without this a client that
+    reads slowly, and steadily, would seem to take nothing for minutes.
+    """
+    peer = transport.get_extra_info("socket")
+    try:
+        return int.from_bytes(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+def certified_user(certificate: object) -> str | None:
+    """Return the common name of a client's certificate, which TLS has verified."""
+    if not isinstance(certificate, dict):
+        return None
+    for entry in certificate.get("subject", ()):
+        for name, value in entry:
+            if name == "commonName" and 1 <= len(str(value).encode()) <= MAX_NAME_BYTES and "\0" not in str(value):
+                return str(value)
+    return None
