@@ -199,7 +199,9 @@ def test_a_table_that_is_none_of_the_log_is_refused(spark: SparkSession, log: Pa
     with pytest.raises(InvalidValueError, match="publications, interests"):
         read_table(spark, log, "matches")
     with pytest.raises(PySparkException, match="publications, interests"):
-        source(spark, log, "matches")
+        source(spark, log, "guesses")
+    with pytest.raises(PySparkException, match="there are no tables"):
+        source(spark, log, "matches").collect()
 
 
 @pytest.mark.parametrize("small", [0, 1_000], ids=["long", "short"])

@@ -40,10 +40,10 @@ def test_large_retained_messages_are_refused_when_memory_is_full(tmp_path: Path)
             before = _resident(broker)
             codes = [_retain(client, number, bytes([number]) * MEGABYTE) for number in range(80)]
             accepted = codes.count(0x10)
-            assert 37 <= accepted <= 39
+            assert 32 <= accepted <= 34, "an eighth is for what passes through"
             assert codes[accepted:] == [QUOTA_EXCEEDED] * (80 - accepted)
             assert _resident(broker) - before < 2 * LIMIT, "it took 2.1 MB for each of them, and had no limit"
-            assert LIMIT - 2 * MEGABYTE < _metric(broker, "whimbrel_memory_bytes") <= LIMIT
+            assert LIMIT - LIMIT // 8 - 2 * MEGABYTE < _metric(broker, "whimbrel_memory_bytes") <= LIMIT - LIMIT // 8
         broker.kill()
         broker.start()
         assert _metric(broker, "whimbrel_retained_messages") >= accepted

@@ -23,6 +23,7 @@ from whimbrel.log.verification import verify
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.codecs import from_json
 from whimbrel.model.tables import TABLES, attributes_from_column_value
+from whimbrel.pipeline.delta import WHOLE, DeltaOutput
 from whimbrel.pipeline.schemas import TIMES
 from whimbrel.sim.logs import generate as module
 from whimbrel.sim.logs.generate import Recipe, generate
@@ -214,8 +215,7 @@ def test_the_command_shows_bars(tmp_path: Path) -> None:
     """The largest first, without Spark."""
     columns = {"subject": ["few", "many"], "subscribers": [1, 4], "share": [0.1, 0.2], "replicas": [10, 20]}
     made = pa.table(columns | {"memory_bytes": [1_000, 2_000]}, schema=TABLES["replicas"].schema)
-    (tmp_path / "replicas").mkdir()
-    pq.write_table(made, tmp_path / "replicas" / "part-0.parquet")
+    DeltaOutput(tmp_path, "replicas").replace(0, {WHOLE: made})
     shown = ("show", "replicas", "--out", tmp_path)
     text = run(*shown)
     assert text.index("many") < text.index("few")
