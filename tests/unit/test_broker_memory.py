@@ -396,3 +396,22 @@ def test_a_client_that_does_not_keep_up_is_not_served_from_the_last_eighth(tmp_p
         codes += [each.code for each in publisher.taken(Puback)]
     assert codes[-1] == ReasonCode.QUOTA_EXCEEDED
     assert rig.broker.memory.used < 400_000 * 7 // 8 + 5_000
+
+
+def test_publications_that_wait_for_one_sync_do_not_find_the_room_of_one(tmp_path: Path) -> None:
+    """Each is for hundreds of sessions; the last eighth stays free for clients that keep up."""
+    limit = 8_000_000
+    rig = _limited(tmp_path, limit)
+    for number in range(400):
+        rig.subscriber(f"absent-{number}", "crowd", qos=1, expiry_s=1_000).drop()
+    attacker, publisher = rig.client("attacker"), rig.client("publisher")
+    reader = rig.subscriber("reader", "well", qos=1)
+    codes: list[int] = []
+    while ReasonCode.QUOTA_EXCEEDED not in codes:
+        attacker.send(*(publishing("crowd", bytes(64), 1, number) for number in range(1, 21)))
+        rig.settle()
+        codes += [each.code for each in attacker.taken(Puback)]
+    assert rig.broker.memory.used < limit * 7 // 8 + 50_000
+    publisher.send(publishing("well", b"served", 1, 1))
+    rig.settle()
+    assert reader.payloads() == [b"served"]

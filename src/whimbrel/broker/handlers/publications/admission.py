@@ -15,17 +15,19 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.memory import PENDING_BYTES
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import OWN
 from whimbrel.hold.private import is_private
+from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish, Will
 from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.mqtt.topics import disallowed_in
 
-__all__ = ["Admission", "Refusal"]
+__all__ = ["Admission", "Refusal", "waiting_bytes"]
 
 Refusal: TypeAlias = tuple[ReasonCode, str]
 _RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
@@ -118,7 +120,7 @@ class Admission:
         """
         state = self._state
         is_full = state.held_bytes > self._limits.held_bytes
-        full = self._held_refusal() if is_full else state.memory.refusal(is_lasting=True)
+        full = self._held_refusal() if is_full else state.memory.refusal(waiting_bytes(found), is_lasting=True)
         return None if full is None or state.keep_up(found) else full
 
     def _held_refusal(self) -> Refusal:
@@ -136,6 +138,14 @@ class Admission:
         if packet_id and state.clients[message.publisher or ""].is_persistent:
             return True
         return state.is_owed(found) if lane is None else lane.is_owed or state.is_owed(lane.rest)
+
+
+def waiting_bytes(found: Found) -> int:
+    """Return how much memory a publication for many sessions may take until it is received; of few it is no matter.
+
+    It is counted from when it is accepted: several that wait for one sync would otherwise all find the room of one.
+    """
+    return len(found) * PENDING_BYTES if len(found) > PIECE else 0
 
 
 def _response_refusal(properties: Properties) -> Refusal | None:

@@ -21,7 +21,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import OPEN, Secured, unlocked_by
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
-from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
 from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
 from whimbrel.broker.state.broker_state import BrokerState
@@ -324,6 +324,7 @@ class Publishing:
         is_owed = self.admission.must_sync(message, found, lane, packet_id)
         if is_owed or commits.waiting or len(found) > PIECE:
             apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
+            state.memory.counted += waiting_bytes(found)
             commits.entered(seq, apply, is_owed=is_owed)
         else:
             self._pass_on(message, found, lane, packet_id, answer, now)
@@ -371,6 +372,7 @@ class Publishing:
         answer: _Answer | None,
         now: int,
     ) -> Pieces | None:
+        self._state.memory.counted -= waiting_bytes(found)
         if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
             return self._finding_and_passing_on(message, packet, packet_id, answer, now)
         if len(found) > PIECE:
