@@ -259,6 +259,7 @@ class Broker:
         if link.closing is not None:
             return
         link.last_at, link.is_heard = now, True
+        self._long_work.begin_turn()
         machine = link.machine
         packets: Sequence[Packet] = ()
         if link.is_busy:
@@ -283,6 +284,7 @@ class Broker:
     def go_on(self, now: int) -> None:
         """Do a piece of the work that is too long for one turn."""
         self._commits.now(now)
+        self._long_work.begin_turn()
         self._commits.go_on()
         self._long_work.go_on()
         self._delivering.go_on(self._commits.last_at)
@@ -419,6 +421,7 @@ class Broker:
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""
         self.refuse(is_refusing=False)
+        self._long_work.begin_turn()
         self._commits.durable(seq)
         self._delivering.pump_ready(self._commits.last_at)
         self._note_full(self._commits.last_at)
