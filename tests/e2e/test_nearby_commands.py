@@ -25,7 +25,7 @@ from whimbrel.sim.mobility.waypoint import RandomWaypoint
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "a-street-on-your-desk.md"
 FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = list(FENCE.finditer(PAGE.read_text(encoding="utf-8")))
-NEEDS_NAMESPACES = pytest.mark.skipif(not _has_namespaces(), reason="nobody may make network namespaces here")
+NEEDS_NAMESPACES = pytest.mark.skipif(not _has_namespaces(), reason="network namespaces are not permitted here")
 LIGHT = ["traffic light", "--vocabulary", "words.json"]
 
 

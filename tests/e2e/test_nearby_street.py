@@ -79,7 +79,7 @@ def test_netem_loses_frames_where_the_kernel_has_it(capsys: pytest.CaptureFixtur
     assert 560 < found["heard"] < 720
 
 
-@pytest.mark.skipif(not _has_namespaces(), reason="nobody may make network namespaces here")
+@pytest.mark.skipif(not _has_namespaces(), reason="network namespaces are not permitted here")
 @pytest.mark.parametrize("answer", [0, 2])
 def test_what_tc_answers_decides_who_loses_frames(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: int
