@@ -10,6 +10,7 @@ patterns (``language.budget``), or not at all if it cannot be read; ``refused_to
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -75,7 +76,7 @@ class Routes:
         """Why this version would not accept the filter of a subscription that an older one accepted."""
         self.unreadable: dict[tuple[str, Identity], str] = {}
         """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
-        self._read: dict[tuple[str, Identity], ReadInterest] = {}
+        self._read: dict[tuple[str, Identity], deque[ReadInterest]] = {}
         """Filters that were read for subscriptions which are not put yet."""
         self._remembered: dict[str, Found] = {}
         self.epoch = 0
@@ -104,9 +105,19 @@ class Routes:
         return (yield from self._matcher.reading(_interest(subscription)))
 
     def expect(self, subscription: Subscription, read: ReadInterest | None) -> None:
-        """Keep what was *read* of a subscription until it is put."""
+        """Keep what was *read* of a subscription until it is put; subscriptions are put in the order of these calls."""
         if read is not None:
-            self._read[_key(subscription)] = read
+            self._read.setdefault(_key(subscription), deque()).append(read)
+
+    def _expected(self, subscription: Subscription) -> ReadInterest | None:
+        """Return what was read of a subscription that is put now."""
+        waiting = self._read.get(_key(subscription)) if is_long(subscription.filter_text) else None
+        if waiting is None:
+            return None
+        read = waiting.popleft()
+        if not waiting:
+            del self._read[_key(subscription)]
+        return read
 
     def put(self, subscription: Subscription) -> None:
         """Add *subscription*, or replace the one with its identity."""
@@ -123,9 +134,7 @@ class Routes:
             if refusal is not None:
                 self.refused_today[subscription.session, identity] = refusal
             try:
-                handle = self._matcher.add(
-                    str(number), _interest(subscription), self._read.pop(_key(subscription), None)
-                )
+                handle = self._matcher.add(str(number), _interest(subscription), self._expected(subscription))
             except FilterError as error:
                 self.unreadable[subscription.session, identity] = error.reason
                 self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
