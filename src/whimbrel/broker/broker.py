@@ -68,8 +68,8 @@ _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
 _MOST_PACKETS = 2_000
 """How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
-_OF_SUBSCRIBE = 39
-"""As how many more SUBSCRIBE and UNSUBSCRIBE count."""
+_OF_FILTER = 40
+"""As how many packets each topic filter of a SUBSCRIBE or UNSUBSCRIBE counts."""
 _MOST_WAITING = 10_000
 """How many facts may wait to be applied before clients are read from again."""
 _LONG_PACKET = 1 << 16
@@ -327,8 +327,10 @@ class Broker:
             else:
                 self._handle(link, packet, now)
                 at += 1
-                if type(packet) is Subscribe or type(packet) is Unsubscribe:
-                    left -= _OF_SUBSCRIBE
+                if type(packet) is Subscribe:
+                    left -= _OF_FILTER * len(packet.requests)
+                elif type(packet) is Unsubscribe:
+                    left -= _OF_FILTER * len(packet.topic_filters)
                 if link.is_busy:
                     link.behind += packets[at:]
                     break
