@@ -281,6 +281,15 @@ def _cheap_behind_dear(attacked: Attacked) -> int:
     return attacked.most(attacked.rig.client("publisher"), _wire(*packets), lambda: counters.received)
 
 
+def _subscribes_just_short(attacked: Attacked) -> int:
+    """Send SUBSCRIBEs with as many topic filters as one piece has, many in one write."""
+    packets = [
+        Subscribe(each + 1, tuple(SubscriptionRequest(f"p/{each}/{n}", 0) for n in range(PIECE - 1)), NO_PROPERTIES)
+        for each in range(60)
+    ]
+    return attacked.most(attacked.rig.client("client"), _wire(*packets), lambda: attacked.counted.puts)
+
+
 def _subscriptions_that_look(attacked: Attacked) -> int:
     """Subscribe often to what is looked for among many retained messages, each time in one piece."""
     looked, client = attacked.counted, attacked.rig.client("client")
@@ -405,6 +414,7 @@ TABLE = (
     Row("packet: small SUBSCRIBEs in one write", "filters put a turn", PIECE, _small_subscribes),
     Row("packet: PINGREQs in one write", "answers a turn", PACKETS, _pings),
     Row("packet: small publications in one write", "a turn", PACKETS, _small_publications),
+    Row("packet: SUBSCRIBEs of 99 topic filters", "filters a turn", 2 * PIECE, _subscribes_just_short),
     Row("filter: large ones of four clients", "units of work a turn", PIECE + _ONE_LONG, _large_filters),
     Row(
         "filter: large ones of four clients, durable at once",

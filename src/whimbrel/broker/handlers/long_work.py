@@ -45,13 +45,18 @@ class LongWork:
     def begin(self, link: Link, pieces: Iterator[None], *, holds_packets: bool = True) -> None:
         """Do the first of *pieces*; the others follow, and the link's packets wait if it *holds_packets*.
 
-        If there is other work for the link, or much was begun in this turn, the first piece waits its turn as well.
+        What holds no packets waits with its first piece as well, if there is other work for the link or much was begun
+        in this turn.
         """
         self._tried += not holds_packets
-        is_late = link in self._unfinished or self._tried > _MOST_SHORT
+        is_late = link.is_busy if holds_packets else link in self._unfinished or self._tried > _MOST_SHORT
         if is_late or _is_unfinished(pieces):
-            link.is_busy = link.is_busy or holds_packets
-            self._unfinished.setdefault(link, deque()).append(_Work(pieces, holds_packets))
+            works = self._unfinished.setdefault(link, deque())
+            if holds_packets:  # it comes first: the client waits for its answer
+                link.is_busy = True
+                works.appendleft(_Work(pieces, holds_packets))
+            else:
+                works.append(_Work(pieces, holds_packets))
 
     def begin_turn(self) -> None:
         """Let as much be begun as in the beginning."""
@@ -64,14 +69,18 @@ class LongWork:
             return
         works = self._unfinished[link]
         for _ in range(min(len(works), _MOST_SHORT)):
-            work = works[0]
+            work = works.popleft()  # before it is done: it may begin other work for the link
             if link.closing is None and _is_unfinished(work.pieces):
-                works.rotate(-1)
+                if work.holds_packets:
+                    works.appendleft(work)
+                else:
+                    works.append(work)
                 break
-            works.popleft()
             if not works:
                 del self._unfinished[link]
             self._finish(link, work)
+            if work.holds_packets:  # the packets that waited for it were this turn's work
+                break
         if works and link in self._unfinished:  # the others come first
             self._unfinished[link] = self._unfinished.pop(link)
 

@@ -15,6 +15,7 @@ from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, id
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.memory import subscription_bytes
+from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.state.work_budget import (
     PacketBudget,
     SessionSum,
@@ -316,7 +317,7 @@ class Interests:
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms(subscription.session, (identity,), client.id),)
-        asked = None if subscription.filter_text is None else Filter(subscription.filter_text)
+        asked: Filter | None = None
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
         allowance = self._state.routes.allowance()
@@ -334,7 +335,11 @@ class Interests:
                 continue  # what came, or replaced it, after the subscription comes as it was published
             if self._gate.refusal(link, client.id, message, now) is not None:
                 continue
-            if asked is not None:
+            if subscription.filter_text is not None:
+                if asked is None:
+                    if is_long(subscription.filter_text):
+                        yield  # to read it is a piece of its own
+                    asked = Filter(subscription.filter_text)
                 ask = partial(asked.matches, message.attributes())
                 is_wanted = yield from allowance.attempting(ask)
                 if not self._is_asked_for(link, client, subscription, asked_seq):
