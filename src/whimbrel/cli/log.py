@@ -143,9 +143,8 @@ def verify(directory: Directory, *, as_json: AsJson = False) -> None:
         word = f"{len(found.problems)} problems" if found.problems else "ok"
         if not found.segments and not found.parts:
             word += ", the log is empty"
-        typer.echo(
-            f"{word}: {found.records} records in {found.segments} segments, {found.rows} rows in {found.parts} parts"
-        )
+        counted = f"{found.records} records in {found.segments} segments, {found.rows} rows in {found.parts} parts"
+        typer.echo(f"{word}: {counted}" + (f", {found.checkpoints} checkpoints" if found.checkpoints else ""))
     if found.problems:
         raise typer.Exit(1)
 

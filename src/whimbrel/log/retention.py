@@ -1,7 +1,7 @@
 """Retention: what is older than a day is removed, as whole files.
 
-Rule: a segment goes only if all of it is in Parquet and older; the last one of a node never goes, for it knows the
-next seq. Parts go by their date.
+Rule: a segment goes only if all of it is in Parquet and older, and not beyond the older of the last two checkpoints;
+the last one of a node never goes, for it knows the next seq. Parts go by their date.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import cut_limit
 from whimbrel.log.export import export_lock
 from whimbrel.log.files import locked
 from whimbrel.log.segments import NEVER, is_torn_creation, read_header
@@ -59,7 +60,9 @@ def _old_parts(directory: Path, node: str, before: date) -> Iterator[Path]:
 
 
 def _old_segments(directory: Path, node: str, before: date) -> Iterator[Path]:
-    exported = layout.exported_seq(directory, node)
+    limit, exported = cut_limit(directory, node), layout.exported_seq(directory, node)
+    if limit is not None:  # a broker begins with the older checkpoint, if the newer is damaged
+        exported = min(exported, limit)
     for (_, path), (first, following) in pairwise(layout.segments(directory, node)):
         if is_torn_creation(following):
             return  # how old the one before is, is not known

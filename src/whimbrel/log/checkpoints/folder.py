@@ -23,7 +23,7 @@ from whimbrel.log.checkpoints.codec import CheckpointHeader, CheckpointReader, e
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, NewerLogError
 from whimbrel.log.files import PRIVATE_FILE, rename, sync_file, write_all
 
-__all__ = ["KEPT", "CheckpointInfo", "checked", "cut_limit", "newest_sound", "opened", "save"]
+__all__ = ["KEPT", "CheckpointInfo", "checked", "cut_limit", "newest_sound", "opened", "refuse_newer", "save"]
 
 KEPT = 2
 
@@ -73,6 +73,13 @@ def newest_sound(directory: Path, node: str) -> tuple[CheckpointInfo | None, lis
         except (LogError, OSError) as error:
             troubles.append(str(error))
     return None, troubles
+
+
+def refuse_newer(directory: Path, node: str) -> None:
+    """Raise ``NewerLogError`` if a newer Whimbrel wrote a checkpoint; what is wrong with one otherwise is no matter."""
+    for seq, path in layout.checkpoints(directory, node):
+        with suppress(CorruptLogError), opened(path, node, seq):
+            pass
 
 
 def cut_limit(directory: Path, node: str) -> int | None:
