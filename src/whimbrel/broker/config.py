@@ -464,6 +464,46 @@ class LogSettings(_Section):
     view_interval_s: float = _real(
         5, 0.1, 3_600, "How often the view of sessions follows the log; after a crash the rest is replayed."
     )
+    unwanted: bool = _flag(
+        "Whether publications of QoS 0 that no session wants are logged. Without them the log is smaller; they get no "
+        "number, are counted, and are missing from history and from what the pipeline counts, such as popularity.",
+        default=True,
+    )
+    retain_days: int = _whole(
+        30,
+        0,
+        36_500,
+        "Segments are cut once their last record is so old; 0 is never. What sessions hold is in the checkpoints, "
+        "and nothing of it is lost by a cut.",
+    )
+    retain_bytes: int = _whole(
+        8 << 30,
+        0,
+        INT64_MAX,
+        "The oldest segments are cut while segments and checkpoints take more than this; 0 is no bound. "
+        "The open segment, and what the older checkpoint does not cover, always stays.",
+    )
+    retain_free_bytes: int = _whole(
+        512 << 20,
+        0,
+        INT64_MAX,
+        "The oldest segments are cut while less than this is free on the disk, whoever still reads them; "
+        "0 is no bound.",
+    )
+    retain_reader_bytes: int = _whole(
+        2 << 30,
+        0,
+        INT64_MAX,
+        "How many bytes of the log a registered reader (a stream, an export) may keep from being cut by age or size; "
+        "one that is further behind loses its place, and is named in the broker's log.",
+    )
+    retain_reader_days: int = _whole(
+        7, 0, 36_500, "For how long a registration of a reader counts that is not renewed; 0 is for ever."
+    )
+    export: str = _path(
+        "Where segments are exported to Parquet before they are cut; without it, what is cut is gone.",
+        what="directory",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
 from whimbrel.log.checkpoints.folder import cut_limit
 from whimbrel.log.export import export_lock
-from whimbrel.log.files import locked
+from whimbrel.log.files import locked, sync_file
 from whimbrel.log.segments import NEVER, is_torn_creation, read_header
 
 __all__ = ["Removed", "retain"]
@@ -46,6 +46,7 @@ def retain(directory: Path, *, before: date, now: int) -> Removed:
                 parts += 1
             for path in _old_segments(directory, node, before):
                 size += _remove(path)
+                sync_file(path.parent)  # in order: a crash must not leave an older one before a gap
                 segments += 1
     return Removed(parts=parts, segments=segments, bytes=size)
 

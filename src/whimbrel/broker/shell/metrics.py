@@ -10,9 +10,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from whimbrel import __version__
 from whimbrel.broker.broker import Broker
+from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.mqtt.server import Phase
 
 __all__ = ["connected", "gauges", "prometheus", "system_values"]
+
+_SYS = {
+    "log_bytes": "bytes",
+    "log_oldest_seq": "oldest",
+    "log_checkpoint_seq": "checkpoint",
+    "log_checkpoint_bytes": "checkpoint/bytes",
+    "log_free_bytes": "disk/free",
+    "log_readers": "readers",
+}
+"""The names of the log's gauges under ``$SYS/broker/log``."""
 
 
 def connected(broker: Broker) -> set[str]:
@@ -42,10 +53,15 @@ def gauges(broker: Broker) -> dict[str, int]:
     }
 
 
-def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
+def _log_gauges(keeper: LogKeeper | None) -> dict[str, int]:
+    return {} if keeper is None else keeper.gauges()
+
+
+def system_values(broker: Broker, uptime_us: int, keeper: LogKeeper | None = None) -> dict[str, str]:
     """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
     counters, now = broker.counters, gauges(broker)
-    return {
+    log = {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in _log_gauges(keeper).items()}
+    return log | {
         "$SYS/broker/version": f"whimbrel {__version__}",
         "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
         "$SYS/broker/clients/connected": str(now["clients_connected"]),
@@ -66,12 +82,12 @@ def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
 
 
 class _Collected:
-    def __init__(self, broker: Broker, uptime_us: int, now: int) -> None:
-        self._broker, self._uptime_us, self._now = broker, uptime_us, now
+    def __init__(self, broker: Broker, uptime_us: int, now: int, keeper: LogKeeper | None) -> None:
+        self._broker, self._uptime_us, self._now, self._keeper = broker, uptime_us, now, keeper
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
-        for name, value in gauges(self._broker).items():
+        for name, value in (gauges(self._broker) | _log_gauges(self._keeper)).items():
             yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
         learned = self._broker.feedback
         yield CounterMetricFamily(
@@ -81,13 +97,15 @@ class _Collected:
         if age_us is not None:
             about = "since the pipeline wrote what was learned"
             yield GaugeMetricFamily("whimbrel_learned_age_seconds", about, value=age_us / 1e6)
+        for name, value in ({} if self._keeper is None else self._keeper.counters()).items():
+            yield CounterMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " so far", value=value)
         for each in fields(self._broker.counters):
             value = getattr(self._broker.counters, each.name)
             yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
 
 
-def prometheus(broker: Broker, uptime_us: int, now: int) -> str:
+def prometheus(broker: Broker, uptime_us: int, now: int, keeper: LogKeeper | None = None) -> str:
     """Return all metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(broker, uptime_us, now))
+    registry.register(_Collected(broker, uptime_us, now, keeper))
     return generate_latest(registry).decode()

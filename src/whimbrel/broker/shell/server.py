@@ -1,9 +1,9 @@
 """The server: sockets, the clock, the disk and threads around the core.
 
 What may wait for what: everything of the core happens on the event loop and never waits. One thread syncs the log
-(``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), one reads what the
-pipeline learned (``_learner``), others verify passwords or pack filters. They come back to the loop with what they
-found.
+(``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), one makes checkpoints and
+cuts the log (that of ``LogKeeper``), one reads what the pipeline learned (``_learner``), others verify passwords or
+pack filters. They come back to the loop with what they found.
 Rule: what one turn of the loop has for a client is written at once, at its end.
 """
 
@@ -553,7 +553,7 @@ class Server:
     def _tell_system(self) -> None:
         """Publish what the broker knows of itself."""
         assert self._loop is not None
-        values = system_values(self.broker, monotonic_us() - self.started_us)
+        values = system_values(self.broker, monotonic_us() - self.started_us, self._storage.keeper)
         values |= self._announcements.changes(self.broker.feedback, connected(self.broker))
         self.broker.tell_system(values, self.clock.now())
         self.flush_soon()
@@ -648,6 +648,7 @@ class Server:
         assert self._loop is not None
         if self.failure is None:
             self._view_writer.turn(self._loop)
+            self._storage.keeper.turn(self._loop, self.clock.now())
         self._loop.call_later(self.config.log.view_interval_s, self._view)
 
     def _beat(self) -> None:
@@ -692,7 +693,7 @@ class Server:
             is_well = self.failure is None and not self.broker.is_refusing
             return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
-            text = prometheus(self.broker, monotonic_us() - self.started_us, self.clock.now())
+            text = prometheus(self.broker, monotonic_us() - self.started_us, self.clock.now(), self._storage.keeper)
             return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return Answer(status=404, body=b"there are /metrics and /healthz\n")
 

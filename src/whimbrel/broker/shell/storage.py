@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import Config, ConfigError
+from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.broker.shell.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
@@ -73,6 +74,8 @@ class Storage:
         self.log = LogWriter(self.log_folder, self._node, segment_bytes=config.log.segment_bytes)
         self.heartbeat = Heartbeat(self.folder / f"heartbeat-{self._node}")
         self._view_path = self.folder / f"view-{self._node}.sqlite"
+        self.keeper = LogKeeper(self.log_folder, self._node, self._view_path, config.log)
+        """Makes checkpoints of the view, and cuts the log."""
         self._store: SqliteStore | None = None
         self._rebuilt: str | None = None
         self._lost: str | None = None
@@ -84,6 +87,7 @@ class Storage:
 
     def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
         """Open both and return the state they record."""
+        self._refuse_new_name()
         make_folder(self.folder)
         tighten(self.folder)
         try:
@@ -91,6 +95,14 @@ class Storage:
         except BaseException:
             self.close()
             raise
+
+    def _refuse_new_name(self) -> None:
+        """Raise if the folder is another node's: under a new name the broker would start empty, and nobody told."""
+        others = sorted(each.stem.removeprefix("view-") for each in self.folder.glob("view-*.sqlite"))
+        if others and self._node not in others and not layout.segments(self.log_folder, self._node):
+            allowed = " or ".join(f"'{each}'" for each in others) + f", whose data is in {self.folder}"
+            advice = "keep the name, or give the new node a directory of its own (node.data)"
+            raise ConfigError("", "node.name", self._node, allowed, advice)
 
     def _open(self, routes: Routes, progress: Callable[[int], None]) -> tuple[BrokerState, Restored]:
         recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
@@ -240,6 +252,7 @@ class Storage:
 
     def close(self) -> None:
         """Let go of everything."""
+        self.keeper.close()
         self.heartbeat.close()
         try:
             self.log.close()

@@ -87,7 +87,16 @@ class Publishing:
         self._direct = (
             None
             if self._lanes is None
-            else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
+            else DirectPath(
+                admission,
+                commits,
+                state,
+                sender,
+                authorizer,
+                self._lanes,
+                pump_ready,
+                logs_unwanted=config.log.unwanted,
+            )
         )
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
@@ -227,6 +236,9 @@ class Publishing:
             if expiry_s is not None:
                 expires_at = now + expiry_s * _SECOND_US
         if not qos:
+            if not (self._config.log.unwanted or found or packet.retain or self._commits.waiting):
+                self.counters.unwanted += 1  # it takes no number: numbers have no gaps
+                return
             self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
         elif qos == 1:
             answer = partial(self.acknowledge, link, identifier)
