@@ -3,82 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from ordered import NODE, a_history
+from broker_data import FACTS, checkpointed, cut, started, without_view, written
+from ordered import NODE
 from typer.testing import CliRunner
 
-from whimbrel.broker.config import Config, NodeSettings
-from whimbrel.broker.shell.storage import Restored, Storage
-from whimbrel.broker.state.routes import Routes
 from whimbrel.cli.main import app
-from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import NewerStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
-from whimbrel.log.checkpoints.codec import CheckpointHeader
-from whimbrel.log.checkpoints.folder import save
 from whimbrel.log.errors import MissingRecordsError
-from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter
-
-FACTS = 300
-"""More than in some segments of the smallest size."""
-
-
-def settings_of(data: Path) -> Config:
-    """Return the settings of a broker whose data is there."""
-    return replace(Config(), node=NodeSettings(name=NODE, data=str(data)))
-
-
-def written(data: Path) -> None:
-    """Write a log of several segments."""
-    with LogWriter(data / "log", NODE, segment_bytes=2_000) as log:
-        for fact in a_history(FACTS):
-            log.append(fact)
-            log.sync()
-
-
-def started(data: Path, *, accepts_loss: bool = False) -> tuple[dict[Key, bytes], Restored]:
-    """Start and stop; return the rows of the state, and what was found."""
-    storage = Storage(settings_of(data), accepts_loss=accepts_loss)
-    state, restored = storage.open(Routes())
-    state.touch_all()
-    rows, _ = state.changes()
-    storage.close()
-    return rows, restored
-
-
-def checkpointed(data: Path, seq: int) -> None:
-    """Make a checkpoint of the number *seq* as a broker does, whose view is there."""
-    state_of = data.parent / f"view-at-{seq}"
-    shutil.copytree(data / "log", state_of / "log", ignore=shutil.ignore_patterns("checkpoint-*"))
-    with LogWriter(state_of / "log2", NODE) as log:
-        for fact in read(state_of / "log", NODE, last=seq):
-            log.append(fact)
-    shutil.rmtree(state_of / "log")
-    (state_of / "log2").rename(state_of / "log")
-    rows, _ = started(state_of)
-    header = CheckpointHeader(node=NODE, seq=seq, state_at=0, made_at=0, salt=1)
-    save(data / "log", header, sorted(rows.items(), key=lambda row: repr(row[0])))
-
-
-def cut(data: Path, *, up_to: int) -> None:
-    """Remove the segments that have nothing after *up_to*."""
-    found = layout.segments(data / "log", NODE)
-    for (_, path), (following, _) in pairwise(found):
-        if following - 1 <= up_to:
-            path.unlink()
-
-
-def without_view(data: Path) -> None:
-    """Lose the view."""
-    for path in data.glob("view-*"):
-        path.unlink()
 
 
 @pytest.fixture

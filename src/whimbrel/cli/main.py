@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from whimbrel import __version__
+from whimbrel.cli.backup import backup, restore
 from whimbrel.cli.bench import app as bench_app
 from whimbrel.cli.filter import app as filter_app
 from whimbrel.cli.lab import app as lab_app
@@ -52,9 +53,11 @@ app.add_typer(rendezvous_app, name="rendezvous")
 app.add_typer(session_app, name="session")
 app.add_typer(sim_app, name="sim")
 app.add_typer(user_app, name="user")
+app.command("backup")(backup)
 app.command("demo")(demo)
 app.command("match")(match)
 app.command("publish")(publish)
+app.command("restore")(restore)
 app.command("serve")(serve)
 app.command("subscribe")(subscribe)
 app.command("tickertape")(tickertape)
