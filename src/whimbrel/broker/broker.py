@@ -28,6 +28,7 @@ from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
+from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
 from whimbrel.broker.operator_notices import Notice
@@ -129,8 +130,19 @@ class Broker:
             self._delivering.pump_ready,
             has_direct_path=has_direct_path,
         )
+        self.history = History(self._commits, self._sender, gate, most=config.log.history_count)
+        """What is read from the log for those who subscribe with ``since``; the shell reads it."""
         self._interests = Interests(
-            config, self._commits, state, self._sender, authorizer, self._delivering, self._long_work, admission, gate
+            config,
+            self._commits,
+            state,
+            self._sender,
+            authorizer,
+            self._delivering,
+            self._long_work,
+            admission,
+            gate,
+            self.history,
         )
         self._ownership = Ownership(config, state, authorizer, self._interests)
         self._sessions = Sessions(
@@ -205,7 +217,8 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do, in the next turn."""
-        return self._commits.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
+        is_busy = self._commits.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
+        return is_busy or self.history.has_work
 
     @property
     def applied(self) -> int:
@@ -283,6 +296,7 @@ class Broker:
         self._commits.go_on()
         self._long_work.go_on()
         self._delivering.go_on(self._commits.last_at)
+        self.history.go_on(self._commits.last_at)
         self._end_step(now)
 
     def _resume(self, link: Link) -> None:
@@ -357,6 +371,7 @@ class Broker:
         link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
+        self.history.lost(link)
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now, is_draining=self.is_draining)
             self._delivering.pump_ready(self._commits.last_at)
@@ -367,6 +382,7 @@ class Broker:
         leaving = self._sender.leaving
         while leaving:
             link = leaving.pop()
+            self.history.lost(link)
             if link.client is not None and link.client.link is link:
                 self._connecting.lost(link.client, now, is_draining=self.is_draining)
                 self._delivering.pump_ready(self._commits.last_at)
@@ -391,6 +407,7 @@ class Broker:
                 self._delivering.pump(client, self._commits.now(now))
                 if not client.live:  # else what comes would overtake what waits
                     self._lag(link, now, is_lagging=False)
+                self.history.resume(link)
         self._let_go(now)
 
     def _lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
@@ -420,6 +437,7 @@ class Broker:
         self.refuse(is_refusing=False)
         self._long_work.begin_turn()
         self._commits.durable(seq)
+        self.history.look()
         self._delivering.pump_ready(self._commits.last_at)
         self._note_full(self._commits.last_at)
         self._let_go(self._commits.last_at)
@@ -434,6 +452,7 @@ class Broker:
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
+        self.history.look()
         self._delivering.pump_ready(stamp)
         self._let_go(now)
 

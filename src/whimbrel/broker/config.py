@@ -500,6 +500,15 @@ class LogSettings(_Section):
     retain_reader_days: int = _whole(
         7, 0, 36_500, "For how long a registration of a reader counts that is not renewed; 0 is for ever."
     )
+    history_s: int = _whole(
+        2_592_000,
+        0,
+        3_153_600_000,
+        "How far back a client may ask for what is in the log when it subscribes (`since`); 0 is not at all.",
+    )
+    history_count: int = _whole(
+        1_000, 1, INT32_MAX, "How many subscriptions may be sent what is in the log at one time."
+    )
     export: str = _path(
         "Where segments are exported to Parquet before they are cut; without it, what is cut is gone.",
         what="directory",

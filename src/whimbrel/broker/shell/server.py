@@ -478,6 +478,9 @@ class Server:
         if dirty:  # more than one turn may write to, or some that may go on now that there is room
             self.flush_soon()
         self._sync_if_wanted()
+        if broker.history.has_questions:
+            assert self._loop is not None
+            self._storage.history.turn(self._loop, broker.history, self.clock.now, self.flush_soon)
         if self._slowing.is_on:
             self._slowing.look_later()
         if broker.has_work and not self._is_working:
@@ -649,6 +652,7 @@ class Server:
         if self.failure is None:
             self._view_writer.turn(self._loop)
             self._storage.keeper.turn(self._loop, self.clock.now())
+            self.broker.history.begins(*self._storage.keeper.begin)
         self._loop.call_later(self.config.log.view_interval_s, self._view)
 
     def _beat(self) -> None:

@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 
 from whimbrel.broker.config import Config, ConfigError
+from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.broker.shell.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.state.broker_state import BrokerState
@@ -76,6 +77,8 @@ class Storage:
         self._view_path = self.folder / f"view-{self._node}.sqlite"
         self.keeper = LogKeeper(self.log_folder, self._node, self._view_path, config.log)
         """Makes checkpoints of the view, and cuts the log."""
+        self.history = HistoryReader(self.log_folder, self._node)
+        """Reads the log for those who subscribe with ``since``."""
         self._store: SqliteStore | None = None
         self._rebuilt: str | None = None
         self._lost: str | None = None
@@ -253,6 +256,7 @@ class Storage:
     def close(self) -> None:
         """Let go of everything."""
         self.keeper.close()
+        self.history.close()
         self.heartbeat.close()
         try:
             self.log.close()

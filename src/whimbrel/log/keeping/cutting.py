@@ -31,6 +31,8 @@ class OnDisk:
     """Number and bytes of each, in order."""
     oldest: int
     """The first number that is there."""
+    oldest_at: int = 0
+    """The time of the record before it, which was cut; 0 if none was."""
 
     @property
     def segment_bytes(self) -> int:
@@ -59,11 +61,16 @@ def on_disk(directory: Path, node: str) -> OnDisk:
         size = path.stat().st_size
         closed.append(ClosedSegment(first=first, last=following - 1, size_bytes=size, last_at=last_at))
     rest = found[len(closed) :]
+    oldest_at = 0
+    if found and found[0][0] > 1 and not is_torn_creation(found[0][1]):
+        with found[0][1].open("rb") as stream:
+            oldest_at = max(read_header(stream, found[0][1]).last_at, 0)
     return OnDisk(
         segments=tuple(closed),
         open_bytes=sum(path.stat().st_size for _, path in rest),
         checkpoints=tuple((seq, path.stat().st_size) for seq, path in layout.checkpoints(directory, node)),
         oldest=found[0][0] if found else 0,
+        oldest_at=oldest_at,
     )
 
 

@@ -11,9 +11,10 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
 from whimbrel.broker.state.memory import subscription_bytes
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.state.work_budget import (
@@ -39,6 +40,7 @@ from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.match.topics import matches
+from whimbrel.model.clock import format_time
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
@@ -52,7 +54,7 @@ __all__ = ["OWN_TOPICS", "Interests"]
 _SECOND_US = 1_000_000
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _MOST_REASONS = 20
-_IF_NEW = 1
+_IF_NEW, _NEVER = 1, 2
 _AT_LEAST_ONCE = 1
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
@@ -72,8 +74,10 @@ class Interests:
         long_work: LongWork,
         admission: Admission,
         gate: Gate,
+        history: History,
     ) -> None:
-        self.admission, self._gate = admission, gate
+        self.admission, self._gate, self._history = admission, gate, history
+        self._history_s = config.log.history_s
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._delivering, self._long_work = delivering, long_work
         limits = config.limits
@@ -150,14 +154,56 @@ class Interests:
                 if client.link is not link:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
+                told = self._begin_history(link, client, subscription, options, read)
             except ProtocolError as error:
                 codes.append(error.code)
                 if len(reasons) < _MOST_REASONS:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
-                self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+                if told is None:
+                    self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+                elif told:
+                    reasons[told] = None
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+
+    def _begin_history(
+        self, link: Link, client: Client, subscription: Subscription, options: Options, read: ReadInterest | None
+    ) -> str | None:
+        """Begin to send what a subscription with ``since`` wants of the log; return None if it has no ``since``.
+
+        The text says from when on there is a log, where what was asked for is older. One that is there already is
+        taken away first: the log has what is held for it.
+        """
+        since, session, wanted = options.since, subscription.session, subscription.subject_filter or "#"
+        if since is None:
+            return None
+        if not self._history_s:
+            raise _not_offered("this broker offers no history (log.history_s)")
+        if not is_private(session) or is_shared(wanted):
+            raise _not_offered("since is for a client's own subscriptions, not for shares and named sessions")
+        if since.seconds is None and since.node != self._commits.node:
+            raise _not_offered(f"since names the node {since.node!r}, and this is {self._commits.node!r}")
+        if self._history.is_full:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "too many clients ask for history now (log.history_count)")
+        now = self._commits.last_at
+        oldest_at = now - self._history_s * _SECOND_US
+        since_at = oldest_at if since.seconds is None else max(oldest_at, now - since.seconds * _SECOND_US)
+        first = since.seq + 1 if since.seconds is None else 0
+        is_older = first < self._history.oldest_seq if since.seconds is None else since_at < self._history.oldest_at
+        self.remove(client, session, (subscription.subject_filter, subscription.name), now)
+        if not link.confirms:  # so that each copy is one of its own, with its number
+            link.confirms = True
+            self.let_confirm(client, now)
+
+        def put(before: Callable[[], Pieces] | None) -> None:
+            self.put(link, client, subscription, _NEVER, self._commits.last_at, read, before=before)
+
+        self._history.begin(link, client, subscription, first, since_at, put)
+        if not is_older or self._history.oldest_seq <= 1:
+            return ""
+        begin = f"{self._commits.node}:{self._history.oldest_seq}"
+        return f"what is older was cut: the log begins with {begin}, after {format_time(self._history.oldest_at)}"
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
         """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
@@ -266,8 +312,14 @@ class Interests:
         retain_handling: int,
         now: int,
         read: ReadInterest | None = None,
+        *,
+        before: Callable[[], Pieces] | None = None,
     ) -> None:
-        """Put a subscription that was checked in its place; its filter may have been *read*."""
+        """Put a subscription that was checked in its place; its filter may have been *read*.
+
+        When it is accepted, what is to come *before* comes first.
+        """
+        self._history.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
         self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
@@ -290,7 +342,8 @@ class Interests:
             device=client.id,
         )
         is_owed = client.is_persistent or not is_private(session)
-        self._commits.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        apply: Apply = partial(self._state.apply_interest, fact)
+        self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
         if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
             self._commits.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
 
@@ -422,8 +475,11 @@ class Interests:
 
     def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
         """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
+        is_cancelled = (
+            client is not None and client.link is not None and (self._history.cancel(client.link, session, identity))
+        )
         if self._state.subscribed.get(session, {}).pop(identity, None) is None:
-            return False
+            return is_cancelled
         self._bytes.remove(session, identity)
         self._patterns.remove(session, identity)
         subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
@@ -443,6 +499,16 @@ class Interests:
         if link.closing is None:
             told = tuple(codes) if link.machine.version == V5 else ()
             self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))
+
+
+def _applying(before: Callable[[], Pieces], apply: Apply) -> Pieces:
+    """Do what comes before a fact in pieces, then apply it."""
+    yield from before()
+    apply()
+
+
+def _not_offered(reason: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
 
 
 def _check_told(wanted: str) -> None:

@@ -181,6 +181,12 @@ class LogKeeper:
                 _log.warning("the log cannot be kept within its bounds now; it is tried again", reason=trouble)
         totals.troubles = kept.troubles
 
+    @property
+    def begin(self) -> tuple[int, int]:
+        """With which number the log begins, and after which time, as far as is known."""
+        last = self.totals.last
+        return (1, 0) if last is None else (max(last.disk.oldest, 1), last.disk.oldest_at)
+
     def gauges(self) -> dict[str, int]:
         """Return what the last turn found, for metrics and ``$SYS``."""
         last = self.totals.last
