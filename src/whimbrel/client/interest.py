@@ -43,6 +43,8 @@ class Interest:
     keys: tuple[str, ...] = field(default=(), repr=False)
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
+    since: str | None = None
+    """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 
     def __post_init__(self) -> None:
         try:
@@ -84,6 +86,8 @@ class Interest:
         given += [("key", key) for key in self.keys]
         if self.insecure is not None:
             given.append(("insecure", "yes" if self.insecure else "no"))
+        if self.since is not None:
+            given.append(("since", self.since))
         if version != V5:
             if given or self._has_packet_options():
                 found = ", ".join(dict.fromkeys(name for name, _ in given)) or "options"
@@ -118,4 +122,4 @@ class Interest:
         return {"topic": self.topic_filter, **({"name": self.name} if self.name else {})}
 
     def _has_packet_options(self) -> bool:
-        return any((self.no_local, self.retain_as_published, self.retain_handling, self.identifier))
+        return any((self.no_local, self.retain_as_published, self.retain_handling, self.identifier, self.since))
