@@ -14,7 +14,7 @@ from whimbrel.log import layout
 from whimbrel.log.files import make_folder
 from whimbrel.log.keeping.cutting import cut, on_disk
 from whimbrel.log.keeping.plan import US_PER_DAY, Bounds, ClosedSegment, Plan, Reader, Reason, plan
-from whimbrel.log.keeping.readers import lost_readers, register, registered, unregister
+from whimbrel.log.keeping.readers import Registration, lost_readers, name_for, register, registered, unregister
 from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.notification import Notification
@@ -157,3 +157,14 @@ def test_a_file_that_is_no_registration_keeps_nothing(log: Path) -> None:
     unregister(log, NODE, "a")
     unregister(log, NODE, "a")
     assert registered(log, NODE) == []
+
+
+def test_a_stream_renews_its_registration_now_and_then(log: Path, tmp_path: Path) -> None:
+    """Under the same name each time it runs; and where it may not write, it reads all the same."""
+    name = name_for("stream", tmp_path / "the tables")
+    assert name == name_for("stream", tmp_path / "the tables") != name_for("stream", tmp_path / "others")
+    mine = Registration(log, name)
+    for at, seq in ((0, 5), (9_000_000, 6), (11_000_000, 7)):
+        mine.renew({NODE: seq}, at)
+        assert [(each.name, each.seq) for each in registered(log, NODE)] == [(name, 5 if seq < 7 else 7)]
+    Registration(log / "whimbrel-log.json", name).renew({NODE: 8}, 0)

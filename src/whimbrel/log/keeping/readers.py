@@ -9,17 +9,20 @@ Rule: a file that is no registration pins nothing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
+from whimbrel.log.errors import LogWriteError
 from whimbrel.log.files import make_folder, put
 from whimbrel.log.keeping.plan import Reader
 
-__all__ = ["EXPORT", "lost_readers", "mark_lost", "register", "registered", "unregister"]
+__all__ = ["EXPORT", "Registration", "lost_readers", "mark_lost", "name_for", "register", "registered", "unregister"]
 
 EXPORT = "export"
 """How the export that writes beside the segments is called."""
@@ -27,6 +30,7 @@ _READERS = "readers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MOST_BYTES = 4_096
 _US_PER_S = 1_000_000
+_RENEWED_US = 10 * _US_PER_S
 
 
 def register(directory: Path, node: str, name: str, *, seq: int, now: int) -> None:
@@ -68,6 +72,31 @@ def mark_lost(directory: Path, node: str, reader: Reader) -> None:
     if reader.name != EXPORT:
         lost = Reader(name=reader.name, seq=reader.seq, renewed_at=reader.renewed_at, lost_at=reader.seq)
         _write(directory, node, lost)
+
+
+def name_for(kind: str, place: Path) -> str:
+    """Return the name of a reader of some kind that keeps what it makes at *place*: the same each time it runs."""
+    absolute = place.absolute()
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", absolute.name)[:32]
+    return f"{kind}-{plain}-{hashlib.sha256(str(absolute).encode()).hexdigest()[:8]}"
+
+
+class Registration:
+    """The registration of one reader, renewed as it goes on; a log that it may not write to, it reads unregistered."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._renewed_at: dict[str, int] = {}
+
+    def renew(self, applied: Mapping[str, int], now: int) -> None:
+        """Say up to which number of each node everything was read; at most every few seconds."""
+        for node, seq in applied.items():
+            renewed_at = self._renewed_at.get(node)
+            if renewed_at is not None and 0 <= now - renewed_at < _RENEWED_US:
+                continue
+            self._renewed_at[node] = now
+            with suppress(LogWriteError, OSError):
+                register(self._directory, node, self._name, seq=max(seq, 0), now=now)
 
 
 def _folder(directory: Path, node: str) -> Path:
