@@ -46,6 +46,7 @@ LONG = {
     "broker/config.py": "one table of settings, with a docstring each",
     "broker/broker.py": "to be split: the packets of one client, and the rest",
     "broker/shell/server.py": "to be split: turns of the loop, the disk",
+    "broker/handlers/subscriptions/interests.py": "to be split: what is retained for a new subscription",
     "broker/state/broker_state.py": "to be split: the fold, its commands, its view",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",

@@ -130,7 +130,10 @@ class Broker:
             self._delivering.pump_ready,
             has_direct_path=has_direct_path,
         )
-        self.history = History(self._commits, self._sender, gate, most=config.log.history_count)
+        log_settings = config.log
+        self.history = History(
+            self._commits, self._sender, gate, most=log_settings.history_count, longest_s=log_settings.history_s
+        )
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
         self._interests = Interests(
             config,

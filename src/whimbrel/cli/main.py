@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from whimbrel import __version__
-from whimbrel.cli.backup import backup, restore
+from whimbrel.cli.backup.command import backup, restore
 from whimbrel.cli.bench import app as bench_app
 from whimbrel.cli.filter import app as filter_app
 from whimbrel.cli.lab import app as lab_app

@@ -35,12 +35,11 @@ from whimbrel.client.errors import (
     is_temporary,
 )
 from whimbrel.client.inbox import Inbox
-from whimbrel.client.interest import Interest
+from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
 from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
 from whimbrel.client.outbox import Outbox
-from whimbrel.client.places import Places
 from whimbrel.client.requests import TOPICS, Request, Requests
 from whimbrel.client.sessions import CHANGES, Sessions
 from whimbrel.errors import InvalidValueError

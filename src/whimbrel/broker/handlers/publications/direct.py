@@ -41,10 +41,7 @@ class DirectPath:
         authorizer: Authorizer,
         lanes: Lanes,
         pump_ready: Callable[[int], None],
-        *,
-        logs_unwanted: bool = True,
     ) -> None:
-        self._leaves_out = not logs_unwanted
         self._admission, self._commits, self._state = admission, commits, state
         self._sender, self._authorizer, self._lanes, self._pump_ready = sender, authorizer, lanes, pump_ready
         self._most_qos = min(_AT_LEAST_ONCE, admission.maximum_qos)
@@ -63,7 +60,11 @@ class DirectPath:
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq, passed = commits.append_body, commits.waiting, self._state.ready, commits.seq, 0
-        most, unwanted, leaves_out = 0, 0, self._leaves_out  # 0 until it is asked whether there is room for more
+        most, unwanted, leaves_out = (
+            0,
+            0,
+            not self._admission.logs_unwanted,
+        )  # 0 until it is asked whether there is room for more
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting:

@@ -87,16 +87,7 @@ class Publishing:
         self._direct = (
             None
             if self._lanes is None
-            else DirectPath(
-                admission,
-                commits,
-                state,
-                sender,
-                authorizer,
-                self._lanes,
-                pump_ready,
-                logs_unwanted=config.log.unwanted,
-            )
+            else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
@@ -236,7 +227,7 @@ class Publishing:
             if expiry_s is not None:
                 expires_at = now + expiry_s * _SECOND_US
         if not qos:
-            if not (self._config.log.unwanted or found or packet.retain or self._commits.waiting):
+            if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
                 self.counters.unwanted += 1  # it takes no number: numbers have no gaps
                 return
             self._accept(packet, secured, found, client.id, expires_at, 0, None, now)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from whimbrel.broker.handlers.subscriptions.requested import Since
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
 from whimbrel.broker.wire.clients import Client, Link
@@ -23,12 +24,16 @@ from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import is_private, is_shared
 from whimbrel.log.records import BODY
+from whimbrel.model.clock import format_time
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
 
 __all__ = ["History"]
 
+_SECOND_US = 1_000_000
 _PIECE = 100
 """How many copies are sent in one turn of the event loop."""
 
@@ -58,10 +63,11 @@ class _Replay:
 
 
 class History:
-    """The replays of all connections; at most *most* at a time."""
+    """The replays of all connections; at most *most* at a time, and each goes back *longest_s* at most."""
 
-    def __init__(self, commits: CommitQueue, sender: Sender, gate: Gate, *, most: int) -> None:
+    def __init__(self, commits: CommitQueue, sender: Sender, gate: Gate, *, most: int, longest_s: int) -> None:
         self._commits, self._sender, self._gate, self._most = commits, sender, gate, most
+        self._longest_us = longest_s * _SECOND_US
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()
         """Replays that want to know what comes next in the log."""
@@ -76,11 +82,6 @@ class History:
         return sum(map(len, self._replays.values()))
 
     @property
-    def is_full(self) -> bool:
-        """Whether no more can be begun."""
-        return len(self) >= self._most
-
-    @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do."""
         return bool(self._ready)
@@ -90,6 +91,30 @@ class History:
     def begins(self, seq: int, at: int) -> None:
         """Take in with which number the log begins now, and after which time."""
         self.oldest_seq, self.oldest_at = seq, at
+
+    def asked(self, since: Since, subscription: Subscription, now: int) -> tuple[tuple[int, int], str]:
+        """Return the number and the time that *since* says to begin with, or raise ``ProtocolError``.
+
+        The text says from when on there is a log, where what is asked for is older.
+        """
+        node, is_time = self._commits.node, since.seconds is not None
+        if not self._longest_us:
+            raise _not_offered("this broker offers no history (log.history_s)")
+        if not is_private(subscription.session) or is_shared(subscription.subject_filter):
+            raise _not_offered("since is for a client's own subscriptions, not for shares and named sessions")
+        if not is_time and since.node != node:
+            raise _not_offered(f"since names the node {since.node!r}, and this is {node!r}")
+        if len(self) >= self._most:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "too many clients ask for history now (log.history_count)")
+        since_at = now - min(
+            self._longest_us, self._longest_us if since.seconds is None else since.seconds * _SECOND_US
+        )
+        first = 0 if is_time else since.seq + 1
+        is_older = since_at < self.oldest_at if is_time else first < self.oldest_seq
+        if not is_older or self.oldest_seq <= 1:
+            return (first, since_at), ""
+        begin = f"{node}:{self.oldest_seq}, after {format_time(self.oldest_at)}"
+        return (first, since_at), f"what is older was cut: the log begins with {begin}"
 
     def begin(
         self, link: Link, client: Client, subscription: Subscription, first: int, since_at: int, put: _Put
@@ -236,6 +261,10 @@ class History:
                 client.put_behind(message, _identifiers(replay.subscription), retain=False)
             else:
                 self._sender.copy(link, message, _identifiers(replay.subscription), now, retain=False)
+
+
+def _not_offered(reason: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
 
 
 def _identifiers(subscription: Subscription) -> tuple[int, ...]:

@@ -40,7 +40,6 @@ from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.match.topics import matches
-from whimbrel.model.clock import format_time
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
@@ -77,7 +76,6 @@ class Interests:
         history: History,
     ) -> None:
         self.admission, self._gate, self._history = admission, gate, history
-        self._history_s = config.log.history_s
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._delivering, self._long_work = delivering, long_work
         limits = config.limits
@@ -175,23 +173,11 @@ class Interests:
         The text says from when on there is a log, where what was asked for is older. One that is there already is
         taken away first: the log has what is held for it.
         """
-        since, session, wanted = options.since, subscription.session, subscription.subject_filter or "#"
-        if since is None:
+        if options.since is None:
             return None
-        if not self._history_s:
-            raise _not_offered("this broker offers no history (log.history_s)")
-        if not is_private(session) or is_shared(wanted):
-            raise _not_offered("since is for a client's own subscriptions, not for shares and named sessions")
-        if since.seconds is None and since.node != self._commits.node:
-            raise _not_offered(f"since names the node {since.node!r}, and this is {self._commits.node!r}")
-        if self._history.is_full:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "too many clients ask for history now (log.history_count)")
+        begin, told = self._history.asked(options.since, subscription, self._commits.last_at)
         now = self._commits.last_at
-        oldest_at = now - self._history_s * _SECOND_US
-        since_at = oldest_at if since.seconds is None else max(oldest_at, now - since.seconds * _SECOND_US)
-        first = since.seq + 1 if since.seconds is None else 0
-        is_older = first < self._history.oldest_seq if since.seconds is None else since_at < self._history.oldest_at
-        self.remove(client, session, (subscription.subject_filter, subscription.name), now)
+        self.remove(client, subscription.session, (subscription.subject_filter, subscription.name), now)
         if not link.confirms:  # so that each copy is one of its own, with its number
             link.confirms = True
             self.let_confirm(client, now)
@@ -199,11 +185,8 @@ class Interests:
         def put(before: Callable[[], Pieces] | None) -> None:
             self.put(link, client, subscription, _NEVER, self._commits.last_at, read, before=before)
 
-        self._history.begin(link, client, subscription, first, since_at, put)
-        if not is_older or self._history.oldest_seq <= 1:
-            return ""
-        begin = f"{self._commits.node}:{self._history.oldest_seq}"
-        return f"what is older was cut: the log begins with {begin}, after {format_time(self._history.oldest_at)}"
+        self._history.begin(link, client, subscription, *begin, put)
+        return told
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
         """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
@@ -505,10 +488,6 @@ def _applying(before: Callable[[], Pieces], apply: Apply) -> Pieces:
     """Do what comes before a fact in pieces, then apply it."""
     yield from before()
     apply()
-
-
-def _not_offered(reason: str) -> ProtocolError:
-    return ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
 
 
 def _check_told(wanted: str) -> None:
