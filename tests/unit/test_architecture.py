@@ -47,7 +47,6 @@ LONG = {
     "broker/broker.py": "to be split: the packets of one client, and the rest",
     "broker/shell/server.py": "to be split: turns of the loop, the disk",
     "broker/handlers/sessions/named_sessions.py": "to be split by request",
-    "broker/state/broker_state.py": "to be split: the fold, its commands, its view",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",

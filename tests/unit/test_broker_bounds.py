@@ -316,7 +316,7 @@ def test_patterns_are_counted_again_after_a_restart(tmp_path: Path) -> None:
     client = rig.client("client", expiry_s=600)
     client.send(_many(4, text=REGEX))
     rig.settle()
-    rows, _ = rig.state.changes()
+    rows, _ = rig.state.view.changes()
     restored = BrokerState.restore(NODE, rows.items())
     assert restored.routes.pattern_instructions == rig.state.routes.pattern_instructions > 0
     rig.close()

@@ -108,7 +108,7 @@ class Broker:
 
         Without the direct path the hold is asked about everything: slower, and otherwise the same.
         """
-        self.config, self.state, self.counters = config, state, state.counters
+        self.config, self.state, self.counters = config, state, state.volatile.counters
         self.memory = state.memory
         self.memory.most = config.limits.memory_bytes
         self.feedback = Feedback()
@@ -120,9 +120,9 @@ class Broker:
         )
         """What the shell has to ask."""
         self._commits = CommitQueue(log)
-        self._sender = state.sender = Sender(self.counters)
+        self._sender = state.volatile.sender = Sender(self.counters)
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
-        self._gate = state.gate = gate = Gate(authorizer)
+        self._gate = state.volatile.gate = gate = Gate(authorizer)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
         self._admission = admission = Admission(config, state, authorizer)
@@ -346,7 +346,7 @@ class Broker:
 
     def _end_step(self, now: int) -> None:
         """Send what was handed over, and let go of links that are closing."""
-        if self.state.ready:
+        if self.state.volatile.ready:
             self._delivering.pump_ready(self._commits.last_at)
         if self._sender.full:
             self._note_full(now)
@@ -484,7 +484,7 @@ class Broker:
                 if client is None or link is None:
                     continue
                 if self._gate.refusal(link, client.id, message, now) is None:
-                    identifiers = state.terms(session, identities, client.id).identifiers
+                    identifiers = state.terms.get(session, identities, client.id).identifiers
                     self._sender.news(link, message, identifiers, now)
 
     def replace_rights(self, rights: Rights) -> None:

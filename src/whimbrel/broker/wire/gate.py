@@ -1,7 +1,7 @@
 """The gate: whether a message may be sent to a connection now.
 
 Rule: this is the one place that decides it. Who asks: ``Delivering`` before each hand-over that waited in a queue,
-``Interests`` about what is retained, ``BrokerState`` about a QoS 0 copy that is its own receipt and about what a device
+``Interests`` about what is retained, ``HandOvers`` about a QoS 0 copy that is its own receipt and about what a device
 is told of its sessions, and ``Broker`` about ``$SYS``. ``Lane`` need not ask: what may expire takes no lane, and a
 client whose rights may refuse something has receipts, so that what is for it waits in a queue.
 Rule: whether a packet is longer than its client takes is known only when it is encoded: ``Sender`` returns it.

@@ -145,7 +145,7 @@ class Sessions:
 
     def is_changing(self, link: Link) -> bool:
         """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
-        return any(joining.session in self._state.changing for joining in link.joining)
+        return any(joining.session in self._state.volatile.changing for joining in link.joining)
 
     def _is_full(self, session: str, device: str) -> bool:
         hold = self._state.hold
@@ -205,7 +205,7 @@ class Sessions:
         session = request.session
         if not asked.is_here:
             return
-        if session in self._state.changing or session in self._state.deleting:
+        if session in self._state.volatile.changing or session in self._state.volatile.deleting:
             self._commits.then(partial(self._begin, asked, now))
         elif request.verb == "create":
             self._create(asked, now)
@@ -240,7 +240,7 @@ class Sessions:
         is_own = verb == "leave" and asked.request.device in {None, asked.client.id}
         if not joining.rights or (not is_own and _NEEDED[verb] not in joining.rights):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
-        elif joining.session in self._state.changing or not self.door.is_as_it_was(joining):
+        elif joining.session in self._state.volatile.changing or not self.door.is_as_it_was(joining):
             self._commits.then(partial(self._begin, asked, now))
         else:
             self._verbs[verb](asked, joining, now)
@@ -251,7 +251,9 @@ class Sessions:
         request, hold = asked.request, self._state.hold
         if hold.has(request.session):
             self._refuse(asked, ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
-        elif hold.named_count + sum(not hold.has(each) for each in self._state.changing) >= self._settings.count:
+        elif (
+            hold.named_count + sum(not hold.has(each) for each in self._state.volatile.changing) >= self._settings.count
+        ):
             reason = f"{self._settings.count} sessions, no more are allowed"
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
         elif (full := self._state.memory.refusal(NAMED_SESSION_BYTES)) is not None:
@@ -289,10 +291,14 @@ class Sessions:
         session = asked.request.session
         if not asked.is_here:
             return
-        if session in self._state.changing or session in self._state.deleting or self._state.hold.has(session):
+        if (
+            session in self._state.volatile.changing
+            or session in self._state.volatile.deleting
+            or self._state.hold.has(session)
+        ):
             self._commits.then(partial(self._begin, asked, now))  # somebody was faster
             return
-        self._state.changing[session] = asked.client.id
+        self._state.volatile.changing[session] = asked.client.id
         self._enter_change(asked, SessionChange.CREATED, access, self._changed, now)
 
     def _enter_change(
@@ -315,7 +321,7 @@ class Sessions:
         self._commits.enter(fact, partial(apply, asked, fact), is_owed=True)
 
     def _changed(self, asked: _Asked, fact: SessionChanged) -> None:
-        self._state.changing.pop(fact.session, None)
+        self._state.volatile.changing.pop(fact.session, None)
         self._state.apply(fact)
         self._answer(asked, {"session": fact.session})
 
@@ -330,10 +336,10 @@ class Sessions:
     def _set_access_to(self, asked: _Asked, joining: Joining, access: str | None, now: int) -> None:
         if not asked.is_here:
             return
-        if joining.session in self._state.changing or not self.door.is_as_it_was(joining):
+        if joining.session in self._state.volatile.changing or not self.door.is_as_it_was(joining):
             self._commits.then(partial(self._begin, asked, now))
             return
-        self._state.changing[joining.session] = asked.client.id
+        self._state.volatile.changing[joining.session] = asked.client.id
         self._enter_change(asked, SessionChange.ACCESS, access, self._access_changed, now)
 
     def _write_raised(self, session: str, access: str, now: int) -> None:
@@ -357,12 +363,12 @@ class Sessions:
                 self._enter_leaving(device, fact.session, asked.client.id, None, fact.changed_at)
 
     def _delete(self, asked: _Asked, joining: Joining, now: int) -> None:
-        self._state.deleting.add(joining.session)
+        self._state.volatile.deleting.add(joining.session)
         self._enter_change(asked, SessionChange.DELETED, None, self._deleted, now)
 
     def _deleted(self, asked: _Asked, fact: SessionChanged) -> Pieces:
         session = fact.session
-        self._state.deleting.discard(session)
+        self._state.volatile.deleting.discard(session)
         present = [device for device, (is_present, _) in self._state.hold.members(session).items() if is_present]
         yield from self._state.applying(fact)
         for device in present:

@@ -254,7 +254,9 @@ class Interests:
 
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
         """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
-        is_ending = session in self._state.deleting or self._state.changing.get(session, device) != device
+        is_ending = (
+            session in self._state.volatile.deleting or self._state.volatile.changing.get(session, device) != device
+        )
         if is_ending or Right.CHANGE_SUBSCRIPTIONS not in rights:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
 
@@ -316,7 +318,7 @@ class Interests:
         """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
-        terms = (self._state.terms(subscription.session, (identity,), client.id),)
+        terms = (self._state.terms.get(subscription.session, (identity,), client.id),)
         asked: Filter | None = None
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
