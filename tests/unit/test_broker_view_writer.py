@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from broker_rig import NODE, Rig, publishing
 
-from whimbrel.broker.shell.storage import Storage
-from whimbrel.broker.shell.view_writer import ViewWriter
+from whimbrel.broker.shell.disk.storage import Storage
+from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import PIECE

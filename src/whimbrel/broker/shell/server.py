@@ -30,15 +30,15 @@ from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import Users
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
-from whimbrel.broker.shell.connections import MOST_WEB_READ, ObservedStream, Stream, WebStream
-from whimbrel.broker.shell.handshakes import TlsContext, Unwanted
-from whimbrel.broker.shell.heartbeat import BEAT_US, Beat, beat_of
-from whimbrel.broker.shell.http import Answer
+from whimbrel.broker.shell.disk.heartbeat import BEAT_US, Beat, beat_of
+from whimbrel.broker.shell.disk.storage import Storage
+from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.metrics import connected, prometheus, system_values
-from whimbrel.broker.shell.slowing import Slowing
-from whimbrel.broker.shell.storage import Storage
-from whimbrel.broker.shell.view_writer import ViewWriter
+from whimbrel.broker.shell.net.connections import MOST_WEB_READ, ObservedStream, Stream, WebStream
+from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
+from whimbrel.broker.shell.net.http import Answer
+from whimbrel.broker.shell.net.slowing import Slowing
 from whimbrel.broker.state.feedback import Announcements, Lessons
 from whimbrel.broker.state.routes import Routes
 from whimbrel.broker.wire.clients import Link

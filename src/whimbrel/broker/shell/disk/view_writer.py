@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future
 import structlog
 
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.rows import Key
 

@@ -16,9 +16,9 @@ from typing import Protocol, cast
 from whimbrel.broker.access.users import MAX_NAME_BYTES
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
-from whimbrel.broker.shell.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.shell.log_clock import LogClock
-from whimbrel.broker.shell.websocket import Framing, accept
+from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
+from whimbrel.broker.shell.net.websocket import Framing, accept
 from whimbrel.broker.wire.clients import Link
 
 __all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebStream"]

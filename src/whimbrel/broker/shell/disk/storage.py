@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from whimbrel.broker.config import Config
-from whimbrel.broker.shell.heartbeat import Heartbeat, Resumption, beat_of, resumption
+from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
