@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.state.work_budget import filter_cost, topic_cost
+from whimbrel.broker.access.work_budget import filter_cost, topic_cost
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.long_work import PIECE
 from whimbrel.broker.shell.net.http import BadRequestError, HttpExchange

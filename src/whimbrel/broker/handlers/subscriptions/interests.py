@@ -7,16 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
-from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.long_work import PIECE, LongWork
-from whimbrel.broker.handlers.publications.admission import Admission
-from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
-from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import subscription_bytes
-from whimbrel.broker.state.routes import is_long
-from whimbrel.broker.state.work_budget import (
+from whimbrel.broker.access.work_budget import (
     PacketBudget,
     SessionSum,
     WorkBudget,
@@ -26,6 +17,15 @@ from whimbrel.broker.state.work_budget import (
     refuse_all,
     topic_cost,
 )
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.long_work import PIECE, LongWork
+from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.state.memory import subscription_bytes
+from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.messages import Message
