@@ -16,6 +16,7 @@ from itertools import count
 from typing import NamedTuple
 
 from whimbrel.broker.access.inflow import Inflow
+from whimbrel.broker.config import LimitSettings
 from whimbrel.broker.counters import Counters
 from whimbrel.model.bounds import INT64_MAX
 
@@ -162,6 +163,13 @@ class RateLimits:
         """How many connections are not read from for now."""
         self.news: list[Slowed] = []
         """What the shell is to log, and then to forget."""
+
+    @classmethod
+    def of(cls, limits: LimitSettings, counters: Counters) -> RateLimits:
+        """Return the rates that the configuration sets."""
+        per_client = Rates(limits.client_messages_per_second, limits.client_bytes_per_second)
+        per_user = Rates(limits.user_messages_per_second, limits.user_bytes_per_second)
+        return cls(per_client, per_user, int(limits.rate_burst_s * _SECOND_US), counters)
 
     def __bool__(self) -> bool:
         """Tell whether anything is limited."""
