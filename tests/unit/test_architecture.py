@@ -44,7 +44,6 @@ CROWDED = {
 MOST_LINES = 500
 LONG = {
     "broker/broker.py": "to be split: the packets of one client, and the rest",
-    "broker/handlers/sessions/named_sessions.py": "to be split by request",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
@@ -184,7 +183,7 @@ BROKER = [
     "shell",
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
-HANDLERS = ["long_work", "delivering", "publications", "subscriptions", "sessions", "connections"]
+HANDLERS = ["long_work", "driver", "delivering", "publications", "subscriptions", "sessions", "connections"]
 SHELL = [
     *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
     *("disk", "net", "health", "system_topics", "timers", "server"),
