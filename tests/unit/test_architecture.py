@@ -43,7 +43,6 @@ CROWDED = {
 
 MOST_LINES = 500
 LONG = {
-    "broker/broker.py": "to be split: the packets of one client, and the rest",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",

@@ -1,9 +1,13 @@
 """The core of the broker: packets of clients in, packets to clients and facts for the log out.
 
-Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, writes what is in ``dirty``
-links, syncs the log when ``wants_sync`` says so, and tells what is durable.
-Rule: every fact is applied by ``BrokerState``, which also replays a log; whoever answers a client decides nothing that
-a restart would have to know.
+The way of a publication, in order: ``receive`` decodes packets, and ``_handle_all`` takes those of one kind together;
+``Publishing`` unlocks, matches, admits, numbers and routes them; what the hold hands over goes into the queues of
+clients (``HandOvers``); ``_end_step`` has ``Delivering`` send it, past the ``Gate``, through the ``Sender``. The shell
+then writes the links that are ``dirty``.
+Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, syncs the log when ``wants_sync``
+says so, and tells what is durable (``synced``).
+Rule: every fact is applied by ``BrokerState``, which also applies those of a log. Code that answers a client decides
+nothing that a restart would have to know.
 """
 
 from __future__ import annotations
@@ -42,7 +46,6 @@ from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     Connect,
     Disconnect,
@@ -70,9 +73,6 @@ _OF_FILTER = 40
 _MOST_WAITING = 10_000
 """How many facts may wait to be applied before clients are read from again."""
 _PINGRESP = b"\xd0\x00"
-_OLD_REFUSAL = b"\x20\x02\x00\x01"
-"""CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
-_SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 
 
 class Broker:
@@ -169,10 +169,9 @@ class Broker:
             topic_alias_maximum=config.limits.topic_alias_maximum,
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
-        limits = config.limits
-        self.rates = RateLimits.of(limits, self.counters)
+        self.rates = RateLimits.of(config.limits, self.counters)
         """What clients may send in a second: the shell asks it what may be handled of what it read."""
-        self._most_held = limits.packet_bytes + _MOST_READ_BYTES
+        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
@@ -315,7 +314,7 @@ class Broker:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
         if link.closing is None and not link.is_busy:
             if machine.failure is not None:
-                self._broken(link, machine.failure)
+                self._connecting.end_broken(link, machine.failure)
             elif link.held and machine.has_more:
                 self._long_work.begin(link, _next_turn())
         self._end_step(now)
@@ -427,7 +426,7 @@ class Broker:
         notices, self._ownership.notices = self._ownership.notices, []
         if self.rates.news:
             news, self.rates.news = self.rates.news, []
-            notices += [Notice(_SLOWED.format(each.setting), each.client, each.user) for each in news]
+            notices += [each.notice() for each in news]
         return notices
 
     def drain(self) -> None:
@@ -448,15 +447,6 @@ class Broker:
             behind = link.machine.take_held()
             link.meter = self.rates.open(link, link.client.id, link.user, behind)
         self.receive(link, b"", link.last_at)
-
-    def _broken(self, link: Link, failure: ProtocolError) -> None:
-        self.counters.protocol_errors += 1
-        if isinstance(failure, UnsupportedVersionError) and link.client is None:
-            self._sender.send(link, _OLD_REFUSAL)
-        elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
-            self._connecting.refuse(link, failure.code, failure.reason)
-            return
-        self._sender.fail(link, failure.code, failure.reason)
 
     def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:
         if link.client is None:
