@@ -23,7 +23,7 @@ from pathlib import Path
 
 from whimbrel.broker.config import Config, LogSettings, NodeSettings
 from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
-from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.private import private_session
 from whimbrel.log.keeping.plan import US_PER_DAY
@@ -76,7 +76,7 @@ class Node:
         """Sync, bring the view up to date, and look after the log."""
         self.state.tick(now)
         self.storage.log.sync()
-        self.storage.write_view(self.storage.log.next_seq - 1, *self.state.changes())
+        self.storage.write_view(self.storage.log.next_seq - 1, *self.state.view.changes())
         kept = self.keeper.keep(now)
         assert kept is not None
         assert not kept.troubles, kept.troubles

@@ -9,7 +9,7 @@ from pathlib import Path
 from ordered import NODE, a_history
 
 from whimbrel.broker.config import Config, NodeSettings
-from whimbrel.broker.shell.storage import Restored, Storage
+from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.rows import Key
@@ -39,8 +39,8 @@ def started(data: Path, *, accepts_loss: bool = False) -> tuple[dict[Key, bytes]
     """Start and stop; return the rows of the state, and what was found."""
     storage = Storage(settings_of(data), accepts_loss=accepts_loss)
     state, restored = storage.open(Routes())
-    state.touch_all()
-    rows, _ = state.changes()
+    state.view.touch_all()
+    rows, _ = state.view.changes()
     storage.close()
     return rows, restored
 
@@ -50,8 +50,8 @@ def checkpointed(data: Path, seq: int) -> None:
     state = BrokerState(NODE)
     for fact in a_history(FACTS)[:seq]:
         state.apply(fact)
-    state.touch_all()
-    rows, _ = state.changes()
+    state.view.touch_all()
+    rows, _ = state.view.changes()
     save(data / "log", CheckpointHeader(node=NODE, seq=seq, state_at=0, made_at=0, salt=1), rows.items())
 
 

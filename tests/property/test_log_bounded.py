@@ -12,7 +12,7 @@ from ordered import NODE, a_history
 
 from whimbrel.broker.config import Config, LogSettings, NodeSettings
 from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
-from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.rows import Key
@@ -62,7 +62,7 @@ class Node:
 
     def view(self) -> None:
         """Bring the view up to date."""
-        self.storage.write_view(self.storage.log.next_seq - 1, *self.state.changes())
+        self.storage.write_view(self.storage.log.next_seq - 1, *self.state.view.changes())
 
     def keep(self) -> Kept | None:
         """Look after the log."""
@@ -81,8 +81,8 @@ class Node:
 
 def rows_of(state: BrokerState) -> dict[Key, bytes]:
     """Return all of a state."""
-    state.touch_all()
-    return state.changes()[0]
+    state.view.touch_all()
+    return state.view.changes()[0]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.broker.config import Config, NodeSettings
-from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.private import private_session
@@ -50,7 +50,7 @@ def check(state: BrokerState) -> None:
     """Check that a state is the one that was left."""
     (subscription,) = state.hold.subscriptions(private_session("kept-subscriber"))
     assert (subscription.subject_filter, subscription.qos) == ("kept/t", 1)
-    (held,) = state.messages.values()
+    (held,) = state.held.by_seq.values()
     assert (held.subject, held.payload) == ("kept/t", b"held for years")
     retained = state.retained.get("kept/r")
     assert retained is not None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from whimbrel import __version__
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["connected", "gauges", "prometheus", "system_values"]
+__all__ = ["LogFigures", "connected", "gauges", "prometheus", "system_values"]
 
 _SYS = {
     "log_bytes": "bytes",
@@ -24,6 +24,16 @@ _SYS = {
     "log_readers": "readers",
 }
 """The names of the log's gauges under ``$SYS/broker/log``."""
+
+
+class LogFigures(NamedTuple):
+    """What is known of the log on disk: what there is now, and what was done so far."""
+
+    gauges: Mapping[str, int]
+    counters: Mapping[str, int]
+
+
+NO_FIGURES = LogFigures({}, {})
 
 
 def connected(broker: Broker) -> set[str]:
@@ -43,8 +53,8 @@ def gauges(broker: Broker) -> dict[str, int]:
         "filters_refused_today": len(broker.state.routes.refused_today),
         "retained_messages": len(broker.state.retained),
         "retained_bytes": broker.state.retained.size_bytes,
-        "held_notifications": len(broker.state.messages),
-        "held_bytes": broker.state.held_bytes,
+        "held_notifications": len(broker.state.held),
+        "held_bytes": broker.state.held.size_bytes,
         "memory_bytes": broker.memory.used,
         "incoming_bytes": broker.memory.incoming,
         "outgoing_bytes": broker.memory.outgoing,
@@ -53,15 +63,11 @@ def gauges(broker: Broker) -> dict[str, int]:
     }
 
 
-def _log_gauges(keeper: LogKeeper | None) -> dict[str, int]:
-    return {} if keeper is None else keeper.gauges()
-
-
-def system_values(broker: Broker, uptime_us: int, keeper: LogKeeper | None = None) -> dict[str, str]:
+def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_FIGURES) -> dict[str, str]:
     """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
     counters, now = broker.counters, gauges(broker)
-    log = {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in _log_gauges(keeper).items()}
-    return log | {
+    told = {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in log.gauges.items()}
+    return told | {
         "$SYS/broker/version": f"whimbrel {__version__}",
         "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
         "$SYS/broker/clients/connected": str(now["clients_connected"]),
@@ -82,12 +88,15 @@ def system_values(broker: Broker, uptime_us: int, keeper: LogKeeper | None = Non
 
 
 class _Collected:
-    def __init__(self, broker: Broker, uptime_us: int, now: int, keeper: LogKeeper | None) -> None:
-        self._broker, self._uptime_us, self._now, self._keeper = broker, uptime_us, now, keeper
+    def __init__(self, broker: Broker, uptime_us: int, now: int, log: LogFigures) -> None:
+        self._broker, self._uptime_us, self._now, self._log = broker, uptime_us, now, log
+
+    def _gauges(self) -> dict[str, int]:
+        return {**gauges(self._broker), **self._log.gauges}
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
-        for name, value in (gauges(self._broker) | _log_gauges(self._keeper)).items():
+        for name, value in self._gauges().items():
             yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
         learned = self._broker.feedback
         yield CounterMetricFamily(
@@ -97,15 +106,15 @@ class _Collected:
         if age_us is not None:
             about = "since the pipeline wrote what was learned"
             yield GaugeMetricFamily("whimbrel_learned_age_seconds", about, value=age_us / 1e6)
-        for name, value in ({} if self._keeper is None else self._keeper.counters()).items():
+        for name, value in self._log.counters.items():
             yield CounterMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " so far", value=value)
         for each in fields(self._broker.counters):
             value = getattr(self._broker.counters, each.name)
             yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
 
 
-def prometheus(broker: Broker, uptime_us: int, now: int, keeper: LogKeeper | None = None) -> str:
+def prometheus(broker: Broker, uptime_us: int, now: int, log: LogFigures = NO_FIGURES) -> str:
     """Return all metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(broker, uptime_us, now, keeper))
+    registry.register(_Collected(broker, uptime_us, now, log))
     return generate_latest(registry).decode()

@@ -59,12 +59,14 @@ class DirectPath:
         what a broker does is this.
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
-        append, waiting, ready, seq, passed = commits.append_body, commits.waiting, self._state.ready, commits.seq, 0
-        most, unwanted, leaves_out = (
+        append, waiting, ready, seq, passed = (
+            commits.append_body,
+            commits.waiting,
+            self._state.volatile.ready,
+            commits.seq,
             0,
-            0,
-            not self._admission.logs_unwanted,
-        )  # 0 until it is asked whether there is room for more
+        )
+        most = unwanted = 0  # until it is asked whether there is room for more
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting:
@@ -88,7 +90,7 @@ class DirectPath:
                 others = lanes.others(handles)
                 if others is None:
                     break
-            if leaves_out and not (qos or handles or lane or rest):
+            if not (self._admission.logs_unwanted or qos or handles or lane or rest):
                 unwanted += 1
                 passed += 1
                 continue

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from whimbrel.broker.handlers.subscriptions.requested import Since
+from whimbrel.broker.log_settings import LogSettings
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
 from whimbrel.broker.wire.clients import Client, Link
@@ -63,11 +64,11 @@ class _Replay:
 
 
 class History:
-    """The replays of all connections; at most *most* at a time, and each goes back *longest_s* at most."""
+    """The replays of all connections; *settings* say how many there may be, and how far back each may go."""
 
-    def __init__(self, commits: CommitQueue, sender: Sender, gate: Gate, *, most: int, longest_s: int) -> None:
-        self._commits, self._sender, self._gate, self._most = commits, sender, gate, most
-        self._longest_us = longest_s * _SECOND_US
+    def __init__(self, commits: CommitQueue, sender: Sender, gate: Gate, settings: LogSettings) -> None:
+        self._commits, self._sender, self._gate = commits, sender, gate
+        self._most, self._longest_us = settings.history_count, settings.history_s * _SECOND_US
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()
         """Replays that want to know what comes next in the log."""

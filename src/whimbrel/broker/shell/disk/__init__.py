@@ -1,1 +1,1 @@
-"""The disk: what a broker does with its log beside writing it, in threads of their own."""
+"""The disk: the log, its view and the heartbeat, and the threads that write them."""

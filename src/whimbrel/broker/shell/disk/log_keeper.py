@@ -26,7 +26,8 @@ from pathlib import Path
 import cbor2
 import structlog
 
-from whimbrel.broker.config import LogSettings
+from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.shell.metrics import LogFigures
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
@@ -201,6 +202,10 @@ class LogKeeper:
             "log_free_bytes": last.free_bytes,
             "log_readers": len(last.readers),
         }
+
+    def figures(self) -> LogFigures:
+        """Return all of it."""
+        return LogFigures(self.gauges(), self.counters())
 
     def counters(self) -> dict[str, int]:
         """Return what was done so far."""
