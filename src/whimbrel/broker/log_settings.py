@@ -70,7 +70,7 @@ class LogSettings(Section):
         "How far back a client may ask for what is in the log when it subscribes (`since`); 0 is not at all.",
     )
     history_count: int = setting.whole(
-        1_000, 1, INT32_MAX, "How many subscriptions may be sent what is in the log at one time."
+        256, 1, INT32_MAX, "How many subscriptions may be sent what is in the log at one time, each some 64 KiB ahead."
     )
     export: str = setting.path(
         "Where segments are exported to Parquet before they are cut; without it, what is cut is gone.",
