@@ -2,6 +2,8 @@
 
 Rule: the data directory and the ports stay the same over a restart, so that a client finds its broker again.
 Rule: nothing is polled: a thread reads what the broker writes, and ``start`` waits for the line that it listens.
+Rule: it is a fork of a process that has loaded a broker's modules (``broker_forks``), unless it has an environment of
+its own or ``WHIMBREL_TEST_NO_FORKS`` is set.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import Self
+
+from tests.e2e.broker_forks import Forked, fork_broker
 
 __all__ = ["BrokerProcess", "Settings"]
 
@@ -54,10 +58,11 @@ class BrokerProcess:
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
         self._options, self._environment = options, environment or {}
+        self._is_forked = not self._environment and "WHIMBREL_TEST_NO_FORKS" not in os.environ
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._reader: Thread | None = None
 
     @property
@@ -74,14 +79,10 @@ class BrokerProcess:
     def start(self, *options: str) -> Self:
         """Start it, this once with more *options*, and wait until it listens; on the ports that it had before."""
         assert self._process is None, "it runs"
-        command = [sys.executable, "-m", "whimbrel", "serve", "--config", str(self._config), "--data", str(self.data)]
-        command += ["--port", "0", *self._options, *options]
+        arguments = ["--config", str(self._config), "--data", str(self.data), "--port", "0", *self._options, *options]
         for kind, port in self.ports.items():
-            command += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
-        environment = {**os.environ, **self._environment}
-        process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment
-        )
+            arguments += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
+        process = fork_broker(arguments) if self._is_forked else self._execute(arguments)
         written: queue.Queue[str | None] = queue.Queue()
         self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
         self._reader.start()
@@ -91,6 +92,15 @@ class BrokerProcess:
             self.kill()
             raise
         return self
+
+    def _execute(self, arguments: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "whimbrel", "serve", *arguments],
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **self._environment},
+        )
 
     def stop(self) -> int:
         """Ask it to stop (SIGTERM), wait until it did, and return its exit status."""
@@ -132,7 +142,7 @@ class BrokerProcess:
             self._process = self._reader = None
         return status
 
-    def _read(self, process: subprocess.Popen[str], written: queue.Queue[str | None]) -> None:
+    def _read(self, process: subprocess.Popen[str] | Forked, written: queue.Queue[str | None]) -> None:
         assert process.stderr is not None
         for line in process.stderr:
             self.lines.append(line)
