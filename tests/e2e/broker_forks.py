@@ -1,10 +1,10 @@
 """Brokers that are forked from one process which has loaded everything: a start takes milliseconds, not a core second.
 
-A suite starts some hundred brokers, and each would import the same modules and load the same kernels again. Here a
-process does that once (``python broker_forks.py FD``), and every broker is a fork of it: a process of its own with its
-own files, signals, memory and end, that runs ``whimbrel serve`` with the arguments of its test.
+A suite starts some hundred brokers, and each would import the same modules and load the same kernels again. Here one
+process does that once (this module, run), and every broker is a fork of it: a process of its own with its own files,
+signals, memory and end, that runs ``whimbrel serve`` with the arguments of its test.
 Rule: the process that forks has one thread and has run nothing of a broker, so a fork has no state of another.
-Rule: a broker that needs an environment of its own is not forked but started (``broker_process``).
+Rule: brokers whose clocks are moved by hand come of a second such process, so those of all others are untouched.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from importlib import import_module
 from pathlib import Path
 from threading import Lock
 
+from tests.e2e.stepped_clock import Clocked, SteppedClock
+
 __all__ = ["Forked", "fork_broker"]
 
 _MOST_BYTES = 1 << 16
@@ -42,9 +44,10 @@ class Forked:
         self._code: int | None = None
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has been seen to end."""
-        if self._code is None:
-            os.kill(self.pid, number)
+        """Send it a signal, unless it has ended."""
+        if self._code is None and not select.select([self._status], [], [], 0)[0]:
+            with suppress(ProcessLookupError):  # it ends just now
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it."""
@@ -60,14 +63,16 @@ class Forked:
         return self._code
 
 
-def fork_broker(arguments: Sequence[str]) -> Forked:
+def fork_broker(arguments: Sequence[str], clock: SteppedClock | None = None) -> Forked:
     """Start ``whimbrel serve`` with *arguments* in this folder; its standard error is a pipe."""
+    request: dict[str, object] = {"arguments": list(arguments), "folder": str(Path.cwd())}
+    if clock is not None:
+        request |= {"steps": str(clock.path), "fsync_s": clock.fsync_s}
     told, stderr = os.pipe()
     ended, status = os.pipe()
     with _LOCK:
-        server = _server()
-        request = json.dumps({"arguments": list(arguments), "folder": str(Path.cwd())}).encode()
-        socket.send_fds(server, [request], [stderr, status])
+        server = _server(is_clocked=clock is not None)
+        socket.send_fds(server, [json.dumps(request).encode()], [stderr, status])
         os.close(stderr)
         os.close(status)
         pid = int(server.recv(_MOST_BYTES))
@@ -75,14 +80,15 @@ def fork_broker(arguments: Sequence[str]) -> Forked:
 
 
 _LOCK = Lock()
+_ROOT = Path(__file__).parents[2]
 
 
 @cache
-def _server() -> socket.socket:
+def _server(*, is_clocked: bool) -> socket.socket:
     """Start the process that forks; it ends with this one, whose end of the connection it reads."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, __file__, str(theirs.fileno())]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    command = [sys.executable, "-m", "tests.e2e.broker_forks", str(theirs.fileno()), *["clocked"][:is_clocked]]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
     theirs.close()
     atexit.register(_end, process, ours)
     ours.settimeout(_START_S)
@@ -116,7 +122,7 @@ def _load() -> None:
     gc.freeze()  # what is here stays, and no fork need look at it
 
 
-def _serve_forks(link: socket.socket) -> None:
+def _serve_forks(link: socket.socket, clocked: Clocked | None) -> None:
     """Fork a broker for each request; tell how each ended."""
     waking, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -140,7 +146,10 @@ def _serve_forks(link: socket.socket) -> None:
                 link.close()
                 for each in (waking, wake, status, *statuses.values()):
                     os.close(each)
-                _become_broker(json.loads(request), stderr)
+                told = json.loads(request)
+                if clocked is not None:
+                    clocked.follow(Path(told["steps"]), told["fsync_s"])
+                _become_broker(told, stderr)
             os.close(stderr)
             statuses[pid] = status
             link.send(str(pid).encode())
@@ -183,5 +192,6 @@ def _become_broker(request: dict[str, object], stderr: int) -> None:
 
 
 if __name__ == "__main__":
+    clocks = Clocked() if "clocked" in sys.argv else None  # before our modules, some of which keep a clock
     _load()
-    _serve_forks(socket.socket(fileno=int(sys.argv[1])))
+    _serve_forks(socket.socket(fileno=int(sys.argv[1])), clocks)

@@ -2,14 +2,13 @@
 
 Rule: the data directory and the ports stay the same over a restart, so that a client finds its broker again.
 Rule: nothing is polled: a thread reads what the broker writes, and ``start`` waits for the line that it listens.
-Rule: it is a fork of a process that has loaded a broker's modules (``broker_forks``), unless it has an environment of
-its own or ``WHIMBREL_TEST_NO_FORKS`` is set.
+Rule: it is a fork of a process that has loaded a broker's modules (``broker_forks``), unless a test says
+``is_forked=False``: then it loads them itself, as a user's broker does.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import re
 import signal
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.e2e.broker_forks import Forked, fork_broker
+from tests.e2e.stepped_clock import SteppedClock
 
 __all__ = ["BrokerProcess", "Settings"]
 
@@ -50,15 +50,15 @@ class BrokerProcess:
         folder: Path,
         *options: str,
         settings: Settings | None = None,
-        environment: Mapping[str, str] | None = None,
+        clock: SteppedClock | None = None,
+        is_forked: bool = True,
     ) -> None:
         self.data = folder / "data"
         self.ports: dict[str, int] = {}
         """Where it listens, by kind: mqtt, mqtts, ws, wss, http."""
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
-        self._options, self._environment = options, environment or {}
-        self._is_forked = not self._environment and "WHIMBREL_TEST_NO_FORKS" not in os.environ
+        self._options, self._clock, self._is_forked = options, clock, is_forked
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
@@ -82,7 +82,7 @@ class BrokerProcess:
         arguments = ["--config", str(self._config), "--data", str(self.data), "--port", "0", *self._options, *options]
         for kind, port in self.ports.items():
             arguments += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
-        process = fork_broker(arguments) if self._is_forked else self._execute(arguments)
+        process = fork_broker(arguments, self._clock) if self._is_forked else _execute(arguments)
         written: queue.Queue[str | None] = queue.Queue()
         self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
         self._reader.start()
@@ -92,15 +92,6 @@ class BrokerProcess:
             self.kill()
             raise
         return self
-
-    def _execute(self, arguments: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "whimbrel", "serve", *arguments],
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, **self._environment},
-        )
 
     def stop(self) -> int:
         """Ask it to stop (SIGTERM), wait until it did, and return its exit status."""
@@ -154,6 +145,11 @@ class BrokerProcess:
             if "listening" in line:
                 return {kind: int(port) for kind, port in _PORT.findall(line)}
         raise AssertionError("the broker ended before it listened:\n" + "".join(self.lines))
+
+
+def _execute(arguments: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "whimbrel", "serve", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 
 def _toml(settings: Settings) -> str:
