@@ -8,12 +8,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from broker_rig import NO_CONFIG, NODE, Peer, Rig, publishing, subscribing
+from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
 from session_traffic import SessionTraffic
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
+from whimbrel.broker.config import Config
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
@@ -67,7 +68,7 @@ def test_lanes_make_no_difference(
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
 
-LEAVES_OUT = replace(NO_CONFIG, log=replace(NO_CONFIG.log, unwanted=False))
+LEAVES_OUT = replace(Config(), log=replace(Config().log, unwanted=False))
 """The settings of a broker that does not log what no session wants."""
 
 

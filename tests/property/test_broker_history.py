@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from broker_rig import NO_CONFIG, NODE, Peer, Rig, publishing, subscribing
+from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
+from whimbrel.broker.config import Config
 from whimbrel.broker.shell.disk import history_reader
 from whimbrel.broker.shell.disk.history_reader import read_chunk
 from whimbrel.log import layout
@@ -180,9 +181,9 @@ def test_what_cannot_have_a_history_is_refused_with_a_reason(tmp_path: Path) -> 
     peer.ask("join", session="s")
     assert "named sessions" in reasons(rig, peer, "a", since="1h", session="s")[1]
     assert reasons(rig, peer, "a", since="1h")[0] == 0
-    off = Rig(tmp_path / "off", replace(NO_CONFIG, log=replace(NO_CONFIG.log, history_s=0)))
+    off = Rig(tmp_path / "off", replace(Config(), log=replace(Config().log, history_s=0)))
     assert "no history" in reasons(off, off.client("c"), "a", since="1h")[1]
-    few = Rig(tmp_path / "few", replace(NO_CONFIG, log=replace(NO_CONFIG.log, history_count=1)))
+    few = Rig(tmp_path / "few", replace(Config(), log=replace(Config().log, history_count=1)))
     peer = few.client("c")
     peer.send(subscribing("a", "b", since="1h"))
     few.broker.history._most = 1
