@@ -20,6 +20,8 @@ from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
 
 CASES, STEPS = 80, 150
+CASES_OF_SESSIONS = 120
+"""The hardest to meet: of mutations of ``lanes.py``, one showed itself first at seed 27, another at seed 100."""
 PIECEWISE = [f"whimbrel.broker.handlers.publications.{name}" for name in ("publishing", "lanes")]
 PIECEWISE += ["whimbrel.broker.state.hand_overs"]
 PIECEWISE += [f"whimbrel.hold.rules.{name}" for name in ("publications", "members", "changes")]
@@ -139,7 +141,7 @@ def test_lanes_make_no_difference_where_there_are_rights(
 
 
 @pytest.mark.parametrize("has_content", [False, True])
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", range(CASES_OF_SESSIONS))
 def test_lanes_make_no_difference_beside_named_sessions(
     seed: int,
     has_content: bool,  # noqa: FBT001 # pytest's parameter
