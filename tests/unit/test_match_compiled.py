@@ -13,7 +13,7 @@ import pytest
 
 import whimbrel
 from whimbrel.match import first_use
-from whimbrel.match.kernels.compiled import DONE, safe_folder
+from whimbrel.match.kernels.folder import DONE, safe_folder
 
 SCRIPT = """
 from whimbrel.match.kernels import compiled, hash_table as kernels

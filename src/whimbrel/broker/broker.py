@@ -35,6 +35,7 @@ from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.feedback import Feedback
+from whimbrel.broker.state.preparation import Preparation
 from whimbrel.broker.wire.clients import Joining, Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message
@@ -190,6 +191,7 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
+        self.preparation = Preparation(state.routes)
         self._connecting.take_over(self._commits.last_at if died_at is None else died_at)
         wills.begin(self._commits.last_at if now is None else now)
         self._ownership.end_shares(self._commits.last_at)
@@ -569,6 +571,8 @@ class Broker:
         limits, refuse = self.config.limits, self._connecting.refuse
         if self.is_draining or self.is_refusing:
             refuse(link, ReasonCode.SERVER_UNAVAILABLE, "the broker stops, or its disk takes nothing")
+        elif self.preparation.reason is not None:
+            refuse(link, ReasonCode.SERVER_UNAVAILABLE, self.preparation.reason)
         elif len(self.links) > limits.connections:
             refuse(link, ReasonCode.SERVER_BUSY, f"{limits.connections} connections, no more are allowed")
         elif connect.properties.text(Property.AUTHENTICATION_METHOD) is not None:

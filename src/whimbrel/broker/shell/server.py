@@ -44,6 +44,7 @@ from whimbrel.broker.state.routes import Routes
 from whimbrel.broker.wire.clients import Link
 from whimbrel.errors import WhimbrelError
 from whimbrel.log.errors import LogWriteError
+from whimbrel.match.first_use import Kernels
 from whimbrel.match.index.packer import PackingProcess
 from whimbrel.match.matcher import Matcher
 
@@ -110,7 +111,7 @@ class Server:
         """Where it listens, by kind."""
         self._users = Users.read(Path(config.access.users)) if config.access.users else None
         rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
-        self._pack = PackingProcess()
+        self._pack = Kernels(PackingProcess(), say=_say)
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
@@ -181,6 +182,9 @@ class Server:
         self._stopping = asyncio.Event()
         listen = self.config.listen
         secured = self._secured()
+        self._pack.begin()
+        if self.broker.preparation.reason is not None:
+            _say("info", f"{self.broker.preparation.reason}: until then CONNECT is answered with 0x88")
         self.broker.tick(self.clock.now())  # before anybody comes back to what was over long ago
         await self._listen("mqtt", listen.port, lambda: self.new_stream(Stream))
         await self._listen("ws", listen.ws_port, lambda: self.new_stream(WebStream))
@@ -319,6 +323,7 @@ class Server:
         """Let go of everything."""
         self.is_closed = True
         self._slowing.stop()
+        self._pack.stop_compiling()
         for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
@@ -515,6 +520,8 @@ class Server:
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             self.broker.state.routes.settle()
+            if (news := self.broker.preparation.look(self.listened_us)) is not None:
+                _say(*news)
             self._settle()
             self.broker.memory.set_outgoing(self._measure_outgoing())
         self.flush_soon()
@@ -690,11 +697,17 @@ class Server:
             return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
         if path == "/healthz":
             is_well = self.failure is None and not self.broker.is_refusing
+            if is_well and self.broker.preparation.reason is not None:
+                return Answer(status=503, body=f"{self.broker.preparation.reason}\n".encode())
             return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
         if path == "/metrics":
             text = prometheus(self.broker, monotonic_us() - self.started_us, self.clock.now())
             return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
         return Answer(status=404, body=b"there are /metrics and /healthz\n")
+
+
+def _say(level: str, event: str) -> None:
+    getattr(_log, level)(event)
 
 
 def _tell_time(event: str, by_s: float) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from whimbrel.language.ast import PatternFunction, TextFunction
 from whimbrel.language.operators import text as text_value
 from whimbrel.language.patterns import COMPILED
-from whimbrel.match.events.bodies import Bodies, Names, read_objects
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.match.events.objects import Names, read_objects
 from whimbrel.match.events.searching import ColumnPattern, ColumnPatterns
 from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
