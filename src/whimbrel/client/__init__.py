@@ -20,6 +20,7 @@ from whimbrel.client.errors import (
 from whimbrel.client.joining import Join, Receipt
 from whimbrel.client.messages import Message, Payload
 from whimbrel.client.sessions import Sessions
+from whimbrel.client.tls import CertificateError, Tls
 from whimbrel.hold.access import AccessControlList, Grant, Right
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Will
@@ -28,6 +29,7 @@ __all__ = [
     "AccessControlList",
     "Backoff",
     "CannotConnectError",
+    "CertificateError",
     "Client",
     "ClientClosedError",
     "ClientError",
@@ -53,5 +55,6 @@ __all__ = [
     "SessionSummary",
     "Sessions",
     "SubscriptionRefusedError",
+    "Tls",
     "Will",
 ]

@@ -92,6 +92,8 @@ class Dialling:
     port: int
     tls: ssl.SSLContext | None
     timeout_s: float
+    server_name: str | None = None
+    """The name that the certificate of the broker must have; the host if None."""
 
     async def dial(self, session: ClientSession, connect: Connect, limits: ClientLimits, *, home: str) -> Link:
         """Connect; *home* is what the link is to have as its home."""
@@ -99,7 +101,9 @@ class Dialling:
         writer = None
         try:
             async with asyncio.timeout(self.timeout_s):
-                reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+                reader, writer = await asyncio.open_connection(
+                    self.host, self.port, ssl=self.tls, server_hostname=self.server_name
+                )
                 connection = ClientConnection(session, connect, limits, now=clock())
                 writer.write(connection.take(now=clock()))
                 events: list[Event] = []
@@ -131,6 +135,10 @@ class Dialling:
 
 def why(error: OSError) -> str:
     """Return what the system says of *error*."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno).lower()  # asyncio's own text is "Connect call failed"
     return error.strerror or str(error)

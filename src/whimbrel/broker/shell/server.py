@@ -47,6 +47,7 @@ from whimbrel.log.errors import LogWriteError
 from whimbrel.match.first_use import Kernels
 from whimbrel.match.index.packer import PackingProcess
 from whimbrel.match.matcher import Matcher
+from whimbrel.mqtt.certificates import load_authorities, load_certificate
 
 if TYPE_CHECKING:
     from whimbrel.broker.shell.feedback_reader import FeedbackReader
@@ -271,9 +272,9 @@ class Server:
             return None
         context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(tls.certificate, tls.key or None)
+        load_certificate(context, tls.certificate, tls.key or None)
         if tls.client_ca:
-            context.load_verify_locations(tls.client_ca)
+            load_authorities(context, tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
         return context
 
