@@ -21,6 +21,7 @@ from whimbrel.cli.policy import app as policy_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.rendezvous.command import app as rendezvous_app
 from whimbrel.cli.serve import serve
+from whimbrel.cli.service.warm_up import warm_up
 from whimbrel.cli.session.command import app as session_app
 from whimbrel.cli.sim import app as sim_app
 from whimbrel.cli.subscribe import subscribe
@@ -58,6 +59,7 @@ app.command("publish")(publish)
 app.command("serve")(serve)
 app.command("subscribe")(subscribe)
 app.command("tickertape")(tickertape)
+app.command("warm-up")(warm_up)
 
 
 def _print_version(*, wanted: bool) -> None:

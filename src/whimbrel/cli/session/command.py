@@ -26,7 +26,7 @@ from whimbrel.cli.options.passwords import (
     read_access_options,
     session_password,
 )
-from whimbrel.cli.options.values import read_seconds
+from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.cli.session.connection import AskingConnection, DeviceConnection, ask
 from whimbrel.cli.session.printing import counts_text, print_changes, print_done, tree_of, words_of
 from whimbrel.cli.subscribe import print_all
@@ -133,7 +133,7 @@ def join(
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="S", parser=read_seconds, help="Stop after S seconds, with exit code 1."),
+        typer.Option("--timeout", metavar="TIME", parser=read_seconds, help="Stop after TIME, with exit code 1."),
     ] = None,
     session_password_file: SessionPasswordFile = None,
     connection: DeviceConnection,
@@ -347,7 +347,10 @@ def subscribe(
     ] = None,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The highest quality of service wanted.")] = 1,
     ttl: Annotated[
-        int | None, typer.Option("--ttl", metavar="S", min=0, help="How long messages are kept for who is away.")
+        int | None,
+        typer.Option(
+            "--ttl", metavar="TIME", parser=read_whole_seconds, help="How long messages are kept for who is away: 1h."
+        ),
     ] = None,
     most: Annotated[
         int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for who is away.")

@@ -48,7 +48,7 @@ def demo(
     seconds: Annotated[
         float,
         typer.Option(
-            "--seconds", metavar="N", parser=read_seconds, help="How long to watch, from the pipeline's first batch."
+            "--seconds", metavar="TIME", parser=read_seconds, help="How long to watch, from the pipeline's first batch."
         ),
     ] = 60.0,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another day.")] = 7,
