@@ -91,6 +91,6 @@ def test_the_first_use_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first_use.make_ready(said.append)
     assert first_use.is_compiled()
     first_use.make_ready(said.append)
-    assert said == ["compiling the matcher, once on this machine: half a minute"]
+    assert said == ["compiling the matcher, once on this machine: about a minute"]
     monkeypatch.setattr(first_use, "kernels_folder", lambda: None)
     assert first_use.is_compiled()
