@@ -124,7 +124,7 @@ def test_a_world_becomes_a_trace_and_a_log(run: Run, tmp_path: Path) -> None:
         (("campus", "--warmup", "-5"), "'-5' is no duration"),
         (("contacts", "--seconds", "1e9"), "contacts or legs to be expected: found"),
         (("unicast", "--trace", "nowhere.trace"), "nowhere.trace: No such file or directory"),
-        (("contacts", "--trace", "a", "--walks", "b"), "--trace: found 'with --walks', allowed is one of the two"),
+        (("contacts", "--trace", "a", "--walks", "b"), "--trace and --walks exclude each other"),
         (("contacts", "--positions", "f", "--positions-every", "0"), "--positions-every: found 0.0"),
     ],
 )

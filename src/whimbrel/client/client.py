@@ -227,7 +227,7 @@ class Client:
     def terms(self) -> ServerLimits:
         """What was agreed with the broker, e.g. the client identifier it assigned."""
         if self._link is None:
-            raise self._failure or ClientClosedError()
+            raise self._failure or self._closed()
         return self._link.connection.terms
 
     @property
@@ -457,7 +457,10 @@ class Client:
 
     def _check_open(self) -> None:
         if self._is_over or self._task is None:
-            raise self._failure or ClientClosedError()
+            raise self._failure or self._closed()
+
+    def _closed(self) -> ClientClosedError:
+        return ClientClosedError(is_new=self._task is None and not self._is_over)
 
     async def _linked(self) -> Link:
         """Return the connection; wait until there is one, and until it is in all sessions."""

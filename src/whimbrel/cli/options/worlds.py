@@ -92,9 +92,10 @@ def _make(options: WorldOptions) -> tuple[Contacts, Walks | None, float]:
     from whimbrel.sim.worlds import RecordedWorld, WalkedWorld, make_contacts, make_ready
 
     if options.trace is not None and options.walks is not None:
-        raise InvalidValueError("--trace", "with --walks", "one of the two")
+        raise InvalidValueError("--trace", options.trace, "alone", "--trace and --walks exclude each other")
     if options.positions is not None and not options.is_walked:
-        raise InvalidValueError("--positions", "with --trace or --walks", "a random walk")
+        sentence = "--positions writes a random walk, and --trace or --walks give another"
+        raise InvalidValueError("--positions", options.positions, "without them", sentence)
     with show_progress("Preparing; the first time on a machine kernels are compiled", is_known=False):
         if options.trace is not None:
             found, walks = make_contacts(options.trace)

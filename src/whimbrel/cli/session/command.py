@@ -105,20 +105,23 @@ def create(
     """Create a session, without joining it.
 
     Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
-    none of the options the session belongs to --user; or is open to everybody, where the broker knows no users.
-    Exits 1 if the broker cannot be reached or refuses.
+    none of the options the session belongs to --user; or is open to everybody, where the broker knows no users; and one
+    that exists already is left as it is. Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel session create ward --levels 2
     """
     access = read_access_options(levels, passwords_file, acl, is_open=is_open) or Access()
 
-    async def work(sessions: Sessions) -> None:
-        await sessions.create(name, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl)
+    async def work(sessions: Sessions) -> bool:
+        is_new = await sessions.create(
+            name, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl, exist_ok=access == Access()
+        )
         if access.is_open:
             await sessions.set_access(name, is_open=True)
+        return is_new
 
-    ask(connection.client_of_its_own(), work)
-    print_done(name, "created", as_json=as_json)
+    is_new = ask(connection.client_of_its_own(), work)
+    print_done(name, "created" if is_new else "exists already", as_json=as_json)
 
 
 @app.command()

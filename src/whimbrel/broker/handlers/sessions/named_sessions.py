@@ -250,7 +250,9 @@ class Sessions:
     def _create(self, asked: _Asked, now: int) -> None:
         request, hold = asked.request, self._state.hold
         if hold.has(request.session):
-            self._refuse(asked, ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
+            self._refuse(
+                asked, ReasonCode.NOT_AUTHORIZED, "it exists already, or you may not create it; try `session show`"
+            )
         elif hold.named_count + sum(not hold.has(each) for each in self._state.changing) >= self._settings.count:
             reason = f"{self._settings.count} sessions, no more are allowed"
             self._refuse(asked, ReasonCode.QUOTA_EXCEEDED, reason)
