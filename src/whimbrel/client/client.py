@@ -37,12 +37,11 @@ from whimbrel.client.errors import (
 from whimbrel.client.inbox import Inbox
 from whimbrel.client.interest import Interest
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
-from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
+from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, Tls, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
 from whimbrel.client.outbox import Outbox
 from whimbrel.client.requests import TOPICS, Request, Requests
 from whimbrel.client.sessions import CHANGES, Sessions
-from whimbrel.client.tls import Tls
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.device import DeviceState
 from whimbrel.mqtt.client import (
