@@ -5,7 +5,7 @@
 ``model.codecs.attributes_of`` says what the attributes of a body are. ``read_objects`` is its fast twin for what nearly
 all bodies are: a short, flat object of JSON in ASCII.
 Rule: what there is any doubt about (escapes, nesting, CBOR, names twice, numbers that a double or an int32 does not
-hold exactly) is *hard*, and left to ``attributes_of``.
+hold exactly) is *hard*, and left to ``attributes_of``; so are bodies that are no objects, where ``value`` is asked for.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Names:
         numbers = np.array([*columns.values(), *(_DERIVED for _ in derived)], np.int32)
         self.arrays = (table_of_texts(starts, data, seed), starts, data, numbers)
         """For ``read_objects``: numbers of names by hash, the names, and their columns."""
+        self.asks_value = "value" in columns or "value" in derived
+        """Whether a filter asks for the attribute of bodies that are no objects; they are hard."""
         self.most = min(len(columns), _MOST_NAMES)
         """How many items a body can have."""
 
@@ -166,6 +168,7 @@ def read_objects(
     text_start: Any,
     text_end: Any,
     hard: Any,
+    asks_value: bool,  # noqa: FBT001 # kernels have no names for their arguments
 ) -> None:
     """Read the bodies that lie one after the other in *text*; write their items, and which of them are hard."""
     known = np.empty(_MOST_NAMES, np.int64)  # the hashes of the names that were read
@@ -177,8 +180,8 @@ def read_objects(
         names = 0
         is_read = False
         at = _after_space(text, begin, end)
-        if at == end or text[at] != _OPEN:  # no object of JSON: it has no attributes, if it is none of CBOR
-            is_read = begin == end or text[begin] < _MAP_FIRST or text[begin] > _MAP_LAST
+        if at == end or text[at] != _OPEN:  # no object of JSON: it has one attribute at most, if it is none of CBOR
+            is_read = begin == end or (not asks_value and (text[begin] < _MAP_FIRST or text[begin] > _MAP_LAST))
         elif end - begin <= _LONGEST:
             at = _after_space(text, at + 1, end)
             if at < end and text[at] == _CLOSE:
