@@ -28,7 +28,7 @@ def _found(routes: Routes, subject: str, rows: list[Attributes]) -> list[list[tu
 
 @settings(max_examples=40, deadline=None)
 @given(
-    texts=st.lists(filters().map(print_filter), min_size=1, max_size=24),
+    texts=st.lists(filters().map(print_filter).filter(lambda text: "\0" not in text), min_size=1, max_size=24),
     removed=st.sets(st.integers(0, 23), max_size=6),
     rows=st.lists(attributes(), min_size=1, max_size=16),
     moment=st.integers(0, 24),

@@ -95,12 +95,16 @@ class Kernels:
 
     def begin(self) -> None:
         """Have a child process compile the kernels if they are not in the cache; return at once."""
-        if is_compiled():
-            return
+        with self._lock:
+            if self._child is not None or self._is_closed or is_compiled():
+                return
+            self._child = self._start()
+        threading.Thread(target=self._watch, args=(self._child,), name="compiling", daemon=True).start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         self._say("info", f"{COMPILING}; until then filters are matched without it, more slowly")
         command = [sys.executable, "-m", __name__, _BESIDE]
-        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 # ours
-        threading.Thread(target=self._watch, args=(self._child,), name="compiling", daemon=True).start()
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 # ours
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
         code = child.wait()
@@ -113,6 +117,7 @@ class Kernels:
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
         """Return a segment of what lives in *parts*, once the kernels are there."""
+        self.begin()
         if self._child is not None:
             self._child.wait()
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.language.ast import PatternFunction, TextFunction
+from whimbrel.language.ast import NumberFunction, PatternFunction, TextFunction
 from whimbrel.language.budget import UNBOUNDED
 from whimbrel.match.events.encoder import Encoder
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
@@ -32,7 +32,7 @@ __all__ = ["PackedIndex", "Workspace"]
 _MAGIC = b"whimbrel packed index 3\n"
 _ALIGNMENT = 64
 _DTYPES = tuple(map(np.dtype, (np.uint8, np.int32, np.int64, np.float64)))
-_DERIVATIONS = frozenset(("size", *(function.value for function in TextFunction)))
+_DERIVATIONS = frozenset(("size", *(function.value for function in (*TextFunction, *NumberFunction))))
 
 
 class PackedIndex:
