@@ -203,6 +203,6 @@ def test_a_broker_that_finds_policies_in_its_log_starts_all_the_same() -> None:
     state = BrokerState("n")
     for fact in (put("p", 1), chose("p"), decided("p", 1, n=1), removed("p")):
         state.apply(fact)
-    rows, gone = state.changes()
+    rows, gone = state.view.changes()
     assert set(rows) == {("now",)}
     assert not gone

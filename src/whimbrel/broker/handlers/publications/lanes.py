@@ -272,7 +272,7 @@ class Lanes:
             client = state.clients.get(client_of(session) or "")
             if client is None or client.confirms:
                 return None
-            terms = state.terms(session, (identity,), client.id)
+            terms = state.terms.get(session, (identity,), client.id)
             if not terms.is_plain or terms.identifiers:
                 return None
             self._plain[handle] = client
@@ -297,7 +297,7 @@ class Lanes:
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
             if client is not None and client.id not in members:
-                terms = state.terms(session, identities, client.id)
+                terms = state.terms.get(session, identities, client.id)
                 if terms.is_plain:
                     seats.append(_Seat(client, terms.granted, terms))
                     continue
