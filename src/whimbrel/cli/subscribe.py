@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,6 +104,8 @@ def subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
                     insecure=insecure,
                 )  # fmt: skip
+            if sys.stderr.isatty():  # who types the next command must know when
+                typer.echo(f"subscribed to {', '.join(topic_filters)}; Ctrl-C ends", err=True)
             await print_all(client, count, as_json=as_json)
 
     run(listen(), timeout_s=timeout)
