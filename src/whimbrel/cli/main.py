@@ -21,6 +21,8 @@ from whimbrel.cli.policy import app as policy_app
 from whimbrel.cli.publish import publish
 from whimbrel.cli.rendezvous.command import app as rendezvous_app
 from whimbrel.cli.serve import serve
+from whimbrel.cli.service.doctor import doctor
+from whimbrel.cli.service.key import key
 from whimbrel.cli.service.warm_up import warm_up
 from whimbrel.cli.session.command import app as session_app
 from whimbrel.cli.sim import app as sim_app
@@ -54,6 +56,8 @@ app.add_typer(session_app, name="session")
 app.add_typer(sim_app, name="sim")
 app.add_typer(user_app, name="user")
 app.command("demo")(demo)
+app.command("doctor")(doctor)
+app.command("key")(key)
 app.command("match")(match)
 app.command("publish")(publish)
 app.command("serve")(serve)
