@@ -48,6 +48,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what was done: kernels are neither compiled nor loaded here."""
     found: list[str] = []
     monkeypatch.setattr(first_use, "is_compiled", lambda: False)
+    monkeypatch.setattr(first_use, "_load_numba_alone", lambda: None)
     monkeypatch.setattr(first_use, "load_kernels", lambda: found.append("loaded"))
     return found
 

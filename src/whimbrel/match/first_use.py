@@ -81,6 +81,12 @@ def compile_all() -> None:
             (folder / DONE).touch()
 
 
+def _load_numba_alone() -> None:
+    from whimbrel.match.kernels.compiled import load_numba_alone  # it loads numba
+
+    load_numba_alone()
+
+
 class Kernels:
     """The kernels of a service: compiled in a child process, loaded in the thread that packs the first segment.
 
@@ -124,6 +130,7 @@ class Kernels:
             if self._is_closed:
                 raise PackingProcessError("the service stops")
             if not self._is_loaded:
+                _load_numba_alone()
                 load_kernels()
                 self._is_loaded = True
         return self._packing(parts)

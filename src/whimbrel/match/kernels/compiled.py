@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,10 +12,12 @@ from numba.core import caching
 
 from whimbrel.match.kernels.folder import kernels_folder
 
-__all__ = ["Compiled", "njit", "read_only"]
+__all__ = ["Compiled", "load_numba_alone", "njit", "read_only"]
 
 _PACKAGES = ("whimbrel.match", "whimbrel.sim.kernels")
 """Whose kernels are kept here."""
+_LOOKS_FOR = {"numba.np.arraymath": "scipy.linalg", "numba.core.typing.cffi_utils": "cffi"}
+"""Which package a module of numba imports, if it is installed, for functions that no kernel of ours calls."""
 
 
 class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wants it to be
@@ -49,6 +53,21 @@ def read_only(array: Any) -> Any:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def load_numba_alone() -> None:
+    """Load numba without scipy and cffi, which it imports before its first kernel where they are installed.
+
+    They take longer to load than all kernels of the matcher. Only for a process that runs no numba code of others:
+    there a kernel that multiplies matrices would be refused.
+    """
+    for module, package in _LOOKS_FOR.items():
+        if package not in sys.modules:
+            sys.modules[package] = None  # type: ignore[assignment] # an import of it fails
+            try:
+                import_module(module)
+            finally:
+                del sys.modules[package]
 
 
 def _install() -> None:
