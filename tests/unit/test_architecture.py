@@ -172,6 +172,8 @@ BROKER = [
     "config",
     "config_files",
     "counters",
+    "feedback",
+    "memory",
     "operator_notices",
     "own_properties",
     "access",

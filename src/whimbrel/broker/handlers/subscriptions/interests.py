@@ -22,9 +22,9 @@ from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import subscription_bytes
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
