@@ -41,6 +41,7 @@ from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.feedback import Feedback
+from whimbrel.broker.state.preparation import Preparation
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
@@ -176,6 +177,7 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
+        self.preparation = Preparation(state.routes)
         self._connecting.take_over(self._commits.last_at if died_at is None else died_at)
         wills.begin(self._commits.last_at if now is None else now)
         self._ownership.end_shares(self._commits.last_at)
@@ -489,6 +491,8 @@ class Broker:
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or its disk takes nothing"
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
+        elif self.preparation.reason is not None:
+            self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, self.preparation.reason)
         elif len(self.links) > most:
             self._connecting.refuse(link, ReasonCode.SERVER_BUSY, f"{most} connections, no more are allowed")
         else:

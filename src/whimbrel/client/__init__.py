@@ -18,9 +18,11 @@ from whimbrel.client.errors import (
     SubscriptionRefusedError,
 )
 from whimbrel.client.joining import Join, Receipt
+from whimbrel.client.link import Tls
 from whimbrel.client.messages import Message, Payload
 from whimbrel.client.sessions import Sessions
 from whimbrel.hold.access import AccessControlList, Grant, Right
+from whimbrel.mqtt.certificates import CertificateError
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Will
 
@@ -28,6 +30,7 @@ __all__ = [
     "AccessControlList",
     "Backoff",
     "CannotConnectError",
+    "CertificateError",
     "Client",
     "ClientClosedError",
     "ClientError",
@@ -53,5 +56,6 @@ __all__ = [
     "SessionSummary",
     "Sessions",
     "SubscriptionRefusedError",
+    "Tls",
     "Will",
 ]

@@ -37,7 +37,7 @@ from whimbrel.client.errors import (
 from whimbrel.client.inbox import Inbox
 from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
-from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
+from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, Tls, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
 from whimbrel.client.outbox import Outbox
 from whimbrel.client.requests import TOPICS, Request, Requests
@@ -66,6 +66,8 @@ __all__ = ["Client"]
 
 _FOR_EVER_S = 2**32 - 1
 _REPORT = "$whimbrel/report"
+_FIRST_WAITS = Backoff(first_s=0.1, most_s=0.5)
+_NAMED = "a session keeps messages for its devices by name"
 _ONCE = frozenset({"create", "delete", "access"})
 """Requests that are not made twice."""
 
@@ -88,7 +90,11 @@ class Client:
 
     *join* are named sessions, by ``Join`` or by name: every connection is in all of them before it is used, and the
     first is its home, where ``subscribe`` subscribes if it is told nothing else. *keys* are those of every connection.
-    ``sessions`` has the rest.
+    ``sessions`` has the rest. A client that joins needs a *client_id*: a session keeps messages for its devices by
+    name, and one without a name would never come for them.
+
+    *tls* is a ``Tls``, or a context of your own. *first_retry_s* is for how long entering tries again if the broker
+    cannot be reached yet, or is not ready.
     """
 
     def __init__(
@@ -104,10 +110,11 @@ class Client:
         clean_start: bool | None = None,
         keep_alive_s: int = 60,
         will: Will | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
         limits: ClientLimits | None = None,
         queue_messages: int = 1_024,
         connect_timeout_s: float = 10.0,
+        first_retry_s: float = 0.0,
         reconnect: Backoff | None = Backoff(),  # noqa: B008 # a frozen value
         rng: random.Random | None = None,
         told: Callable[[str], None] | None = None,
@@ -122,7 +129,16 @@ class Client:
             )
         if queue_messages < 1:
             raise InvalidValueError("queue_messages", queue_messages, "at least 1")
-        self._dialling = Dialling(host=host, port=port, tls=tls, timeout_s=connect_timeout_s)
+        if join and not client_id:
+            raise InvalidValueError("client_id", client_id, "a name, where *join* is given: " + _NAMED)
+        self._dialling = Dialling(
+            host=host,
+            port=port,
+            tls=tls.context() if isinstance(tls, Tls) else tls,
+            timeout_s=connect_timeout_s,
+            server_name=tls.server_name if isinstance(tls, Tls) else None,
+        )
+        self._first_retry_s = first_retry_s
         self._limits = limits or ClientLimits()
         self._reconnect = reconnect
         self._rng = rng or random.Random()  # noqa: S311 # waits and identifiers, no secrets
@@ -166,7 +182,7 @@ class Client:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        link = await self._dial()
+        link = await self._first_dial()
         self._adopt(link)
         self._task = asyncio.create_task(self._run(link), name="whimbrel client")
         try:
@@ -211,7 +227,7 @@ class Client:
     def terms(self) -> ServerLimits:
         """What was agreed with the broker, e.g. the client identifier it assigned."""
         if self._link is None:
-            raise self._failure or ClientClosedError()
+            raise self._failure or self._closed()
         return self._link.connection.terms
 
     @property
@@ -452,7 +468,10 @@ class Client:
 
     def _check_open(self) -> None:
         if self._is_over or self._task is None:
-            raise self._failure or ClientClosedError()
+            raise self._failure or self._closed()
+
+    def _closed(self) -> ClientClosedError:
+        return ClientClosedError(is_new=self._task is None and not self._is_over)
 
     async def _linked(self) -> Link:
         """Return the connection; wait until there is one, and until it is in all sessions."""
@@ -461,6 +480,21 @@ class Client:
             if self._link is not None and self._settled.is_set():
                 return self._link
             await self._settled.wait()
+
+    async def _first_dial(self) -> Link:
+        """Connect for the first time, trying again for a while if that was asked for."""
+        clock, attempt = asyncio.get_running_loop().time, 0
+        until = clock() + self._first_retry_s
+        while True:
+            try:
+                return await self._dial()
+            except (CannotConnectError, ConnectRefusedError) as error:
+                wait_s = _FIRST_WAITS.wait_s(attempt, self._rng)
+                is_final = isinstance(error, ConnectRefusedError) and not is_temporary(error.code)
+                if is_final or clock() + wait_s > until:
+                    raise
+            await asyncio.sleep(wait_s)
+            attempt += 1
 
     async def _dial(self) -> Link:
         """Connect."""

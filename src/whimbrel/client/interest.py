@@ -55,7 +55,7 @@ class Interest:
             _, plain = split_share(self.topic_filter)
             check_topic_filter(plain)
         except ProtocolError as error:
-            raise InvalidValueError("topic filter", self.topic_filter, error.reason) from error
+            raise InvalidValueError("topic filter", self.topic_filter, "one of MQTT", error.reason) from error
         if self.filter_text is not None:
             parse(self.filter_text)
         for what, number in (("ttl_s", self.ttl_s), ("max", self.max_held)):

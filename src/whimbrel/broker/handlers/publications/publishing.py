@@ -118,12 +118,13 @@ class Publishing:
             packets = packets[end:]
 
     def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
-        """Take in publications that ask many dear patterns one by one, yielding where a turn's *allowance* is spent.
+        """Take in publications one by one that ask many dear patterns, or many filters that are not packed yet.
 
-        One by one each takes a tenth of a millisecond to match, so that a turn takes only some.
+        Yield where a turn's *allowance* is spent. One by one each takes a tenth of a millisecond to match, so that a
+        turn takes only some.
         """
         for done, packet in enumerate(packets, start=1):
-            if done % _MOST_ONE_BY_ONE == 0:
+            if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
                 yield
                 allowance.renew()
             take_in = partial(self._taken_in, link, client, [packet])
@@ -180,6 +181,8 @@ class Publishing:
         routes = self._state.routes
         if not routes.has_content:
             return [()] * len(packets)
+        if len(packets) > routes.at_once:
+            raise OutOfAllowanceError
         subjects, texts, *_, properties = zip(*packets, strict=True)
         given = {
             at: attributes_of(text, each.user, content_type=each.text(Property.CONTENT_TYPE))

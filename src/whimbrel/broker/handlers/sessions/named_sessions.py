@@ -62,6 +62,7 @@ _NEEDED: Mapping[str, Right] = {
     "access": Right.CHANGE_ACCESS,
     "delete": Right.DELETE,
 }
+_EXISTS = "it exists already, or you may not create it; try `session show`"
 
 
 class _SessionChangedError(Exception):
@@ -257,7 +258,7 @@ class Sessions:
     def _create(self, asked: Asked, now: int) -> Procedure[None]:
         session, state = asked.request.session, self._state
         if state.hold.has(session):
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, _EXISTS)
         most = self._settings.count
         if state.hold.named_count + sum(not state.hold.has(each) for each in state.volatile.changing) >= most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{most} sessions, no more are allowed")
