@@ -21,6 +21,8 @@ from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
+_WITHOUT_SHARES = 2
+"""How many values the row of a copy has beside its devices, where no share has others."""
 
 __all__ = ["Key", "changed_rows", "keys", "restore_state"]
 
@@ -37,6 +39,7 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
     yield from (("place", device) for device in state.places)
+    yield from (("shaped", device) for device in state.shaped)
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
@@ -60,7 +63,16 @@ def _row(state: State, key: tuple[Any, ...]) -> object | None:
         copy = state.copies.get(whose)
         if copy is None:
             return None
-        return [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
+        row = [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
+        if not copy.shares:
+            return row
+        shares = {
+            share: [[name, [own for _, own in identities]] for name, identities in others]
+            for share, others in sorted(copy.shares.items())
+        }
+        return [*row, copy.published_at, shares]
+    if kind == "shaped":
+        return True if whose in state.shaped else None
     if kind == "place":
         seen = state.places.get(whose)
         return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
@@ -110,9 +122,17 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
+            if len(later) > _WITHOUT_SHARES:
+                copy.published_at = later[2]
+                copy.shares = {
+                    share: [(name, tuple((share, own) for own in names)) for name, names in others]
+                    for share, others in later[3].items()
+                }
         elif key[0] == "place":
             number, reported_at, *where = value
             state.places[str(key[1])] = Sighting(number, reported_at, Place(*where))
+        elif key[0] == "shaped":
+            state.shaped.add(str(key[1]))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
     pending = [key for key in found if key[0] == "pending"]
