@@ -185,7 +185,7 @@ BROKER = [
     "shell",
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
-HANDLERS = ["long_work", "delivering", "publications", "subscriptions", "sessions", "connections"]
+HANDLERS = ["long_work", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
 
 
 @pytest.mark.parametrize(("folder", "layers"), [("broker", BROKER), ("broker/handlers", HANDLERS)])

@@ -9,6 +9,7 @@ a restart would have to know.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
@@ -23,11 +24,13 @@ from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
+from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
 from whimbrel.broker.operator_notices import Notice
@@ -41,7 +44,7 @@ from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
-from whimbrel.hold.private import client_of
+from whimbrel.hold.private import client_of, is_private
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
@@ -60,6 +63,8 @@ from whimbrel.mqtt.packets import (
 )
 from whimbrel.mqtt.properties import Property
 from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.state import PolicyVersion
 
 __all__ = ["Broker", "Verify"]
 
@@ -81,6 +86,7 @@ _LEAST_BUFFER = 1 << 16
 _PINGRESP = b"\xd0\x00"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
+_SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
 _SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 
 
@@ -155,6 +161,9 @@ class Broker:
         self._publishing.answer = self._sessions.received
         self._publishing.note_full = self._note_full
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
+        self._policies = Policies(config, self._commits, state, self._sender, self._publishing)
+        self._publishing.policy = self._policies.received
+        self._delivering.shaping.on_suspended = self._suspended
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
@@ -419,6 +428,23 @@ class Broker:
         question.then(answer, now)
         self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
+
+    @property
+    def transforms(self) -> deque[TransformJob]:
+        """Bodies that the shell is to make; it answers each with ``transformed``."""
+        return self._delivering.shaping.jobs
+
+    def transformed(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
+        """Take in what came of a transform."""
+        self._delivering.shaping.made(job, result, now)
+        self._delivering.pump_ready(self._commits.last_at)
+        self._let_go(now)
+
+    def _suspended(self, version: PolicyVersion, now: int) -> None:
+        """Tell the owner of a policy that it is suspended, and the operator."""
+        self._policies.suspended(version, now)
+        user = None if is_private(version.owner) else version.owner
+        self._ownership.notices.append(Notice(_SUSPENDED.format(version.name), client_of(version.owner) or "", user))
 
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""

@@ -30,6 +30,7 @@ from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import Users
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.shell.connections import MOST_WEB_READ, ObservedStream, Stream, WebStream
 from whimbrel.broker.shell.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.heartbeat import BEAT_US, Beat, beat_of
@@ -46,6 +47,8 @@ from whimbrel.errors import WhimbrelError
 from whimbrel.log.errors import LogWriteError
 from whimbrel.match.index.packer import PackingProcess
 from whimbrel.match.matcher import Matcher
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.pool import TransformPool
 
 if TYPE_CHECKING:
     from whimbrel.broker.shell.feedback_reader import FeedbackReader
@@ -135,8 +138,8 @@ class Server:
         self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
-        self._is_flushing = self._is_syncing = self._is_working = False
-        self._is_beating, self._is_beat_missed = False, False
+        self._is_flushing = self._is_syncing = self._is_working = self._is_beating = self._is_beat_missed = False
+        self._transforms, self._after_log = TransformPool(), list[Link]()  # the latter wait for the log (``after_seq``)
         self._last_beat = Beat(0, 0)
         _name_refused(state.routes)
         self._stopping: asyncio.Event | None = None
@@ -301,6 +304,7 @@ class Server:
         for stream in list(self.streams):
             if stream.transport is not None:
                 stream.transport.abort()
+        await self._transforms.close()
         await asyncio.sleep(0)
         assert self._loop is not None
         deadline = time.monotonic() + _DRAIN_S
@@ -437,14 +441,14 @@ class Server:
     def _flush(self) -> None:
         self._is_flushing, self._turn_bytes = False, 0
         broker = self.broker
-        if broker.blocking_tasks:
+        if broker.blocking_tasks or broker.transforms:
             self._ask()
         for notice in broker.take_notices():
             _log.warning(notice.text, client=notice.client, user=notice.user)
         dirty = broker.dirty
         most = self.config.limits.send_buffer_bytes
         half, sent, written = most // 2, 0, self._written
-        some = dirty[:_MOST_WRITES]
+        some = self._that_may_be_written(dirty[:_MOST_WRITES])
         del dirty[:_MOST_WRITES]
         for link in some:
             link.is_dirty = False
@@ -484,6 +488,15 @@ class Server:
             self._is_working = True
             assert self._loop is not None
             self._loop.call_soon(self._work)
+
+    def _that_may_be_written(self, links: list[Link]) -> list[Link]:
+        """Return the links of *links* whose decisions are in the log; the others wait until theirs are."""
+        written_seq = self._storage.log.written_seq
+        early = [link for link in links if link.after_seq > written_seq]
+        if not early:
+            return links
+        self._after_log += early
+        return [link for link in links if link.after_seq <= written_seq]
 
     @_until_closed
     def _work(self) -> None:
@@ -584,6 +597,8 @@ class Server:
     def _sync_if_wanted(self) -> None:
         if self.broker.wants_sync and not self._is_syncing and self.failure is None:
             self._sync(wait=True)
+        elif self._after_log and not self._is_syncing and self.failure is None:
+            self._sync(wait=False)
 
     def _settle(self) -> None:
         """Let readers of the log, the pipeline above all, see what was written last, also if nothing comes after it."""
@@ -612,6 +627,8 @@ class Server:
         held_back, self._held_back = self._held_back, set()
         for stream in held_back:
             stream.resume_reading()
+        self.broker.dirty.extend(self._after_log)
+        self._after_log.clear()
         if wait:
             self.broker.synced(seq)
         else:
@@ -677,6 +694,15 @@ class Server:
             self._asking += 1
             future = self._loop.run_in_executor(self._askers, question.ask)
             future.add_done_callback(partial(self._answered, question))
+        transforms = self.broker.transforms
+        while transforms:
+            job = transforms.popleft()
+            self._transforms.begin(job.client.id, job.work, partial(self._transformed, job))
+
+    def _transformed(self, job: TransformJob, result: bytes | Fault) -> None:
+        if self.failure is None and not self.is_closed:
+            self.broker.transformed(job, result, self.clock.now())
+            self.flush_soon()
 
     def _answered(self, question: BlockingTask, done: asyncio.Future[object]) -> None:
         self._asking -= 1

@@ -13,6 +13,7 @@ import cbor2
 
 from whimbrel.broker.access.publication_keys import OPEN
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
 from whimbrel.broker.state.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.routes import Found, Routes
@@ -30,12 +31,15 @@ from whimbrel.hold.sessions import PIECE, RETAINED, Hold
 from whimbrel.log.compact import receipt_prefix
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Outcome,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
+    Reported,
     SessionChange,
     SessionChanged,
     WillChanged,
@@ -50,7 +54,7 @@ __all__ = ["BrokerState"]
 _EXACTLY_ONCE = 2
 _MANY = 250
 _MOST_TERMS = 10_000
-_OWN_KINDS = frozenset({"notification", "retained", "client", "will"})
+_OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will"}
 
 
 class BrokerState:
@@ -68,6 +72,7 @@ class BrokerState:
         self.messages: dict[int, Message] = {}
         """What the hold holds."""
         self.held_bytes = 0
+        self.decisions = Decisions(node, self.memory)
         self.counters = Counters()
         self.sender: Sender | None = None
         """None while a log is replayed: nobody is connected."""
@@ -120,7 +125,15 @@ class BrokerState:
             self.wills.apply(fact)
             self.perform(self.hold.apply(fact), fact.changed_at)
         else:
+            self.take(fact)
             self.perform(self.hold.apply(fact), time_of(fact))
+
+    def take(self, fact: Reported | PolicyChanged | Decided) -> None:
+        """Let policies know of a fact, as soon as it is appended."""
+        is_held = isinstance(fact, Decided) and fact.notification.seq in self.messages
+        self.decisions.take(fact, is_held=is_held)
+        if isinstance(fact, PolicyChanged):
+            self.routes.forget()  # who may be served without the hold was worked out for the other case
 
     def _match(self, message: Message, notification: Notification) -> Found:
         secured = secured_of(notification)
@@ -272,6 +285,7 @@ class BrokerState:
                     if (member := self.clients.get(device)) is not None:
                         member.withdraw(fact.session)
             elif fact.device is not None:
+                self.decisions.forget_device(fact.device)
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
                     self.memory.counted -= CLIENT_BYTES
@@ -288,6 +302,7 @@ class BrokerState:
     def _apply_receipt(self, fact: Receipt) -> None:
         """Take in what became of a hand-over, before a restart."""
         seq = fact.notification.seq
+        self.decisions.received(fact.device, seq)
         client = self.clients.get(fact.device)
         if client is not None and fact.outcome is Outcome.DELIVERED:
             out = None if fact.via == RETAINED else self._unqueued(client, seq)
@@ -358,6 +373,7 @@ class BrokerState:
             elif kind is Forget:
                 gone = self.messages.pop(command.seq, None)  # type: ignore[union-attr]
                 if gone is not None:
+                    self.decisions.forget(gone.seq)
                     size = gone.size
                     self.held_bytes -= size
                     self.memory.counted -= size
@@ -446,7 +462,7 @@ class BrokerState:
         if client.live:
             client.put_behind(message, identifiers, retain=retain)
         else:
-            self.sender.copy(link, message, identifiers, now, retain=retain)
+            self.sender.live(link, message, identifiers, now, retain=retain)
 
     def _may_send(self, client: Client, message: Message, now: int) -> bool:
         assert client.link is not None
@@ -469,6 +485,7 @@ class BrokerState:
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
                 self.granted(session, identities),
                 all(self._asks_for_copies(session, identity) for identity in identities),
+                tuple(self._policy(session, identity) for identity in identities),
             )
             self._terms.setdefault(session, {})[device, identities] = found
             self._terms_known += 1
@@ -493,7 +510,11 @@ class BrokerState:
     def _asks_for_copies(self, session: str, identity: Identity) -> bool:
         found = self.hold.subscription(session, identity)
         is_less = found is None or found.qos is None or found.no_local or found.max_held == 0
-        return not is_less and not is_shared(identity[0])
+        return not is_less and found.policy is None and not is_shared(identity[0])  # type: ignore[union-attr]  # it is there
+
+    def _policy(self, session: str, identity: Identity) -> str | None:
+        found = self.hold.subscription(session, identity)
+        return None if found is None else found.policy
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -545,6 +566,7 @@ class BrokerState:
     def touch_all(self) -> None:
         """Let ``changes`` return everything there is: the view has lost track of what changed."""
         self.hold.touch_all()
+        self.decisions.touch_all()
         self._touched = {("client", name) for name in self.clients}
         self._touched.update(("notification", seq) for seq in self.messages)
         self._touched.update(("retained", subject) for subject in self.retained.subjects())
@@ -556,6 +578,7 @@ class BrokerState:
     def discard_changes(self) -> None:
         """Forget what has changed: the view is to be told everything, later."""
         self.hold.discard_changes()
+        self.decisions.discard_changes()
         self._touched.clear()
 
     def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
@@ -563,6 +586,11 @@ class BrokerState:
         put, drop = self.hold.changes()
         touched, self._touched = self._touched, set()
         self._write(touched, put, drop)
+        for key, value in self.decisions.changes():
+            if value is None:
+                drop.add(key)
+            else:
+                put[key] = value
         return put, drop
 
     def _write(self, touched: set[Key], put: dict[Key, bytes], drop: set[Key]) -> None:
@@ -612,8 +640,11 @@ class BrokerState:
 
         state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
         state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
-        for (kind, whose), value in own:
-            state._restore_row(str(kind), whose, value)
+        for key, value in own:
+            if key[0] in DECISION_KINDS:
+                state.decisions.restore_row(key, value)
+            else:
+                state._restore_row(str(key[0]), key[1], value)
         for session in state.hold.sessions():
             for subscription in state.hold.subscriptions(session):
                 state.routes.put(subscription)

@@ -467,6 +467,7 @@ class Sessions:
             name=request.name,
             keys=for_subscription(request.keys),
             is_insecure=request.insecure,
+            policy=request.policy,
         )
         wanted = SubscriptionRequest(request.topic, request.qos)
         return self._interests.asked_for(asked.link, wanted, options, request.session)
@@ -596,7 +597,7 @@ class Sessions:
         tree = {"request": asked.request.verb, "id": asked.request.id, **members}
         body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
         message = Message.live(topic, body, properties=onward)
-        self._sender.copy(link, message, (), self._commits.last_at, retain=False)
+        self._sender.live(link, message, (), self._commits.last_at, retain=False)
 
     def _acknowledge(self, asked: _Asked, code: ReasonCode, reason: str) -> None:
         """End the publication that the request came with; 3.1.1 has no words for a refusal."""

@@ -29,7 +29,15 @@ from whimbrel.broker.state.work_budget import (
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
+from whimbrel.broker.wire.notices import (
+    OWN,
+    POLICIES,
+    SESSIONS,
+    TOLD,
+    can_be_told,
+    subscriptions_of,
+    subscriptions_topic,
+)
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -217,6 +225,7 @@ class Interests:
         if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
         _check_told(subscription.subject_filter)
+        self._check_policy(subscription.policy)
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
@@ -230,6 +239,12 @@ class Interests:
         most = self._most_instructions
         if grows > 0 and most and self._state.routes.pattern_instructions + grows > most:
             raise refuse_all(most)
+
+    def _check_policy(self, name: str | None) -> None:
+        """Refuse a subscription with a policy that there is not: it would decide nothing, and nobody would know."""
+        if name is not None and name not in self._state.decisions.shape.policies:
+            reason = f"there is no policy {name[:_LONGEST_QUOTE]!r}; publish its text to {POLICIES}<name>"
+            raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
         """Tell whether the rights of a user let a client have *subscription*."""
@@ -324,7 +339,7 @@ class Interests:
         for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._commits.last_at
             if done % PIECE == 0:
-                client.queue.extend(waiting)
+                client.extend_retained(waiting)
                 waiting.clear()
                 self._delivering.pump(client, now)
                 yield
@@ -349,11 +364,12 @@ class Interests:
             if not _keys_allow(message, subscription):
                 continue
             qos = min(message.qos, subscription.qos or 0)
-            if qos or not has_room(link):  # it is kept, so it can wait at QoS 0 too
-                waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
+            out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
+            if qos or not has_room(link) or self._delivering.shaping.is_for(client, out):
+                waiting.append(out)  # it is kept, so it can wait at QoS 0 too
             else:
-                self._sender.copy(link, message, identifiers, now, retain=True)
-        client.queue.extend(waiting)
+                self._sender.live(link, message, identifiers, now, retain=True)
+        client.extend_retained(waiting)
         key = (subscription.session, wanted, subscription.name)
         if link.retained.get(key) == asked_seq:
             del link.retained[key]

@@ -26,7 +26,7 @@ from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
 __all__ = ["NO_OPTIONS", "Limits", "Options", "check_filter", "identity_of", "options_of", "subscription_of"]
 
 _IN_TOPIC = "$filter/"
-_LATER = ("policy", "near")
+_LATER = ("near",)
 _MAX_TTL_S = 10 * 365 * 24 * 3_600
 
 
@@ -56,6 +56,8 @@ class Options:
     keys: KeyHashes = NO_KEYS
     is_insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: not said."""
+    policy: str | None = None
+    """The policy that decides about what is handed over for it."""
 
 
 NO_OPTIONS = Options()
@@ -93,6 +95,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         session=found.get("session"),
         keys=keys,
         is_insecure=is_insecure,
+        policy=found.get("policy"),
     )
 
 
@@ -134,6 +137,7 @@ def subscription_of(
             no_local=request.no_local,
             retain_as_published=request.retain_as_published,
             identifier=identifier,
+            policy=options.policy,
         )
     except WhimbrelError as error:
         raise _refusal(str(error)) from error
