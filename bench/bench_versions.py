@@ -6,13 +6,17 @@ Both run from their own sources with the same Python and the same load. In every
 side and take the same load in turn, seconds apart: the speed of a shared machine drifts by a factor of two over
 minutes, and what is measured seconds apart drifts together. Core time is the broker's own, all its threads.
 Rule: the ratio is the median of the ratios of each repetition, after divided by before: above one, the change costs.
+A second table has the core alone, without sockets (``core_time``): the least of all repetitions, which the other
+programs of a machine disturb far less.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from core_time import SCENARIOS as CORE
 from measure import Check, Grid, Report
 from whimbrel.sim.load.generator import Generator
 from whimbrel.sim.load.load import Load
@@ -30,6 +35,7 @@ __all__ = ["run"]
 _ROOT = Path(__file__).parents[1]
 _BEFORE, _AFTER = "before", "after"
 _RULES = 100
+_CORE_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +89,9 @@ def run(*, quick: bool) -> Report:
                         found = generator.throughput(scenario.load(served.port, part), pid=served.pid)
                         lost[f"{scenario.name}, {side}"] += found.lost
                         took.setdefault((scenario.name, side), []).append(found.cpu_us or 0.0)
+        core = [_core_times({_BEFORE: before, _AFTER: _ROOT}, quick=quick) for _ in range(1 if quick else _CORE_RUNS)]
     report.checks += [Check(f"{name}: everything that was sent arrived", not count) for name, count in lost.items()]
-    report.grids.append(_grid(took))
+    report.grids += [_grid(took), _core_grid(core)]
     report.notes += [
         f"Before is {revision}; after is this checkout. Microseconds of the broker's core time for each delivery.",
         f"Median of {repetitions} interleaved repetitions, each with brokers of its own; in brackets the extremes.",
@@ -95,6 +102,25 @@ def run(*, quick: bool) -> Report:
 
 
 _WITH_RULES = "with rules"
+
+
+def _core_times(roots: dict[str, Path], *, quick: bool) -> dict[tuple[str, str], float]:
+    """Return what a delivery takes of each core, by scenario and side; each side in a process of its own."""
+    found: dict[tuple[str, str], float] = {}
+    names = [next(iter(CORE))] if quick else list(CORE)
+    for side, root in roots.items():
+        words = [sys.executable, str(_ROOT / "bench" / "core_time.py"), str(root), *names]
+        ended = subprocess.run(words, check=True, capture_output=True, text=True)  # noqa: S603 # our own program
+        found |= {(name, side): took for name, took in json.loads(ended.stdout).items()}
+    return found
+
+
+def _core_grid(runs: list[dict[tuple[str, str], float]]) -> Grid:
+    rows = []
+    for name in dict.fromkeys(name for name, _ in runs[0]):
+        before, after = (min(run[name, side] for run in runs) for side in (_BEFORE, _AFTER))
+        rows.append((name, f"{before:.3f}", f"{after:.3f}", f"{after / before:.3f}"))
+    return Grid("The core alone: least time per delivery, µs", ("", "before", "after", "after / before"), tuple(rows))
 
 
 def _grid(took: dict[tuple[str, str], list[float]]) -> Grid:

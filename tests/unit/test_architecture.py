@@ -46,7 +46,6 @@ LONG = {
     "broker/config.py": "one table of settings, with a docstring each",
     "broker/broker.py": "to be split: the packets of one client, and the rest",
     "broker/shell/server.py": "to be split: turns of the loop, the disk",
-    "broker/handlers/sessions/named_sessions.py": "to be split by request",
     "broker/state/broker_state.py": "to be split: the fold, its commands, its view",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
@@ -185,7 +184,7 @@ BROKER = [
     "shell",
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
-HANDLERS = ["long_work", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
+HANDLERS = ["long_work", "driver", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
 
 
 @pytest.mark.parametrize(("folder", "layers"), [("broker", BROKER), ("broker/handlers", HANDLERS)])

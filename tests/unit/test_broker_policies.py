@@ -12,7 +12,7 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged, Receipt
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.packets import V5, V311, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
+from whimbrel.mqtt.packets import V5, V311, Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
 from whimbrel.mqtt.properties import Properties, Property
 
 _LOW = "if (device.Battery < 0.5) { return NULL; } return m;"
@@ -395,3 +395,38 @@ def test_an_exchange_at_qos_2_comes_to_its_end(rig: Rig) -> None:
     phone.send(Pubcomp(sent.packet_id))
     rig.settle()
     assert not rig.state.clients["phone"].releasing
+
+
+def test_a_device_names_its_policy_in_connect(rig: Rig) -> None:
+    """What was held for it is decided about too; a session that goes on keeps the choice, a clean start does not."""
+    _put(rig.client("laptop"), rig, "p", _COUNTER)
+    rig.subscriber("phone", "ward/#", qos=1, expiry_s=600).drop()
+    monitor = rig.client("monitor")
+    monitor.send(publishing("ward/3", b"{}", 1, packet_id=7))
+    rig.settle()
+    phone = rig.client("phone", expiry_s=600, clean=False, user=(("policy", "p"),))
+    rig.settle()
+    (sent,) = phone.taken(Publish)
+    assert sent.payload == b'{"n":1}'
+    phone.send(Puback(sent.packet_id))
+    phone.drop()
+    phone = rig.client("phone", expiry_s=600, clean=False)
+    monitor.send(publishing("ward/3", b"{}", 1, packet_id=8))
+    rig.settle()
+    assert phone.payloads() == [b'{"n":2}']
+    rig.client("phone", user=(("policy", "p"),))
+    assert rig.state.decisions.shape.chosen("phone") == "p"
+    assert rig.state.decisions.shape.manual("phone", "p") == {}
+    chosen = [fact.name for fact in _facts(rig) if isinstance(fact, PolicyChanged) and fact.device == "phone"]
+    assert chosen == ["p", "p"]
+    rig.client("phone")
+    assert rig.state.decisions.shape.chosen("phone") is None
+
+
+@pytest.mark.parametrize("user", [(("policy", "a/b"),), (("policy", "p"), ("policy", "q"))])
+def test_a_connect_with_no_policy_name_is_refused(rig: Rig, user: tuple[tuple[str, str], ...]) -> None:
+    """As all options that do not parse are."""
+    peer = rig.connecting("phone", user=user)
+    rig.settle()
+    (welcome,) = peer.taken(Connack)
+    assert welcome.code == ReasonCode.PROTOCOL_ERROR

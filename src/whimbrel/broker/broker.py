@@ -15,35 +15,32 @@ from functools import partial
 from typing import cast
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTask, BlockingTasks
+from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits, Rates
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import Config
-from whimbrel.broker.handlers.connections.connecting import Connecting
+from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.driver import Driver
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
-from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
 from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
 from whimbrel.broker.operator_notices import Notice
-from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.feedback import Feedback
-from whimbrel.broker.wire.clients import Joining, Link
+from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
-from whimbrel.hold.access import Right
 from whimbrel.hold.private import client_of, is_private
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
@@ -61,7 +58,6 @@ from whimbrel.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from whimbrel.mqtt.properties import Property
 from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
@@ -90,10 +86,6 @@ _SUSPENDED = "the policy {} failed too often in a row; its devices get everythin
 _SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 
 
-Verify = Callable[[str, bytes | None], bool]
-"""Whether a user has a password; it takes most of a second, in any thread."""
-
-
 class Broker:
     """Clients, their sessions, and what they say; *state* is what was there before."""
 
@@ -119,7 +111,6 @@ class Broker:
         self.memory.most = config.limits.memory_bytes
         self.feedback = Feedback()
         """What the pipeline found out; the shell reads it."""
-        self._verify = verify
         access = config.access
         self.blocking_tasks = BlockingTasks(
             access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
@@ -131,6 +122,7 @@ class Broker:
         self._gate = state.gate = gate = Gate(authorizer)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
+        self._driver = Driver(self._commits, self.blocking_tasks, self._long_work)
         self._admission = admission = Admission(config, state, authorizer)
         self._publishing = Publishing(
             config,
@@ -156,6 +148,7 @@ class Broker:
             self._interests,
             self._delivering,
             self.blocking_tasks,
+            self._driver,
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
@@ -175,7 +168,10 @@ class Broker:
             self._sessions,
             wills,
             self._ownership,
+            self._policies,
+            self.blocking_tasks,
             rng=rng,
+            verify=verify,
             opened=self._opened,
         )
         self._interests.let_confirm = partial(self._connecting.change_receipts, is_confirming=True)
@@ -592,82 +588,14 @@ class Broker:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} from a client")
 
     def _connect(self, link: Link, connect: Connect, now: int) -> None:
-        limits, refuse = self.config.limits, self._connecting.refuse
+        most = self.config.limits.connections
         if self.is_draining or self.is_refusing:
-            refuse(link, ReasonCode.SERVER_UNAVAILABLE, "the broker stops, or its disk takes nothing")
-        elif len(self.links) > limits.connections:
-            refuse(link, ReasonCode.SERVER_BUSY, f"{limits.connections} connections, no more are allowed")
-        elif connect.properties.text(Property.AUTHENTICATION_METHOD) is not None:
-            refuse(link, ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered")
-        elif len(connect.client_id.encode()) > limits.client_id_bytes:
-            reason = f"at most {limits.client_id_bytes} bytes are allowed"
-            refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
-        elif link.verified_user is not None or self._verify is None:
-            self._welcome(link, connect, link.verified_user, now)  # a name that nobody verified is only a claim
-        elif connect.username is None and self.config.access.admits_anonymous:
-            self._welcome(link, connect, None, now)
-        elif connect.username is None:
-            refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
-        elif self.blocking_tasks.is_full(link.address):
-            refuse(link, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
+            reason = "the broker stops, or its disk takes nothing"
+            self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
+        elif len(self.links) > most:
+            self._connecting.refuse(link, ReasonCode.SERVER_BUSY, f"{most} connections, no more are allowed")
         else:
-            link.parked = connect
-            ask = partial(self._verify, connect.username, connect.password)
-            verified, wait = partial(self._verified, link, connect), partial(self._wait, link)
-            self.blocking_tasks.put(_asker(link, connect), ask, verified, wait, link.is_here)
-
-    def _wait(self, link: Link) -> None:
-        if link.closing is None:
-            self._connecting.refuse(link, ReasonCode.QUOTA_EXCEEDED, "too many wrong passwords; try again in a minute")
-
-    def _verified(self, link: Link, connect: Connect, is_welcome: bool, now: int) -> None:  # noqa: FBT001 # the answer
-        if is_welcome:
-            self.blocking_tasks.was_right(_asker(link, connect))
-        else:
-            self.blocking_tasks.was_wrong(_asker(link, connect))
-        if link.closing is not None:
-            return
-        if is_welcome:
-            self._welcome(link, connect, connect.username, now)
-        else:
-            self._connecting.refuse(link, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
-
-    def _welcome(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
-        """Let a client in whose user is known, if it may join what it asks for."""
-        link.user = user
-        try:
-            by_name = self.config.sessions.username_is_session
-            link.is_ours = is_marked(connect.properties.user)
-            wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
-        except ProtocolError as error:
-            self._connecting.refuse(link, error.code, error.reason)
-            return
-        if not wanted:
-            self._connecting.connect(link, connect, user, now)
-        elif not self._authorizer.may_publish(link, connect.client_id, f"{SESSIONS}join"):
-            self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
-        else:
-            link.parked = connect
-            refuse = partial(self._turn_away, link)
-            self._sessions.door.rights_in(link, wanted, now, partial(self._admitted, link, connect, user), refuse)
-
-    def _turn_away(self, link: Link, code: ReasonCode, reason: str) -> None:
-        if link.closing is None:
-            self._connecting.refuse(link, code, reason)
-
-    def _admitted(self, link: Link, connect: Connect, user: str | None, joinings: Sequence[Joining], now: int) -> None:
-        if link.closing is not None:
-            return
-        if any(Right.JOIN not in joining.rights for joining in joinings):
-            self._connecting.refuse(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
-            return
-        link.joining = tuple(joinings)
-        self._connecting.connect(link, connect, user, now)
-
-
-def _asker(link: Link, connect: Connect) -> Asker:
-    """Return who asks for a user's password to be verified."""
-    return Asker(link.address, f"user {connect.username}", (f"user {connect.username}",))
+            self._driver.start(self._connecting.connect(link, connect, now))
 
 
 def _next_turn() -> Iterator[None]:

@@ -129,15 +129,21 @@ class BlockingTasks:
         is_known = bool(keys) and all(key in self._right for key in keys)
         return is_known or self._by_address.may_try(asker.address, self.listened_us)
 
-    def was_wrong(self, asker: Asker) -> None:
-        """Note that a password, which was asked about, was wrong."""
+    def learn(self, asker: Asker, *, is_right: bool) -> None:
+        """Note whether the passwords that were asked about were right."""
+        if is_right:
+            self._was_right(asker)
+        else:
+            self._was_wrong(asker)
+
+    def _was_wrong(self, asker: Asker) -> None:
         self._counters.wrong_passwords += 1
         self._by_address.failed(asker.address, self.listened_us)
         for key in asker.names_here():
             self._by_name.failed(key, self.listened_us)
 
-    def was_right(self, asker: Asker) -> None:
-        """Note that a password was right: what others do at this address concerns these names no more."""
+    def _was_right(self, asker: Asker) -> None:
+        """Let these names try as they like: what others do at this address concerns them no more."""
         for key in asker.names_here():
             self._right.pop(key, None)
             self._right[key] = None

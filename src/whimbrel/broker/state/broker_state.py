@@ -285,7 +285,7 @@ class BrokerState:
                     if (member := self.clients.get(device)) is not None:
                         member.withdraw(fact.session)
             elif fact.device is not None:
-                self.decisions.forget_device(fact.device)
+                self.decisions.end(fact.device, fact.seq)
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
                     self.memory.counted -= CLIENT_BYTES

@@ -82,11 +82,14 @@ class Decisions:
         for device in list(self._kept.get(seq, ())):
             self.received(device, seq)
 
-    def forget_device(self, device: str) -> None:
-        """Take in that the private session of a device ended."""
+    def end(self, device: str, seq: int) -> None:
+        """Take in the fact *seq*: the private session of a device ended, and with it what it chose and reported."""
+        if seq <= self.seq:
+            return
+        self.seq = seq
         self.shape.forget(device)
-        for seq in [seq for seq, found in self._kept.items() if device in found]:
-            self.received(device, seq)
+        for kept in [kept for kept, found in self._kept.items() if device in found]:
+            self.received(device, kept)
 
     # -- questions ---------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ _BLOCK = 50
 """Packets in one write of a single publisher."""
 _POLL_S = 0.000_2
 _GRACE_S = 5.0
-"""How long what was sent may take to arrive after the last of it was sent."""
+"""How long nothing may arrive, after the last was sent, before what is missing counts as lost."""
 _PUBACK_BYTES = 4
 
 
@@ -116,10 +116,17 @@ class _Publishers:
         return (max(board.last_ns, self._answered_ns) - began) / 1e9
 
     def _settle(self) -> None:
-        deadline = time.monotonic() + _GRACE_S
+        through, deadline = self._through, time.monotonic() + _GRACE_S
         while not self._is_through() and time.monotonic() < deadline:
             self._hear(0)
             time.sleep(_POLL_S)
+            if self._through != through:
+                through, deadline = self._through, time.monotonic() + _GRACE_S
+
+    @property
+    def _through(self) -> tuple[int, int]:
+        """What arrived so far: acknowledgements, and copies."""
+        return self._answered_bytes, self._board.count
 
     def _is_through(self) -> bool:
         is_answered = not self._load.qos or self.acknowledged >= self.sent

@@ -1,6 +1,6 @@
 """Connecting: how clients come and go, and what becomes of their sessions and wills (MQTT 5, 3.1, 3.2, 3.14, 4.1).
 
-Rule: a CONNECT is looked at when everything before it is accepted, so that it finds the session as it is.
+Rule: a CONNECT changes something only when everything before it is accepted, so that it finds the session as it is.
 """
 
 from __future__ import annotations
@@ -9,31 +9,43 @@ import random
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from typing import TypeAlias
 
 from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure, answer_to
+from whimbrel.broker.handlers.publications.policies import Policies
+from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
+from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.memory import CLIENT_BYTES
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Client, Joining, Link
+from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.access import Right
 from whimbrel.hold.private import asked_for, private_session
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["Connecting"]
+__all__ = ["Connecting", "Verify"]
 
 _SECOND_US = 1_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
+
+Verify: TypeAlias = Callable[[str, bytes | None], bool]
+"""Tells whether a user has a password; it takes most of a second, in any thread."""
 
 
 class _Fate(Enum):
@@ -60,13 +72,17 @@ class Connecting:
         sessions: Sessions,
         wills: WillHandling,
         ownership: Ownership,
+        policies: Policies,
+        blocking_tasks: BlockingTasks,
         *,
         rng: random.Random,
+        verify: Verify | None,
         opened: Callable[[Link], None],
     ) -> None:
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
-        self._sessions, self._ownership = sessions, ownership
+        self._sessions, self._ownership, self._policies = sessions, ownership, policies
+        self._blocking_tasks, self._verify = blocking_tasks, verify
         self._rng, self._opened = rng, opened
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
@@ -81,56 +97,99 @@ class Connecting:
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
-    def connect(self, link: Link, connect: Connect, user: str | None, now: int) -> None:
-        """Let a client in, who is welcome."""
-        link.user = user
+    def connect(self, link: Link, connect: Connect, now: int) -> Procedure[None]:
+        """Let a client in, or refuse it."""
         link.parked = connect
-        client_id, assigned = connect.client_id, None
-        most = self._config.limits.private_sessions
-        if client_id not in self._state.clients and len(self._state.clients) >= most:
-            self.refuse(link, ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
-            return
-        full = self._state.memory.refusal(CLIENT_BYTES) if client_id not in self._state.clients else None
-        if full is not None:
-            self.refuse(link, *full)
-            return
+        try:
+            self._check_limits(connect)
+            link.user, now = yield from self._user_of(link, connect, now)
+            link.joining, now = yield from self._sessions_of(link, connect, now)
+            if link.closing is not None:
+                return
+            client_id, assigned = self._client_id_of(link, connect)
+            yield from self._come(link, connect, client_id, assigned, now)
+        except ProtocolError as error:
+            if link.closing is None:
+                self.refuse(link, error.code, error.reason)
+
+    def _check_limits(self, connect: Connect) -> None:
+        if connect.properties.text(Property.AUTHENTICATION_METHOD) is not None:
+            raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered")
+        most = self._config.limits.client_id_bytes
+        if len(connect.client_id.encode()) > most:
+            raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"at most {most} bytes are allowed")
+
+    def _user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
+        """Return the user that is verified, and the time then; None for a client without a verified user."""
+        if link.verified_user is not None or self._verify is None:
+            return link.verified_user, now  # a name that nobody verified is only a claim
+        if connect.username is None and self._config.access.admits_anonymous:
+            return None, now
+        if connect.username is None:
+            raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
+        name = f"user {connect.username}"
+        asker, ask = Asker(link.address, name, (name,)), partial(self._verify, connect.username, connect.password)
+        is_right, now = yield from answer_to(link, asker, ask, "too many wrong passwords; try again in a minute")
+        self._blocking_tasks.learn(asker, is_right=is_right)
+        if not is_right:
+            raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+        return connect.username, now
+
+    def _sessions_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[tuple[Joining, ...], int]]:
+        """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
+        link.is_ours = is_marked(connect.properties.user)
+        by_name = self._config.sessions.username_is_session
+        wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
+        policy_of(connect)
+        if not wanted:
+            return (), now
+        if not self._authorizer.may_publish(link, connect.client_id, f"{SESSIONS}join"):
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+        joinings, now = yield from self._sessions.door.rights_in(link, wanted, now)
+        if any(Right.JOIN not in joining.rights for joining in joinings):
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+        return tuple(joinings), now
+
+    def _client_id_of(self, link: Link, connect: Connect) -> tuple[str, str | None]:
+        """Return the client's identifier, and the same again if the broker assigned it; or refuse the client."""
+        client_id, assigned, state = connect.client_id, None, self._state
+        if client_id not in state.clients:
+            most = self._config.limits.private_sessions
+            if len(state.clients) >= most:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
+            full = state.memory.refusal(CLIENT_BYTES)
+            if full is not None:
+                raise ProtocolError(*full)
         if not client_id:
             is_allowed = self._config.mqtt.allow_zero_length_client_id
             if not is_allowed or (connect.version != V5 and not connect.clean_start):
-                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
-                return
+                raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
             client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
-        elif not self._authorizer.may_connect(user, client_id):
-            self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
-            return
+        elif not self._authorizer.may_connect(link.user, client_id):
+            raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
         refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)
         if refusal is not None:
-            self.refuse(link, *refusal)
-            return
+            raise ProtocolError(*refusal)
         most = link.machine.max_packet_bytes
         if most and self._welcome(link, connect, assigned, is_resumed=False) is None:
             reason = f"CONNACK is longer than the {most} bytes that the client takes"
-            self.refuse(link, ReasonCode.PACKET_TOO_LARGE, reason)
-            return
-        self._commits.then(partial(self._come, link, connect, client_id, assigned, now))
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, reason)
+        return client_id, assigned
 
-    def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> None:
+    def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> Procedure[None]:
+        """Begin or resume the client's session, and join the named sessions, when everything before is accepted."""
+        yield ACCEPTED
+        while client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link):
+            yield ACCEPTED
         if link.closing is not None:
             return
-        if client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link):
-            self._commits.then(partial(self._come, link, connect, client_id, assigned, now))
-            return
         now = self._commits.now(now)
-        refusal = self._sessions.refusal(link, client_id)
-        if refusal is not None:
-            self.refuse(link, *refusal)
-            return
+        self._sessions.check_joining(link, client_id)
         client, is_clean = self._state.clients.get(client_id), connect.clean_start
         if client is not None:
             claim = self._ownership.claim(client, link.user)
             if claim is Claim.REFUSED:
-                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
-                return
+                raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
             is_clean = is_clean or claim is Claim.ENDS
             if client.link is not None:
                 self._give_way(client, now, is_clean=is_clean)
@@ -138,9 +197,29 @@ class Connecting:
                 self._end(client, now)
         is_resumed = client is not None and not is_clean
         self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
-        expiry_us = self._expiry_us(connect)
+        self._choose(link, connect, client_id, now)
+        came = self._joined(link, connect, client_id, now, is_resumed=is_resumed)
+        named = self._sessions.joined_by(link, client_id, came.seq + 1, now)
+        self._coming.add(client_id)
+        is_owed = self._expiry_us(connect) > 0 or client is not None or bool(named)
+        yield Entered((came, *named), is_owed=is_owed)
+        yield from self._open(link, connect, came, assigned)
+        for fact in named:
+            yield NEXT
+            yield from self._sessions.enter(fact)
+        self._settle_in(link, client_id)
+
+    def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
+        """Write down which policy a client chooses with its CONNECT; if it says nothing, its session's stays."""
+        is_said, name = policy_of(connect)
+        fact = self._policies.choice(link, client_id, name, now) if is_said else None
+        if fact is not None:
+            self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
+            self._state.take(fact)
+
+    def _joined(self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool) -> PresenceChanged:
         link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
-        fact = PresenceChanged(
+        return PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,
             changed_at=now,
@@ -148,17 +227,10 @@ class Connecting:
             change=PresenceChange.JOINED,
             session=private_session(client_id),
             receipt=Mode.TAKE,
-            session_expiry_us=expiry_us,
+            session_expiry_us=self._expiry_us(connect),
             confirms=link.confirms,
             owner=link.user,
         )
-        self._coming.add(client_id)
-        apply = partial(self._came, link, connect, fact, assigned)
-        is_owed = expiry_us > 0 or client is not None or bool(link.joining)
-        self._commits.enter(fact, apply, is_owed=is_owed)
-        if link.joining:
-            self._sessions.enter(link, client_id, now)
-            self._commits.then(partial(self._settle_in, link, client_id))
 
     def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
         """Tell whether QoS 0 hand-overs have receipts: some may be too long for a client, or refused by its rights."""
@@ -174,12 +246,13 @@ class Connecting:
             if link.confirms is not before and not link.is_lagging:
                 self.change_receipts(client, now, is_confirming=link.confirms)
 
-    def _came(self, link: Link, connect: Connect, fact: PresenceChanged, assigned: str | None) -> Pieces:
-        now, state = fact.changed_at, self._state
-        is_resumed = fact.device in state.clients
-        self._coming.discard(fact.device)
-        commands = yield from state.applying_presence(fact)
-        client = state.clients[fact.device]
+    def _open(self, link: Link, connect: Connect, came: PresenceChanged, assigned: str | None) -> Pieces:
+        """Apply that a client came, and answer CONNECT if its link is still there."""
+        now, state = came.changed_at, self._state
+        is_resumed = came.device in state.clients
+        self._coming.discard(came.device)
+        commands = yield from state.applying_presence(came)
+        client = state.clients[came.device]
         client.sent_seq = 0
         if link.closing is not None:  # it went while the disk was waited for
             yield from state.performing(commands, now)
@@ -197,8 +270,6 @@ class Connecting:
         client.put_again()
         self._delivering.resume(client, link)
         yield from state.performing(commands, now)
-        if not link.joining:
-            self._settle_in(link, client.id)
 
     def _settle_in(self, link: Link, client_id: str) -> None:
         """Begin to send what was held in all sessions, and go on with what came meanwhile."""
@@ -350,6 +421,7 @@ class Connecting:
         )
         self._ending.add(client.id)
         self._commits.enter(fact, partial(self._ended, fact), is_owed=False)
+        self._state.decisions.end(client.id, fact.seq)
 
     def _ended(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None

@@ -166,7 +166,7 @@ class Policies:
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
-    def choose(self, link: Link, device: str, name: str | None, now: int) -> PolicyChanged | None:
+    def choice(self, link: Link, device: str, name: str | None, now: int) -> PolicyChanged | None:
         """Return the fact that a device chooses a policy, or none; None if it has that already."""
         if self._shape.chosen(device) == name:
             return None
@@ -192,7 +192,7 @@ class Policies:
         elif wanted == {"choose"}:
             chosen = None if asked["choose"] is None else check_policy_name(asked["choose"])
             self.check_known(chosen)
-            fact = self.choose(link, client.id, chosen, now)
+            fact = self.choice(link, client.id, chosen, now)
             if fact is None:
                 told = {"policy": chosen, "change": PolicyChange.CHOSEN.value, "version": None}
                 self._answer(link, client, packet, request_id, told)

@@ -19,6 +19,8 @@ from functools import partial
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import Keyring, read_keys
+from whimbrel.broker.handlers.driver import Procedure, answer_to
+from whimbrel.broker.handlers.publications.policies import check_policy_name
 from whimbrel.broker.handlers.sessions.requests import check_session_name, read_mode
 from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
 from whimbrel.broker.state.broker_state import BrokerState
@@ -39,7 +41,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "wanted_by"]
+__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "policy_of", "wanted_by"]
 
 NOT_ALLOWED = "there is no such session, or what was given does not allow this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
@@ -71,6 +73,19 @@ def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[l
             for session, password, mode in zip(sessions, passwords, modes, strict=True)
         ]
         return wanted, read_keys(_values(own, "key"))
+    except InvalidValueError as error:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
+
+
+def policy_of(connect: Connect) -> tuple[bool, str | None]:
+    """Return whether a CONNECT says which policy its device chooses, and which; nothing is none."""
+    user = connect.properties.user
+    try:
+        own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
+        named = _values(own, "policy")
+        if len(named) > 1:
+            raise InvalidValueError("policy", f"{len(named)} of them", "one")
+        return bool(named), check_policy_name(named[0]) if named and named[0] else None
     except InvalidValueError as error:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
 
@@ -121,15 +136,11 @@ class Doorkeeper:
         self._raised: dict[str, tuple[str, str]] = {}
         """Their access before and after they were raised."""
 
-    def rights_in(
-        self,
-        link: Link,
-        wanted: Sequence[Wanted],
-        now: int,
-        then: Callable[[Sequence[Joining], int], None],
-        refuse: Callable[[ReasonCode, str], None],
-    ) -> None:
-        """Find out what may be done in sessions, and go on with *then*; or *refuse* whoever has to wait."""
+    def rights_in(self, link: Link, wanted: Sequence[Wanted], now: int) -> Procedure[tuple[list[Joining], int]]:
+        """Return what may be done in sessions, and the time when it was known; ``ProtocolError`` is for who must wait.
+
+        The rights in a session are none where it is not there, or where what was given does not allow anything.
+        """
         hold = self._state.hold
         doors = [
             _Door(each, hold.access(each.session), is_there=hold.has(each.session) and self.is_staying(each.session))
@@ -138,16 +149,13 @@ class Doorkeeper:
         groups = self._authorizer.groups_of(link)
         at_once = [door.opens_at_once(link.user, groups) for door in doors]
         if all(rights is not None for rights in at_once):
-            self._judged(link, doors, then, [rights or frozenset() for rights in at_once], now)
-        elif self._blocking_tasks.is_full(link.address):
-            refuse(ReasonCode.SERVER_BUSY, "too many wait for their passwords")
-        else:
-            salt = self._rng.randbytes(MIN_SALT_BYTES)
-            ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._cost, self._lowest_cost())
-            too_many = partial(refuse, ReasonCode.QUOTA_EXCEEDED, _TOO_MANY)
-            self._blocking_tasks.put(
-                _asker(link, doors), ask, partial(self._raise, link, doors, then), too_many, link.is_here
-            )
+            return _joinings(doors, [rights or frozenset() for rights in at_once]), now
+        salt, asker = self._rng.randbytes(MIN_SALT_BYTES), _asker(link, doors)
+        ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._cost, self._lowest_cost())
+        (rights, raised), now = yield from answer_to(link, asker, ask, _TOO_MANY)
+        self._blocking_tasks.learn(asker, is_right=all(rights))
+        self._raise(doors, raised, now)
+        return _joinings(doors, rights), now
 
     def _lowest_cost(self) -> Cost | None:
         """Return what hashes cost in a session that is from before, if there is still one."""
@@ -163,41 +171,14 @@ class Doorkeeper:
                 self._cheap[session] = (found, lower)
         return None
 
-    def _raise(
-        self,
-        link: Link,
-        doors: Sequence[_Door],
-        then: Callable[[Sequence[Joining], int], None],
-        answer: tuple[Sequence[frozenset[Right]], Sequence[str | None]],
-        now: int,
-    ) -> None:
-        """Have the hashes written that were raised, and go on."""
-        rights, raised = answer
-        if all(rights):
-            self._blocking_tasks.was_right(_asker(link, doors))
+    def _raise(self, doors: Sequence[_Door], raised: Sequence[str | None], now: int) -> None:
+        """Have the hashes written that were raised."""
         for door, access in zip(doors, raised, strict=True):
             session = door.wanted.session
             is_changing = session in self._state.changing or not self.is_staying(session)
             if access is not None and not is_changing and self._state.hold.access(session) == door.access:
                 self._raised[session] = (door.access or "", access)
                 self._write(session, access, now)
-        self._judged(link, doors, then, rights, now)
-
-    def _judged(
-        self,
-        link: Link,
-        doors: Sequence[_Door],
-        then: Callable[[Sequence[Joining], int], None],
-        rights: Sequence[frozenset[Right]],
-        now: int,
-    ) -> None:
-        if any(not each for each in rights):
-            self._blocking_tasks.was_wrong(_asker(link, doors))
-        joinings = [
-            Joining(door.wanted.session, door.wanted.mode, each, door.access)
-            for door, each in zip(doors, rights, strict=True)
-        ]
-        then(joinings, now)
 
     def is_staying(self, session: str) -> bool:
         """Tell whether a session is not about to be deleted."""
@@ -229,6 +210,13 @@ class _Door:
         if not isinstance(access, AccessControlList):
             return None
         return access.rights(user=user, groups=groups) or None
+
+
+def _joinings(doors: Sequence[_Door], rights: Sequence[frozenset[Right]]) -> list[Joining]:
+    return [
+        Joining(door.wanted.session, door.wanted.mode, each, door.access)
+        for door, each in zip(doors, rights, strict=True)
+    ]
 
 
 def _asker(link: Link, doors: Sequence[_Door]) -> Asker:

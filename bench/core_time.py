@@ -1,0 +1,181 @@
+"""What a delivery takes of the broker's core, without sockets: the program that ``bench_versions`` runs per checkout.
+
+    python bench/core_time.py CHECKOUT SCENARIO…      # prints one line of JSON: µs a delivery, by scenario
+
+The core is driven by the rig of the checkout's own tests. Only calls of the core are timed, by the thread's own clock;
+sockets, the disk and the other programs of the machine have no part in it. The least of some runs is printed: what else
+goes on in a machine makes a run slower and never faster.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker_rig import Peer, Rig
+
+_RUNS = 5
+_BLOCK = 50
+_TOPIC = b"whimbrel/bench"
+_BODY = bytes(64)
+_RIGHTS_RULES = 100
+_LEAST_ROOM = 100_000
+_QOS_SHIFT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One publisher, some subscribers, of whom one may be in a named session."""
+
+    qos: int
+    subscribers: int
+    count: int
+    is_named: bool = False
+    has_rights: bool = False
+
+
+SCENARIOS = {
+    "1 → 1, QoS 0": Scenario(qos=0, subscribers=1, count=20_000),
+    "1 → 1, QoS 1": Scenario(qos=1, subscribers=1, count=8_000),
+    "1 → 100, QoS 0": Scenario(qos=0, subscribers=100, count=4_000),
+    "1 → 100, QoS 1": Scenario(qos=1, subscribers=100, count=400),
+    "1 → 1, QoS 0, rights": Scenario(qos=0, subscribers=1, count=20_000, has_rights=True),
+    "1 → 1, QoS 1, rights": Scenario(qos=1, subscribers=1, count=8_000, has_rights=True),
+    "1 → 100, QoS 0, rights": Scenario(qos=0, subscribers=100, count=4_000, has_rights=True),
+    "1 → 100, QoS 1, rights": Scenario(qos=1, subscribers=100, count=400, has_rights=True),
+    "1 → 99, QoS 0": Scenario(qos=0, subscribers=99, count=4_000),
+    "1 → 99 and a named session, QoS 0": Scenario(qos=0, subscribers=99, count=4_000, is_named=True),
+    "1 → a named session, QoS 0": Scenario(qos=0, subscribers=0, count=4_000, is_named=True),
+    "1 → 99, QoS 1": Scenario(qos=1, subscribers=99, count=400),
+    "1 → 99 and a named session, QoS 1": Scenario(qos=1, subscribers=99, count=400, is_named=True),
+    "1 → a named session, QoS 1": Scenario(qos=1, subscribers=0, count=4_000, is_named=True),
+}
+
+
+@dataclass(slots=True)
+class _Driven:
+    """A core with clients that acknowledge what they get, and the time that it took."""
+
+    rig: Rig
+    qos: int
+    extra_bytes: dict[int, int]
+    """By the number of a subscriber's link: what its version has more in each PUBLISH than 3.1.1."""
+    took_ns: int = 0
+    arrived: int = 0
+    _head: bytes = field(default=len(_TOPIC).to_bytes(2) + _TOPIC)
+
+    def packet(self, number: int) -> bytes:
+        """Return a PUBLISH of 3.1.1."""
+        identifier = (number % 60_000 + 1).to_bytes(2) if self.qos else b""
+        rest = self._head + identifier + _BODY
+        return bytes((0x30 | self.qos << _QOS_SHIFT, len(rest))) + rest
+
+    def timed(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call the core."""
+        began = time.thread_time_ns()
+        call(*arguments)
+        self.took_ns += time.thread_time_ns() - began
+
+    def settle(self) -> None:
+        """Let clients read and acknowledge, and the disk sync, until nothing is left to do."""
+        broker = self.rig.broker
+        self._read()
+        while broker.wants_sync or broker.has_work:
+            if broker.wants_sync:
+                self.timed(broker.synced, self.rig.log.sync())
+            if broker.has_work:
+                self.timed(broker.go_on, self.rig.now)
+            self._read()
+
+    def _read(self) -> None:
+        broker, now, at = self.rig.broker, self.rig.now, 2 + len(self._head)
+        while broker.dirty:
+            dirty = list(broker.dirty)
+            broker.dirty.clear()
+            for link in dirty:
+                data, link.is_dirty = b"".join(link.out), False
+                link.out.clear()
+                extra = self.extra_bytes.get(id(link))
+                if extra is not None and data:
+                    stride = at + (2 if self.qos else 0) + len(_BODY) + extra
+                    starts = range(0, len(data), stride)
+                    self.arrived += len(starts)
+                    if self.qos:
+                        acknowledgements = b"".join(b"\x40\x02" + data[each + at : each + at + 2] for each in starts)
+                        self.timed(broker.receive, link, acknowledgements, now)
+                if link.room < _LEAST_ROOM:
+                    broker.drained(link, 0, now)
+
+
+def _run(scenario: Scenario) -> float:
+    """Return the µs for each delivery; of none, for each publication."""
+    from broker_rig import Rig  # of the checkout
+
+    from whimbrel.mqtt.packets import V5, V311
+
+    with tempfile.TemporaryDirectory() as folder:
+        rig = Rig(Path(folder), authorizer=_authorizer() if scenario.has_rights else None)
+        publisher = rig.client("publisher", version=V311)
+        peers = [rig.client(f"subscriber-{number}", version=V311) for number in range(scenario.subscribers)]
+        extra = {id(peer.link): 0 for peer in peers}
+        if scenario.is_named:
+            rig.client("operator", version=V5).ask("create", session="ward")
+            peers.append(rig.client("member", version=V5, user=(("session", "ward"),)))
+            extra[id(peers[-1].link)] = 1
+        for peer in peers:
+            _subscribe(rig, peer, scenario.qos)
+        driven = _Driven(rig, scenario.qos, extra)
+        blocks = [
+            b"".join(driven.packet(number) for number in range(begin, begin + _BLOCK))
+            for begin in range(0, scenario.count, _BLOCK)
+        ]
+        for block in blocks:
+            driven.timed(rig.broker.receive, publisher.link, block, rig.now)
+            driven.settle()
+        expected = scenario.count * len(peers)
+        if driven.arrived != expected:
+            raise SystemExit(f"{driven.arrived} of {expected} deliveries arrived")
+        return driven.took_ns / expected / 1e3
+
+
+def _subscribe(rig: Rig, peer: Peer, qos: int) -> None:
+    from whimbrel.mqtt.packets import Subscribe, SubscriptionRequest
+    from whimbrel.mqtt.properties import NO_PROPERTIES
+
+    peer.send(Subscribe(1, (SubscriptionRequest(_TOPIC.decode(), qos),), NO_PROPERTIES))
+    rig.settle()
+
+
+def _authorizer() -> Any:
+    """Return one whose rights are about others, and allow at their end."""
+    from whimbrel.broker.access.authorizer import Authorizer
+    from whimbrel.broker.access.topic_rights import Rights
+
+    others = "".join(
+        f'[[rule]]\nuser = "user{number}"\ntopics = ["home/{number}/#"]\nallow = ["publish", "subscribe"]\n\n'
+        for number in range(_RIGHTS_RULES - 1)
+    )
+    text = f'default = "deny"\n\n{others}[[rule]]\ntopics = ["#"]\nallow = ["publish", "subscribe"]\n'
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(text)
+        file.flush()
+        return Authorizer(Rights.read(Path(file.name)))
+
+
+def main() -> None:
+    """Measure the scenarios that are named."""
+    root, *names = sys.argv[1:]
+    sys.path[:0] = [str(Path(root) / "src"), str(Path(root) / "tests" / "differential"), str(Path(root) / "tests")]
+    found = {name: min(_run(SCENARIOS[name]) for _ in range(_RUNS)) for name in names or SCENARIOS}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
