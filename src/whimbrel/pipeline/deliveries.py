@@ -147,9 +147,11 @@ def _published(publications: LogRows, shipped: Shipped) -> DataFrame:
 def _other_events(log: LogTables, components: Mapping[str, Components], groups: int) -> Iterator[DataFrame]:
     """Yield everything else that happened, as events with their groups."""
     tables = {"interests": log.interests, "sessions": log.sessions, "receipts": log.receipts, "presence": log.presence}
-    for name, columns in EVENT_TABLES.items():
+    others = {"policies": log.policies, "decisions": log.decisions}
+    tables |= {name: table for name, table in others.items() if table is not None}
+    for name, table in tables.items():
         work = partial(_told, name, components=dict(components), groups=groups)
-        yield tables[name].select(*columns).mapInArrow(work, from_arrow_schema(EVENT))
+        yield table.select(*EVENT_TABLES[name]).mapInArrow(work, from_arrow_schema(EVENT))
 
 
 def _told(name: str, batches: Iterable[Any], *, components: Mapping[str, Components], groups: int) -> Iterator[Any]:

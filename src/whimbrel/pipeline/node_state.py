@@ -30,8 +30,8 @@ from whimbrel.pipeline.versions import open_spells, spells, touched
 
 __all__ = ["Held", "NodeState", "changed_schema"]
 
-_INTEREST, _KNOWN, _LINK, _TIME = "interest", "notification", "link", "time"
-_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME})
+_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
+_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED})
 _ROWS_AT_ONCE = 50_000
 
 
@@ -67,18 +67,22 @@ class NodeState:
         self._tables: tuple[Any, Any] | None = None
         """``in_force`` and ``open_spells``, as long as no subscription changes."""
         known: dict[int, Known] = {}
+        shaped: dict[int, dict[str, bytes]] = {}
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
             elif key[0] == _KNOWN:
                 known[int(str(key[1]))] = Known(*cbor2.loads(value))
+            elif key[0] == _SHAPED:
+                shaped[int(str(key[1]))] = cbor2.loads(value)
             else:
                 self._restore(key, value)
         hold = Hold.restore(node, others, retention=retention)
         self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
-        self._fold.known = known
+        self._fold.known, self._fold.shaped = known, shaped
         self._saved_known = set(known)
+        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
         self._fold.whose = {
             row["seq"]: (session, (row["subject_filter"], row["name"]))
             for session, rows in self._in_force.items()
@@ -193,6 +197,13 @@ class NodeState:
         known = self._fold.known
         put |= {(_KNOWN, seq): cbor2.dumps(list(known[seq])) for seq in known.keys() - self._saved_known}
         drop |= {(_KNOWN, seq) for seq in self._saved_known - known.keys()}
+        shaped = self._fold.shaped
+        put |= {
+            (_SHAPED, seq): cbor2.dumps(devices)
+            for seq, devices in shaped.items()
+            if self._saved_shaped.get(seq) != len(devices)
+        }
+        drop |= {(_SHAPED, seq) for seq in self._saved_shaped.keys() - shaped.keys()}
         now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
         if self._touched:  # to look at all of them takes longer than the rest of a small batch
             saved = {(_INTEREST, seq) for seq, whose in self._saved_interests.items() if whose in self._touched}
@@ -206,6 +217,7 @@ class NodeState:
         put[(_TIME,)] = cbor2.dumps(self.last_at)
         self._store.commit(last, put, drop)
         self._saved_known = set(known)
+        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
         if self._touched:
             kept = {seq: whose for seq, whose in self._saved_interests.items() if whose not in self._touched}
             self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}
