@@ -35,7 +35,7 @@ from typing import NamedTuple
 from measure import Check, Figure, Grid, Report, in_fresh_process
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config, LimitSettings, LogSettings, MqttSettings, NodeSettings
-from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.broker.wire.clients import Link
@@ -344,7 +344,7 @@ class _Day:
         self.broker.receive(visit.link, data, self.now)
 
     def _write_view(self) -> None:
-        put, drop = self.state.changes()
+        put, drop = self.state.view.changes()
         self.storage.write_view(self.broker.applied, put, drop)
 
     # -- before the day ----------------------------------------------------------------------------------------------
@@ -474,10 +474,10 @@ class _Day:
                 segments_bytes=_size(self.storage.log_folder, "*.seg"),
                 parquet_bytes=_size(self.storage.log_folder, "*.parquet"),
                 view_bytes=_size(self.storage.folder, "view-*"),
-                stored=len(self.state.messages),
+                stored=len(self.state.held),
                 rows=_rows(self.storage.folder)["notification"],
                 pending=counts["pending"],
-                held_bytes=self.state.held_bytes,
+                held_bytes=self.state.held.size_bytes,
                 present=len(self._visits),
                 published=tally.published,
                 comings=tally.comings,
@@ -548,7 +548,7 @@ def _lived(folder: Path, sizes: _Sizes) -> _DayFound:
         lived = time.perf_counter()
         day.linger(5)
     day.storage.close()  # without a word to the view
-    counters, tally = day.state.counters, day.tally
+    counters, tally = day.state.volatile.counters, day.tally
     return _DayFound(
         samples=tuple(day.samples),
         begin_s=begun - began,
@@ -584,7 +584,7 @@ def _known(state: BrokerState) -> str:
     for session in sorted(hold.sessions()):
         members = sorted(hold.members(session).items())
         digest.update(repr((session, members, len(hold.subscriptions(session)), hold.pending_count(session))).encode())
-    for seq, message in sorted(state.messages.items()):
+    for seq, message in sorted(state.held.by_seq.items()):
         digest.update(repr((seq, message.subject, message.payload)).encode())
     digest.update(repr(sorted(state.clients)).encode())
     return digest.hexdigest()

@@ -16,8 +16,8 @@ from websockets.protocol import SERVER, Protocol, State
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
-from whimbrel.broker.shell import connections
-from whimbrel.broker.shell.websocket import Framing
+from whimbrel.broker.shell.net import connections
+from whimbrel.broker.shell.net.websocket import Framing
 from whimbrel.cli import main
 
 __all__ = ["ENGINES", "OURS", "WEBSOCKETS", "WSPROTO", "LibraryFraming", "WebsocketsFraming", "WsprotoFraming"]

@@ -202,7 +202,7 @@ class Rig:
                 result = perform(job.work, DEFAULT_POLICY_LIMITS)
             except TransformError as error:
                 result = error.fault
-            self.broker.transformed(job, result, self.now)
+            self.broker.answered(job, result, self.now)
             self.flush()
 
     def work(self) -> int:

@@ -20,7 +20,7 @@ from whimbrel.mqtt.properties import Properties, Property
 
 CASES, STEPS = 200, 150
 PIECEWISE = [f"whimbrel.broker.handlers.publications.{name}" for name in ("publishing", "lanes")]
-PIECEWISE += ["whimbrel.broker.state.broker_state"]
+PIECEWISE += ["whimbrel.broker.state.hand_overs"]
 PIECEWISE += [f"whimbrel.hold.rules.{name}" for name in ("publications", "members", "changes")]
 """The modules that cut a publication for many into pieces."""
 

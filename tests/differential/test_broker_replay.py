@@ -29,7 +29,7 @@ FILTERS = ("a/#", "+", "#", "b", "a/b")
 
 def _follow(rig: Rig, store: MemoryStore) -> None:
     """Bring a view up to date, as the shell does: the log is synced first."""
-    applied, (put, drop) = rig.broker.applied, rig.state.changes()
+    applied, (put, drop) = rig.broker.applied, rig.state.view.changes()
     rig.log.sync()
     store.commit(applied, put, drop)
 
@@ -157,7 +157,7 @@ def test_a_tick_does_not_overtake_what_waits_for_the_disk(tmp_path: Path) -> Non
     rig.log.sync()
     replayed = _from_log(tmp_path)
     replayed.tick(rig.now)
-    assert sorted(rig.state.messages) == sorted(replayed.messages)
+    assert sorted(rig.state.held) == sorted(replayed.held)
 
 
 @pytest.mark.parametrize("has_view", [False, True])

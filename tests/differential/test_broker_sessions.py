@@ -24,7 +24,7 @@ CASES, STEPS = 60, 160
 
 
 def _follow(rig: Rig, store: MemoryStore) -> None:
-    applied, (put, drop) = rig.broker.applied, rig.state.changes()
+    applied, (put, drop) = rig.broker.applied, rig.state.view.changes()
     rig.log.sync()
     store.commit(applied, put, drop)
 

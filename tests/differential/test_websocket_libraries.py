@@ -33,8 +33,8 @@ from websockets.uri import parse_uri
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, TextMessage
 
-from whimbrel.broker.shell.http import BadRequestError, HttpExchange, Request
-from whimbrel.broker.shell.websocket import SUBPROTOCOLS, Framing, accept
+from whimbrel.broker.shell.net.http import BadRequestError, HttpExchange, Request
+from whimbrel.broker.shell.net.websocket import SUBPROTOCOLS, Framing, accept
 
 MAX = 2_000
 _FINAL = 0x80

@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.server_here import serve_here
 from websockets.frames import Frame, Opcode
 
+from whimbrel.broker.shell.net.websocket import Framing
 from whimbrel.broker.shell.server import Server
-from whimbrel.broker.shell.websocket import Framing
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V311, Connect, Pingreq, Publish
 

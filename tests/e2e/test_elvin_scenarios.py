@@ -778,7 +778,7 @@ def test_what_is_stored_shrinks_when_five_minutes_have_passed(tmp_path: Path) ->
     maker.send(*(publishing("talk", b"%d" % number, 0) for number in range(100)))
     rig.settle()
     rig.tick(299)
-    assert len(rig.state.messages) == 100
+    assert len(rig.state.held) == 100
     rig.tick(1)
-    assert (len(rig.state.messages), rig.state.held_bytes, rig.state.hold.pending_count("chat")) == (0, 0, 0)
+    assert (len(rig.state.held), rig.state.held.size_bytes, rig.state.hold.pending_count("chat")) == (0, 0, 0)
     assert rig.client("pda", user=(("session", "chat"),)).payloads() == []

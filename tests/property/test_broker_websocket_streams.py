@@ -9,7 +9,7 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.shell.websocket import Framing
+from whimbrel.broker.shell.net.websocket import Framing
 
 MAX = 100_000
 MASKS = st.binary(min_size=4, max_size=4)

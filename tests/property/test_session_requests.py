@@ -147,7 +147,7 @@ def _alive(rig: Rig) -> None:
     rig.settle()
     rig.tick(1)
     rig.settle()
-    rig.state.changes()
+    rig.state.view.changes()
     assert rig.client("alive").tell(Pingreq()) == [Pingresp()]
 
 

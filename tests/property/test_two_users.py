@@ -234,7 +234,7 @@ class Judge:
     def restart(self, *, from_view: bool) -> None:
         """Kill the broker and start another on its log, or on its view."""
         self.rig.settle()
-        put, drop = self.rig.state.changes()
+        put, drop = self.rig.state.view.changes()
         self.view = {key: row for key, row in (self.view | put).items() if key not in drop}
         self.rig.log.sync()
         if from_view:

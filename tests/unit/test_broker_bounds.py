@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
+from whimbrel.broker.access.work_budget import WorkBudget, filter_cost, topic_cost
 from whimbrel.broker.config import Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
-from whimbrel.broker.state.work_budget import WorkBudget, filter_cost, topic_cost
 from whimbrel.language import filters
 from whimbrel.language.parser import Parser
 from whimbrel.model.subscription import Subscription
@@ -316,7 +316,7 @@ def test_patterns_are_counted_again_after_a_restart(tmp_path: Path) -> None:
     client = rig.client("client", expiry_s=600)
     client.send(_many(4, text=REGEX))
     rig.settle()
-    rows, _ = rig.state.changes()
+    rows, _ = rig.state.view.changes()
     restored = BrokerState.restore(NODE, rows.items())
     assert restored.routes.pattern_instructions == rig.state.routes.pattern_instructions > 0
     rig.close()

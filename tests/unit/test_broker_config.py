@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.config import (
-    AccessSettings,
-    Config,
-    ConfigError,
-    ListenSettings,
-    print_config,
-    read_config,
-    reference,
-)
+from whimbrel.broker.config import AccessSettings, Config, ListenSettings
+from whimbrel.broker.config_files import print_config, read_config, reference
+from whimbrel.broker.setting_fields import ConfigError
 from whimbrel.hold.access import DEFAULT_COST, Cost
 
 

@@ -712,7 +712,7 @@ def test_what_a_client_cannot_take_is_held_for_nobody(rig: Rig) -> None:
     rig.settle()
     rig.client("publisher").send(publishing("a", bytes(100), 1, 1))
     rig.settle()
-    assert (rig.state.held_bytes, rig.state.messages) == (0, {})
+    assert (rig.state.held.size_bytes, len(rig.state.held)) == (0, 0)
 
 
 @pytest.mark.parametrize("version", [V311, V5])
@@ -801,7 +801,7 @@ def test_a_breach_of_the_protocol_ends_the_connection_after_what_came_before(rig
     peer.send_bytes(encode(Pingreq(), V5) + encode(Connect("c"), V5))
     assert peer.inbox[0] == Pingresp()
     assert _reason(peer)[0] == ReasonCode.PROTOCOL_ERROR
-    assert rig.state.counters.protocol_errors == 1
+    assert rig.state.volatile.counters.protocol_errors == 1
 
 
 def test_an_unknown_version_is_refused_in_words_it_may_know(rig: Rig) -> None:

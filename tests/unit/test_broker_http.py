@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from whimbrel.broker.shell.http import Answer, BadRequestError, HttpExchange, Request
+from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange, Request
 from whimbrel.errors import InvalidValueError
 
 HOST = b"GET / HTTP/1.1\r\nHost: a\r\n"

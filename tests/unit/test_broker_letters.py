@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, ConfigError, LimitSettings, read_config
+from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.config_files import read_config
+from whimbrel.broker.setting_fields import ConfigError
 from whimbrel.log.reader import read
 from whimbrel.model.facts import PresenceChanged
 from whimbrel.mqtt.codec import encode

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.shell.heartbeat import Beat, Heartbeat, resumption
+from whimbrel.broker.shell.disk.heartbeat import Beat, Heartbeat, resumption
 from whimbrel.broker.shell.log_clock import LogClock
 
 S = 1_000_000

@@ -285,7 +285,7 @@ def test_what_is_above_the_limit_is_loaded_and_nothing_new_is_accepted_until_it_
     publisher.drop()
     rig.sync()
     used = rig.broker.memory.used
-    rows, _ = rig.state.changes()
+    rows, _ = rig.state.view.changes()
     replayed = BrokerState(NODE)
     for fact in read(tmp_path, NODE):
         replayed.apply(fact)
@@ -324,7 +324,7 @@ def test_a_long_payload_is_kept_once(tmp_path: Path, properties: bytes) -> None:
     publisher.send_bytes(b"\x33" + _varint(len(body)) + body)
     del body
     rig.settle()
-    rig.state.changes()
+    rig.state.view.changes()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert after - before < 1_300_000

@@ -809,7 +809,7 @@ def test_a_deleted_session_holds_nothing_and_delivers_nothing(rig: Rig) -> None:
     pda = rig.client("pda", user=_to("ann"), options={Property.RECEIVE_MAXIMUM: 1})
     pda.take()
     assert maker.ask("delete", session="ann")["ok"]
-    assert rig.state.messages == {}
+    assert not rig.state.held
     _publish(rig, "a", b"3")
     assert pda.payloads() == []
     assert _refusal(rig, "ann")[0] == NOT_AUTHORIZED
@@ -1043,7 +1043,7 @@ def test_everything_of_a_session_is_there_after_a_restart(tmp_path: Path) -> Non
     pda.drop()
     _publish(rig, "a", b"1")
     rig.settle()
-    rows = rig.state.changes()[0].items()
+    rows = rig.state.view.changes()[0].items()
     state = type(rig.state).restore(rig.state.node, rows)
     rig.close()
     again = Rig(tmp_path, state=state)

@@ -132,7 +132,7 @@ def test_where_nobody_is_verified_a_client_identifier_is_enough(tmp_path: Path) 
 
 def _again(rig: Rig, rights: Rights = Rights.OPEN, config: Config = WITH_USERS, *, from_view: bool = False) -> Rig:
     """Return a broker that was started after *rig* has stopped."""
-    put, _ = rig.state.changes()
+    put, _ = rig.state.view.changes()
     rig.log.sync()
     state = BrokerState.restore(NODE, put.items()) if from_view else BrokerState(NODE)
     if not from_view:
@@ -209,7 +209,7 @@ def test_a_session_from_before_is_ended_by_whoever_may_not_have_it(tmp_path: Pat
 
 def test_a_view_from_before_says_that_nobody_knows_the_owner(tmp_path: Path) -> None:
     """Its rows of clients have five fields."""
-    put, _ = _from_before(tmp_path, RIGHTS).state.changes()
+    put, _ = _from_before(tmp_path, RIGHTS).state.view.changes()
     rows = {key: cbor2.dumps(cbor2.loads(value)[:5]) if key[0] == "client" else value for key, value in put.items()}
     assert BrokerState.restore(NODE, rows.items()).clients["pda"].is_unclaimed
     assert BrokerState.restore(NODE, put.items()).clients["pda"].is_unclaimed

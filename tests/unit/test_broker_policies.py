@@ -284,7 +284,7 @@ def test_what_is_sent_again_after_a_crash_is_what_was_decided(tmp_path: Path, qo
     rig.settle()
     state = BrokerState(NODE)
     if from_view:
-        put, _ = rig.state.changes()
+        put, _ = rig.state.view.changes()
         state = BrokerState.restore(NODE, put.items())
     else:
         for fact in _facts(rig):

@@ -344,7 +344,7 @@ def test_a_retained_message_with_keys_is_for_those_whose_keys_match(rig: Rig) ->
     publisher = rig.client("publisher")
     publisher.send(_publish("a", b"1", _keys(CONSUMER[0]), qos=1, retain=True))
     rig.settle()
-    state = type(rig.state).restore(rig.state.node, list(rig.state.changes()[0].items()))
+    state = type(rig.state).restore(rig.state.node, list(rig.state.view.changes()[0].items()))
     rig.close()
     for each in (Rig(rig.folder, state=state),):
         found = {}
@@ -384,7 +384,7 @@ def test_a_notification_held_with_keys_is_given_to_the_session_whose_keys_match(
         assert maker.ask("subscribe", session=session, topic="a", keys=_keys(CONSUMER[1], secret))["ok"]
     maker.send(_publish("a", b"1", _keys(CONSUMER[0]), qos=1))
     rig.settle()
-    state = type(rig.state).restore(rig.state.node, list(rig.state.changes()[0].items()))
+    state = type(rig.state).restore(rig.state.node, list(rig.state.view.changes()[0].items()))
     rig.close()
     again = Rig(rig.folder, state=state)
     found = [again.client(name, user=(("session", name),)).payloads() for name in ("ann", "bob")]

@@ -58,7 +58,7 @@ def test_one_within_its_budget_matches() -> None:
 
 def test_a_view_with_them_is_restored(state: BrokerState) -> None:
     """A start from the view puts the same subscriptions."""
-    rows, _ = state.changes()
+    rows, _ = state.view.changes()
     restored = BrokerState.restore("n", rows.items())
     assert restored.routes.refused_today == state.routes.refused_today
 

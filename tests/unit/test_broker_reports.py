@@ -103,15 +103,15 @@ def test_a_restart_reads_reports_like_everything_else(rig: Rig) -> None:
         _reporting(1, 1, received=1), publishing("a", b"x", 1, 2), Publish("a", b"y", 1, False, False, 3, expiry)
     )
     rig.settle()
-    held = len(rig.state.messages)
+    held = len(rig.state.held)
     rig.now += 5 * SECOND_US  # a report is a moment too, at which what has expired ends
     phone.send(_reporting(1, 4, received=2))
     assert len(_reports(rig)) == 2
     again = BrokerState(NODE)
     for fact in read(rig.folder, NODE):
         again.apply(fact)
-    assert sorted(again.messages) == sorted(rig.state.messages)
-    assert (held, len(again.messages)) == (2, 1)
+    assert sorted(again.held) == sorted(rig.state.held)
+    assert (held, len(again.held)) == (2, 1)
     assert set(again.clients) == {"keeper", "phone"}
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from whimbrel.broker.access.rate_limits import RateLimits, Rates
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.shell.slowing import Slowing
+from whimbrel.broker.shell.net.slowing import Slowing
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Publish

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from broker_rig import NODE, Rig, publishing
 
-from whimbrel.broker.shell.storage import Storage
-from whimbrel.broker.shell.view_writer import ViewWriter
+from whimbrel.broker.shell.disk.storage import Storage
+from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import PIECE
@@ -68,8 +68,8 @@ def _writer(rig: Rig, view: _View, pool: Executor) -> ViewWriter:
 
 
 def _everything(state: BrokerState) -> dict[Key, bytes]:
-    state.touch_all()
-    return state.changes()[0]
+    state.view.touch_all()
+    return state.view.changes()[0]
 
 
 def _turn(loop: asyncio.AbstractEventLoop, seconds: float = 0.0) -> None:
@@ -91,7 +91,7 @@ def test_a_stop_while_rows_are_gathered_loses_none_of_them(tmp_path: Path, loop:
     rig, view = Rig(tmp_path), _View()
     writer = _writer(rig, view, _Later())
     _with_many_absent(rig, 200)
-    assert rig.state.has_many_changes
+    assert rig.state.view.has_many_changes
     writer.turn(loop)
     assert writer.is_writing
     writer.finish()
@@ -118,7 +118,7 @@ def test_no_view_knows_half_a_publication(tmp_path: Path, loop: asyncio.Abstract
     rig, view, pool = Rig(tmp_path), _View(), _Later()
     writer = _writer(rig, view, pool)
     _with_many_absent(rig, PIECE + 50)
-    rig.state.discard_changes()
+    rig.state.view.discard_changes()
     publisher = rig.client("publisher")
     publisher.send(publishing("a/b", b"for all", 1, 1))
     rig.broker.synced(rig.log.sync())
@@ -143,7 +143,7 @@ def test_the_view_is_written_however_many_publications_take_pieces(
     rig, view, pool = Rig(tmp_path), _View(), _Later()
     writer = _writer(rig, view, pool)
     _with_many_absent(rig, PIECE + 50)
-    rig.state.discard_changes()
+    rig.state.view.discard_changes()
     publisher = rig.client("publisher")
     for number in range(1, 6):
         publisher.send(publishing("a/b", b"for all", 1, number))

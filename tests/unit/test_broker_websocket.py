@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from whimbrel.broker.shell.http import Answer, BadRequestError, HttpExchange, Request
-from whimbrel.broker.shell.websocket import CloseCode, Framing, WebSocketError, accept, accept_key
+from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange, Request
+from whimbrel.broker.shell.net.websocket import CloseCode, Framing, WebSocketError, accept, accept_key
 from whimbrel.errors import InvalidValueError
 
 KEY_TEXT = "dGhlIHNhbXBsZSBub25jZQ=="

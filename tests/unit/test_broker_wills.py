@@ -59,8 +59,8 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> Restart:
         applied = 0
         if request.param == "view":
             store = MemoryStore()
-            rig.state.touch_all()
-            put, _ = rig.state.changes()
+            rig.state.view.touch_all()
+            put, _ = rig.state.view.changes()
             store.replace(rig.broker.applied, put)
             state, applied = BrokerState.restore(NODE, store.rows()), store.applied
         for fact in read(folder, NODE, first=applied + 1):

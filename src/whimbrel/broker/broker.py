@@ -1,25 +1,30 @@
 """The core of the broker: packets of clients in, packets to clients and facts for the log out.
 
-Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, writes what is in ``dirty``
-links, syncs the log when ``wants_sync`` says so, and tells what is durable.
-Rule: every fact is applied by ``BrokerState``, which also replays a log; whoever answers a client decides nothing that
-a restart would have to know.
+The way of a publication, in order: ``receive`` decodes packets, and ``_handle_all`` takes those of one kind together;
+``Publishing`` unlocks, matches, admits, numbers and routes them; what the hold hands over goes into the queues of
+clients (``HandOvers``); ``_end_step`` has ``Delivering`` send it, past the ``Gate``, through the ``Sender``. The shell
+then writes the links that are ``dirty``.
+Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, syncs the log when ``wants_sync``
+says so, and tells what is durable (``synced``).
+Rule: every fact is applied by ``BrokerState``, which also applies those of a log. Code that answers a client decides
+nothing that a restart would have to know.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
-from whimbrel.broker.access.rate_limits import RateLimits, Rates
+from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.connections.back_pressure import BackPressure
 from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
+from whimbrel.broker.handlers.connections.silence import end_silent
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
@@ -28,6 +33,7 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
+from whimbrel.broker.handlers.publications.system_messages import publish_system_messages
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
 from whimbrel.broker.handlers.shaping import TransformJob
@@ -39,12 +45,9 @@ from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.feedback import Feedback
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
-from whimbrel.hold.private import client_of, is_private
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import (
     Connect,
     Disconnect,
@@ -59,8 +62,6 @@ from whimbrel.mqtt.packets import (
     Unsubscribe,
 )
 from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
-from whimbrel.shape.faults import Fault
-from whimbrel.shape.state import PolicyVersion
 
 __all__ = ["Broker", "Verify"]
 
@@ -73,17 +74,7 @@ _OF_FILTER = 40
 """As how many packets each topic filter of a SUBSCRIBE or UNSUBSCRIBE counts."""
 _MOST_WAITING = 10_000
 """How many facts may wait to be applied before clients are read from again."""
-_LONG_PACKET = 1 << 16
-"""A packet of which more than this has come may be refused before all of it is there."""
-_INCOMING_SHARE = 8
-"""While memory is full, packets that are not complete may take one in so many of it, so that they can be answered."""
-_LEAST_BUFFER = 1 << 16
-"""How many bytes may wait in a connection while memory is full."""
 _PINGRESP = b"\xd0\x00"
-_OLD_REFUSAL = b"\x20\x02\x00\x01"
-"""CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
-_SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
-_SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 
 
 class Broker:
@@ -106,7 +97,7 @@ class Broker:
 
         Without the direct path the hold is asked about everything: slower, and otherwise the same.
         """
-        self.config, self.state, self.counters = config, state, state.counters
+        self.config, self.state, self.counters = config, state, state.volatile.counters
         self.memory = state.memory
         self.memory.most = config.limits.memory_bytes
         self.feedback = Feedback()
@@ -117,9 +108,9 @@ class Broker:
         )
         """What the shell has to ask."""
         self._commits = CommitQueue(log)
-        self._sender = state.sender = Sender(self.counters)
+        self._sender = state.volatile.sender = Sender(self.counters)
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
-        self._gate = state.gate = gate = Gate(authorizer)
+        self._gate = state.volatile.gate = gate = Gate(authorizer)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
         self._driver = Driver(self._commits, self.blocking_tasks, self._long_work)
@@ -152,11 +143,10 @@ class Broker:
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
-        self._publishing.note_full = self._note_full
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
-        self._policies = Policies(config, self._commits, state, self._sender, self._publishing)
-        self._publishing.policy = self._policies.received
-        self._delivering.shaping.on_suspended = self._suspended
+        shaping = self._delivering.shaping
+        self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
+        self._policies = Policies(config, self._commits, state, self._sender, self._publishing, shaping)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
@@ -174,6 +164,10 @@ class Broker:
             verify=verify,
             opened=self._opened,
         )
+        self._back_pressure = BackPressure(
+            config.limits, self._commits, self.memory, self._sender, self._delivering, self._connecting
+        )
+        self._publishing.note_full = self._back_pressure.note_full
         self._interests.let_confirm = partial(self._connecting.change_receipts, is_confirming=True)
         self._limits = ServerLimits(
             packet_bytes=config.limits.packet_bytes,
@@ -181,17 +175,9 @@ class Broker:
             topic_alias_maximum=config.limits.topic_alias_maximum,
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
-        limits = config.limits
-        self.rates = RateLimits(
-            Rates(limits.client_messages_per_second, limits.client_bytes_per_second),
-            Rates(limits.user_messages_per_second, limits.user_bytes_per_second),
-            int(limits.rate_burst_s * _SECOND_US),
-            self.counters,
-        )
+        self.rates = RateLimits.of(config.limits, self.counters)
         """What clients may send in a second: the shell asks it what may be handled of what it read."""
-        self._most_incoming = max(limits.packet_bytes, limits.memory_bytes // _INCOMING_SHARE)
-        """How much packets that are not complete may take together while memory is full."""
-        self._most_held = limits.packet_bytes + _MOST_READ_BYTES
+        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
@@ -272,19 +258,9 @@ class Broker:
         else:
             packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
         if len(link.held) != link.incoming_bytes or link.meter is not None:
-            self._count_incoming(link)
+            self._back_pressure.count_incoming(link)
         if not link.is_busy:
             self._handle_all(link, packets, now)
-
-    def _count_incoming(self, link: Link) -> None:
-        """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
-        size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow))
-        change, link.incoming_bytes = size - link.incoming_bytes, size
-        self.memory.count_incoming(change)
-        if size > _LONG_PACKET and change > 0 and self.memory.incoming > self._most_incoming:
-            full = self.memory.refusal()
-            if full is not None:
-                self._sender.fail(link, *full)
 
     def go_on(self, now: int) -> None:
         """Do a piece of the work that is too long for one turn."""
@@ -344,17 +320,17 @@ class Broker:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
         if link.closing is None and not link.is_busy:
             if machine.failure is not None:
-                self._broken(link, machine.failure)
+                self._connecting.end_broken(link, machine.failure)
             elif link.held and machine.has_more:
                 self._long_work.begin(link, _next_turn())
         self._end_step(now)
 
     def _end_step(self, now: int) -> None:
         """Send what was handed over, and let go of links that are closing."""
-        if self.state.ready:
+        if self.state.volatile.ready:
             self._delivering.pump_ready(self._commits.last_at)
         if self._sender.full:
-            self._note_full(now)
+            self._back_pressure.note_full(now)
         if self._sender.leaving:
             self._let_go(now)
 
@@ -385,62 +361,21 @@ class Broker:
         """Take in that a client reads too slowly, or reads again."""
         link.is_choked = is_choked
         if is_choked:
-            link.room = 0
-            self._lag(link, now, is_lagging=True)
+            self._back_pressure.choke(link, now)
             self._let_go(now)
         else:
             self.drained(link, self.config.limits.send_buffer_bytes // 2, now)
 
     def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
         """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
-        if link.closing is None and not link.is_choked:
-            most = self.config.limits.send_buffer_bytes if self.memory.has_room() else _LEAST_BUFFER
-            link.room = max(1, most - unsent_bytes)
-            client = link.client
-            if client is not None and client.link is link:
-                self._delivering.pump(client, self._commits.now(now))
-                if not client.live:  # else what comes would overtake what waits
-                    self._lag(link, now, is_lagging=False)
+        self._back_pressure.drain(link, unsent_bytes, now)
         self._let_go(now)
 
-    def _lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
-        """Let QoS 0 for a client wait for room, up to a bound, and have receipts; or be written at once again."""
-        if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
-            return
-        link.is_lagging = is_lagging
-        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
-            self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
-
-    def _note_full(self, now: int) -> None:
-        """Let QoS 0 wait for those whose buffers were filled in this turn."""
-        full = self._sender.full
-        while full:
-            link = full.pop()
-            if link.room <= 0 and link.closing is None:
-                self._lag(link, now, is_lagging=True)
-
-    def answered(self, question: BlockingTask, answer: object, now: int) -> None:
-        """Take in the answer to a question."""
+    def answered(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
+        """Take in the answer to a question, or what came of a transform."""
         question.then(answer, now)
         self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
-
-    @property
-    def transforms(self) -> deque[TransformJob]:
-        """Bodies that the shell is to make; it answers each with ``transformed``."""
-        return self._delivering.shaping.jobs
-
-    def transformed(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
-        """Take in what came of a transform."""
-        self._delivering.shaping.made(job, result, now)
-        self._delivering.pump_ready(self._commits.last_at)
-        self._let_go(now)
-
-    def _suspended(self, version: PolicyVersion, now: int) -> None:
-        """Tell the owner of a policy that it is suspended, and the operator."""
-        self._policies.suspended(version, now)
-        user = None if is_private(version.owner) else version.owner
-        self._ownership.notices.append(Notice(_SUSPENDED.format(version.name), client_of(version.owner) or "", user))
 
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""
@@ -448,7 +383,7 @@ class Broker:
         self._long_work.begin_turn()
         self._commits.durable(seq)
         self._delivering.pump_ready(self._commits.last_at)
-        self._note_full(self._commits.last_at)
+        self._back_pressure.note_full(self._commits.last_at)
         self._let_go(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
@@ -471,43 +406,13 @@ class Broker:
         broker does; the shell reads what waits in its sockets before it asks.
         """
         self.blocking_tasks.listened_us = listened_us
-        connect_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
-        for link in list(self.links):
-            if link.closing is not None:
-                continue
-            if link.opened_at is None:
-                link.opened_at = listened_us
-            if link.is_heard or link.is_unread:
-                link.is_heard, link.heard_at = False, listened_us
-            silent_us = listened_us - link.heard_at
-            if link.machine.phase is not Phase.OPEN:
-                if listened_us - link.opened_at > connect_us and link.parked is None and not link.is_unread:
-                    self._sender.close(link, "no CONNECT in time")
-            elif link.keep_alive_us and silent_us > link.keep_alive_us + link.keep_alive_us // 2:
-                reason = "nothing was heard for one and a half keep alives"
-                self._sender.fail(link, ReasonCode.KEEP_ALIVE_TIMEOUT, reason)
+        connect_timeout_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
+        end_silent(list(self.links), self._sender, listened_us, connect_timeout_us=connect_timeout_us)
         self._let_go(now)
 
     def tell_system(self, values: Mapping[str, str], now: int) -> None:
-        """Publish what the broker says of itself: retained, at QoS 0, and not part of the log.
-
-        Empty text takes a topic away, as an empty body does for everybody else (3.3.1.3).
-        """
-        state = self.state
-        for topic, value in values.items():
-            message = Message.live(topic, value.encode(), retain=True)
-            if value:
-                state.retained.put(message)
-            else:
-                state.retained.remove(topic)
-            for session, identities in state.routes.by_subject(topic):
-                client = state.clients.get(client_of(session) or "")
-                link = None if client is None else client.link
-                if client is None or link is None:
-                    continue
-                if self._gate.refusal(link, client.id, message, now) is None:
-                    identifiers = state.terms(session, identities, client.id).identifiers
-                    self._sender.news(link, message, identifiers, now)
+        """Publish what the broker says of itself, by topic."""
+        publish_system_messages(self.state, self._gate, self._sender, values, now)
 
     def replace_rights(self, rights: Rights) -> None:
         """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
@@ -525,9 +430,10 @@ class Broker:
     def take_notices(self) -> list[Notice]:
         """Return what an operator should read in the log of the process since the last call."""
         notices, self._ownership.notices = self._ownership.notices, []
+        notices += self._policies.take_notices()
         if self.rates.news:
             news, self.rates.news = self.rates.news, []
-            notices += [Notice(_SLOWED.format(each.setting), each.client, each.user) for each in news]
+            notices += [each.notice() for each in news]
         return notices
 
     def drain(self) -> None:
@@ -541,22 +447,13 @@ class Broker:
     def _opened(self, link: Link) -> None:
         """Go on with what came while CONNECT was being answered."""
         if link.is_choked:
-            self._lag(link, self._commits.last_at, is_lagging=True)
+            self._back_pressure.lag(link, self._commits.last_at, is_lagging=True)
         link.machine.go_on()
         if self.rates:
             assert link.client is not None
             behind = link.machine.take_held()
             link.meter = self.rates.open(link, link.client.id, link.user, behind)
         self.receive(link, b"", link.last_at)
-
-    def _broken(self, link: Link, failure: ProtocolError) -> None:
-        self.counters.protocol_errors += 1
-        if isinstance(failure, UnsupportedVersionError) and link.client is None:
-            self._sender.send(link, _OLD_REFUSAL)
-        elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
-            self._connecting.refuse(link, failure.code, failure.reason)
-            return
-        self._sender.fail(link, failure.code, failure.reason)
 
     def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:
         if link.client is None:

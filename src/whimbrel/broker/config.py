@@ -1,35 +1,30 @@
 """Configuration: every setting of a broker, its default, what it may be, and the sentence that explains it.
 
-Rule: a setting is written down once, here; the file with all defaults (``print_config``) and the reference page
-(``reference``) are made from it.
+Rule: a setting is written down once, here; the file with all defaults and the reference page are made from it
+(``config_files``).
 Rule: a ``Config`` that exists is allowed: values are checked when it is built, also one against the other.
-Rule: values stay as they were configured, seconds as seconds; whoever uses one converts it.
+Rule: values stay as they were configured, seconds as seconds; the code that uses one converts it.
 Rule: an empty path means there is no such file. Relative paths begin where the broker was started.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-import textwrap
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.broker import setting_fields as setting
+from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
 from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
-from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES, text
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES
 from whimbrel.model.notification import NotificationId
 from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
 
 __all__ = [
+    "SECTIONS",
     "AccessSettings",
     "Config",
-    "ConfigError",
     "HoldSettings",
     "LimitSettings",
     "ListenSettings",
@@ -39,305 +34,176 @@ __all__ = [
     "ObserveSettings",
     "PipelineSettings",
     "SessionSettings",
-    "Setting",
     "TlsSettings",
-    "nearest",
-    "print_config",
-    "read_config",
-    "read_toml",
-    "reference",
+    "unknown_setting",
+    "with_values",
 ]
 
-MAX_FILE_BYTES = 16 << 20
-_MAX_PATH_BYTES = 4_096
-_UINT16_MAX = 2**16 - 1
 _MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
 """The private session of a client is called after it, and the log has names of sessions of at most so many bytes."""
 _UINT32_MAX = 2**32 - 1
-_PLACE = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
-_COMMENT_WIDTH = 100
-_ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/?#@\x7f]+")
-"""What a browser sends as Origin (RFC 6454, 7): a scheme, a host and perhaps a port, or null."""
-
-
-class ConfigError(WhimbrelError):
-    """A file or option of the broker cannot be used. Reaction: correct it; nothing was changed."""
-
-    def __init__(self, source: str, where: str, found: object, allowed: str, advice: str = "") -> None:
-        super().__init__(source, where, found, allowed, advice)
-        self.source, self.where, self.found, self.allowed, self.advice = source, where, found, allowed, advice
-
-    def __str__(self) -> str:
-        sentence = str(InvalidValueError(": ".join(filter(None, (self.source, self.where))), self.found, self.allowed))
-        return f"{sentence}; {self.advice}" if self.advice else sentence
-
-
-# -- how a setting is written down -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is known of one setting beside its name, type and default."""
-
-    about: str
-    allowed: str
-    admits: Callable[[object], bool] = field(repr=False)
-
-
-_KEY = "setting"
-
-
-def _whole(default: int, low: int, high: int, about: str, *, note: str = "") -> int:
-    def admits(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-    allowed = f"an integer from {low} to {high}" + (f" ({note})" if note else "")
-    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
-
-
-def _power_of_two(default: int, low: int, high: int, about: str) -> int:
-    def admits(value: object) -> bool:
-        if not isinstance(value, int) or isinstance(value, bool):
-            return False
-        return low <= value <= high and value & (value - 1) == 0
-
-    allowed = f"a power of two from {low} to {high}"
-    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
-
-
-def _real(default: float, low: float, high: float, about: str) -> float:
-    def admits(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-
-    allowed = f"a number from {low:.12g} to {high:.12g}"
-    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
-
-
-def _flag(about: str, *, default: bool) -> bool:
-    setting = Setting(about, "true or false", lambda value: isinstance(value, bool))
-    return field(default=default, metadata={_KEY: setting})
-
-
-def _text(default: str, allowed: str, check: Callable[[str], object], about: str) -> str:
-    """Return a setting of text that *check* does not raise ``InvalidValueError`` for."""
-
-    def admits(value: object) -> bool:
-        try:
-            return isinstance(value, str) and check(value) is not None
-        except InvalidValueError:
-            return False
-
-    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
-
-
-def _choice(default: str, words: tuple[str, ...], about: str) -> str:
-    allowed = " or ".join(f'"{word}"' for word in words)
-    setting = Setting(about, allowed, lambda value: isinstance(value, str) and value in words)
-    return field(default=default, metadata={_KEY: setting})
-
-
-def _path(about: str, *, what: str = "file") -> str:
-    allowed = f'the path of a {what}, at most {_MAX_PATH_BYTES} bytes; "" is none'
-    return _text("", allowed, lambda value: text("path", value, max_bytes=_MAX_PATH_BYTES), about)
-
-
-def _folder(value: str) -> object:
-    return text("path", value, max_bytes=_MAX_PATH_BYTES) or None
-
-
-def _host(value: str) -> object:
-    return text("host", value, max_bytes=255).isprintable() or None
-
-
-def _origins(value: str) -> object:
-    words = text("origins", value, max_bytes=_MAX_PATH_BYTES).split(" ")
-    return value if not value or all(_ORIGIN.fullmatch(word) for word in words) else None
-
-
-def _port(default: int, about: str) -> int:
-    return _whole(default, -1, _UINT16_MAX, about, note="-1: not at all, 0: any free port")
-
-
-class _Section:
-    """What all sections share: their values are checked when they are built."""
-
-    __slots__ = ()
-    section: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        for key, each in _settings(type(self)).items():
-            value = getattr(self, key)
-            if not _setting(each).admits(value):
-                raise ConfigError("", f"{self.section}.{key}", value, _setting(each).allowed)
-
-
-# -- the settings ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings(_Section):
+class NodeSettings(Section):
     """Who this node is, and where it keeps what it accepted."""
 
     section: ClassVar[str] = "node"
 
-    name: str = _text(
+    name: str = setting.checked_text(
         "node-1",
         "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit",
         lambda value: NotificationId(value, 0),
         "The node's name: it stands in the log and in every notification's id, so no two nodes may share one.",
     )
-    data: str = _text(
+    data: str = setting.folder(
         "whimbrel-data",
-        f"the path of a directory, 1 to {_MAX_PATH_BYTES} bytes",
-        _folder,
         "The directory of the log and of the view of sessions; it is made if need be.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenSettings(_Section):
+class ListenSettings(Section):
     """Where clients connect."""
 
     section: ClassVar[str] = "listen"
 
-    host: str = _text(
+    host: str = setting.host(
         "127.0.0.1",
-        'a host name or an address, at most 255 bytes; "" is all addresses of this machine',
-        _host,
         'The address to listen on; "0.0.0.0" and "::" let other machines in.',
     )
-    port: int = _port(1883, "The port of MQTT over TCP.")
-    ws_port: int = _port(-1, "The port of MQTT over WebSocket.")
-    tls_port: int = _port(-1, "The port of MQTT over TLS; needs a certificate.")
-    wss_port: int = _port(-1, "The port of MQTT over WebSocket and TLS; needs a certificate.")
-    http_port: int = _port(-1, "The port of metrics and health, over plain HTTP.")
-    http_host: str = _text(
+    port: int = setting.port(1883, "The port of MQTT over TCP.")
+    ws_port: int = setting.port(-1, "The port of MQTT over WebSocket.")
+    tls_port: int = setting.port(-1, "The port of MQTT over TLS; needs a certificate.")
+    wss_port: int = setting.port(-1, "The port of MQTT over WebSocket and TLS; needs a certificate.")
+    http_port: int = setting.port(-1, "The port of metrics and health, over plain HTTP.")
+    http_host: str = setting.host(
         "127.0.0.1",
-        'a host name or an address, at most 255 bytes; "" is all addresses of this machine',
-        _host,
         "The address of metrics and health, which anybody who reaches it may read; loopback unless told.",
     )
-    ws_origins: str = _text(
-        "",
-        'origins such as "https://example.org:8443", separated by spaces; "" is pages of the same host, "*" all',
-        _origins,
+    ws_origins: str = setting.origins(
         "The web pages that may connect over WebSocket, by their Origin; programs, which send none, always may.",
     )
-    backlog: int = _whole(1_024, 1, _UINT16_MAX, "How many connections may wait to be accepted.")
+    backlog: int = setting.whole(1_024, 1, setting.UINT16_MAX, "How many connections may wait to be accepted.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings(_Section):
+class TlsSettings(Section):
     """How connections over TLS are secured."""
 
     section: ClassVar[str] = "tls"
 
-    certificate: str = _path("The broker's certificate and those that lead to its root, as PEM.")
-    key: str = _path("The private key of the certificate, as PEM.")
-    client_ca: str = _path("The roots that clients' certificates must lead to, as PEM.")
-    require_client_certificate: bool = _flag(
+    certificate: str = setting.path("The broker's certificate and those that lead to its root, as PEM.")
+    key: str = setting.path("The private key of the certificate, as PEM.")
+    client_ca: str = setting.path("The roots that clients' certificates must lead to, as PEM.")
+    require_client_certificate: bool = setting.flag(
         "Whether clients over TLS must show a certificate; needs client_ca.", default=False
     )
-    minimum_version: str = _choice("1.2", ("1.2", "1.3"), "The oldest version of TLS that is spoken.")
+    minimum_version: str = setting.choice("1.2", ("1.2", "1.3"), "The oldest version of TLS that is spoken.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """What one client, and all of them together, may take."""
 
     section: ClassVar[str] = "limits"
 
-    connections: int = _whole(20_000, 1, 1_000_000, "How many clients may be connected at a time.")
-    packet_bytes: int = _whole(1_048_576, 1_024, 268_435_455, "The longest MQTT packet a client may send.")
-    connect_timeout_s: float = _real(10, 0.1, 3_600, "How long a connection may take until its CONNECT is complete.")
-    subscriptions_per_session: int = _whole(10_000, 1, 1_000_000, "How many subscriptions a session may have.")
-    filter_bytes: int = _whole(
-        16_384, 1, _UINT16_MAX, "The longest filter of a subscription, its topic filter and its content filter each."
+    connections: int = setting.whole(20_000, 1, 1_000_000, "How many clients may be connected at a time.")
+    packet_bytes: int = setting.whole(1_048_576, 1_024, 268_435_455, "The longest MQTT packet a client may send.")
+    connect_timeout_s: float = setting.real(
+        10, 0.1, 3_600, "How long a connection may take until its CONNECT is complete."
     )
-    filter_bytes_per_session: int = _whole(
+    subscriptions_per_session: int = setting.whole(10_000, 1, 1_000_000, "How many subscriptions a session may have.")
+    filter_bytes: int = setting.whole(
+        16_384,
+        1,
+        setting.UINT16_MAX,
+        "The longest filter of a subscription, its topic filter and its content filter each.",
+    )
+    filter_bytes_per_session: int = setting.whole(
         16_777_216, 1, INT64_MAX, "How many bytes the filters of all subscriptions of a session may have together."
     )
-    pattern_instructions_per_session: int = _whole(
+    pattern_instructions_per_session: int = setting.whole(
         50_000,
         0,
         INT64_MAX,
         "How many instructions the regular expressions and wildcards of all filters of a session may have together; "
         "on a notification they take as many steps for each byte that they look at, 1,000,000 a filter at most.",
     )
-    pattern_instructions: int = _whole(
+    pattern_instructions: int = setting.whole(
         2_000_000,
         0,
         INT64_MAX,
         "How many instructions the regular expressions and wildcards of all filters of all sessions may have together.",
         note="0: any number",
     )
-    packet_work: int = _whole(
+    packet_work: int = setting.whole(
         50_000,
         1,
         INT32_MAX,
         "How many units of work one SUBSCRIBE or UNSUBSCRIBE may ask for: one for each topic filter, and for the "
         "content filter beside it one for each leaf, 16 for each pattern and one for each 64 bytes.",
     )
-    session_work_per_second: int = _whole(
+    session_work_per_second: int = setting.whole(
         20_000,
         0,
         INT32_MAX,
         "How many units of work a session may ask for in a second on average; at once it may ask for one packet's.",
         note="0: any number",
     )
-    topic_bytes: int = _whole(4_096, 1, _UINT16_MAX, "The longest topic a client may publish to.")
-    topic_levels: int = _whole(64, 1, 65_536, "How many levels a topic or a topic filter may have.")
-    topic_alias_maximum: int = _whole(32, 0, _UINT16_MAX, "How many topic aliases a client may set.")
-    receive_maximum: int = _whole(
-        32, 1, _UINT16_MAX, "How many publications of QoS 1 and 2 a client may send before they are answered."
+    topic_bytes: int = setting.whole(4_096, 1, setting.UINT16_MAX, "The longest topic a client may publish to.")
+    topic_levels: int = setting.whole(64, 1, 65_536, "How many levels a topic or a topic filter may have.")
+    topic_alias_maximum: int = setting.whole(32, 0, setting.UINT16_MAX, "How many topic aliases a client may set.")
+    receive_maximum: int = setting.whole(
+        32, 1, setting.UINT16_MAX, "How many publications of QoS 1 and 2 a client may send before they are answered."
     )
-    client_messages_per_second: int = _whole(
+    client_messages_per_second: int = setting.whole(
         0,
         0,
         INT32_MAX,
         "How many publications a client may send in a second; one that sends more is read from more slowly.",
         note="0: any number",
     )
-    client_bytes_per_second: int = _whole(
+    client_bytes_per_second: int = setting.whole(
         0, 0, INT64_MAX, "How many bytes a client may send in a second, in the same way.", note="0: any number"
     )
-    user_messages_per_second: int = _whole(
+    user_messages_per_second: int = setting.whole(
         0,
         0,
         INT32_MAX,
         "How many publications all clients of one verified user may send in a second together; they take turns.",
         note="0: any number",
     )
-    user_bytes_per_second: int = _whole(
+    user_bytes_per_second: int = setting.whole(
         0,
         0,
         INT64_MAX,
         "How many bytes all clients of one verified user may send in a second together; they take turns.",
         note="0: any number",
     )
-    rate_burst_s: float = _real(
+    rate_burst_s: float = setting.real(
         1, 0.01, 3_600, "How many seconds' worth of these rates may come at once, after a time of silence."
     )
-    held_bytes: int = _whole(
+    held_bytes: int = setting.whole(
         1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
     )
-    send_buffer_bytes: int = _whole(
+    send_buffer_bytes: int = setting.whole(
         8_388_608,
         65_536,
         INT32_MAX,
         "How many bytes may wait in a client's connection; more waits its turn, of QoS 0 as much again at most.",
     )
-    slow_reader_s: float = _real(
+    slow_reader_s: float = setting.real(
         60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )
-    retained_messages: int = _whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
-    retained_bytes: int = _whole(
+    retained_messages: int = setting.whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
+    retained_bytes: int = setting.whole(
         536_870_912, 0, INT64_MAX, "How many bytes of memory all retained messages together may take."
     )
-    private_sessions: int = _whole(
+    private_sessions: int = setting.whole(
         1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
     )
-    memory_bytes: int = _whole(
+    memory_bytes: int = setting.whole(
         4_294_967_296,
         0,
         INT64_MAX,
@@ -345,73 +211,75 @@ class LimitSettings(_Section):
         "packets that are not complete, subscriptions and sessions, by estimate; beyond it nothing new is kept.",
         note="0: any number",
     )
-    client_id_bytes: int = _whole(
+    client_id_bytes: int = setting.whole(
         256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )
-    user_properties: int = _whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
+    user_properties: int = setting.whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MqttSettings(_Section):
+class MqttSettings(Section):
     """What the broker offers of MQTT."""
 
     section: ClassVar[str] = "mqtt"
 
-    keep_alive_s: int = _whole(
-        60, 0, _UINT16_MAX, "The longest keep alive a client may ask for; 0 lets it have whatever it asks."
+    keep_alive_s: int = setting.whole(
+        60, 0, setting.UINT16_MAX, "The longest keep alive a client may ask for; 0 lets it have whatever it asks."
     )
-    session_expiry_s: int = _whole(
+    session_expiry_s: int = setting.whole(
         604_800,
         0,
         _UINT32_MAX,
         "The longest a session may outlive its connection.",
         note=f"{_UINT32_MAX}: for ever",
     )
-    allow_zero_length_client_id: bool = _flag(
+    allow_zero_length_client_id: bool = setting.flag(
         "Whether a client may leave its identifier empty and be given one.", default=True
     )
-    outbound_topic_aliases: int = _whole(
-        32, 0, _UINT16_MAX, "How many topic aliases the broker sets for a client that allows as many."
+    outbound_topic_aliases: int = setting.whole(
+        32, 0, setting.UINT16_MAX, "How many topic aliases the broker sets for a client that allows as many."
     )
-    will_grace_s: int = _whole(
+    will_grace_s: int = setting.whole(
         30, 0, 86_400, "How long clients have to come back after a restart before wills without a delay are published."
     )
-    maximum_qos: int = _whole(2, 0, 2, "The highest QoS that clients may publish with and be granted.")
+    maximum_qos: int = setting.whole(2, 0, 2, "The highest QoS that clients may publish with and be granted.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldSettings(_Section):
+class HoldSettings(Section):
     """What is held for sessions whose device is away."""
 
     section: ClassVar[str] = "hold"
 
-    ttl_s: int = _whole(604_800, 1, _UINT32_MAX, "How long a notification without an expiry is held for a session.")
-    max: int = _whole(100_000, 1, INT32_MAX, "How many notifications are held for one subscription.")
+    ttl_s: int = setting.whole(
+        604_800, 1, _UINT32_MAX, "How long a notification without an expiry is held for a session."
+    )
+    max: int = setting.whole(100_000, 1, INT32_MAX, "How many notifications are held for one subscription.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings(_Section):
+class SessionSettings(Section):
     """Named sessions, which several devices share."""
 
     section: ClassVar[str] = "sessions"
 
-    count: int = _whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
-    devices: int = _whole(100, 1, 100_000, "How many devices may be members of one session.")
-    joined: int = _whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
-    max: int = _whole(
+    count: int = setting.whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
+    devices: int = setting.whole(100, 1, 100_000, "How many devices may be members of one session.")
+    joined: int = setting.whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    max: int = setting.whole(
         1_000, 1, INT32_MAX, "How many notifications are held for a subscription that does not say how many."
     )
-    held: int = _whole(
+    held: int = setting.whole(
         200_000, 1, INT64_MAX, "How many notifications all subscriptions of one session together may ask to be held."
     )
-    username_is_session: bool = _flag(
+    username_is_session: bool = setting.flag(
         "Whether the user name of CONNECT is a session to join, and the password its password; not with a users file.",
         default=False,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessSettings(_Section):
+class AccessSettings(Section):
     """Who may connect, and who may use which topics.
 
     Without a users file anybody may connect, and a user name is only a claim. With one, a client must give a name and
@@ -420,23 +288,25 @@ class AccessSettings(_Section):
 
     section: ClassVar[str] = "access"
 
-    users: str = _path("The users file, made with `whimbrel user add`; without it anybody may connect.")
-    rights: str = _path("The rights file, which says who may use which topics; without it everybody may use all.")
-    anonymous: bool = _flag(
+    users: str = setting.path("The users file, made with `whimbrel user add`; without it anybody may connect.")
+    rights: str = setting.path(
+        "The rights file, which says who may use which topics; without it everybody may use all."
+    )
+    anonymous: bool = setting.flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
     )
-    wrong_passwords_per_minute: int = _whole(
+    wrong_passwords_per_minute: int = setting.whole(
         10,
         0,
         1_000_000,
         "How many wrong passwords one address may give for one user or session, and a tenth of how many for all.",
         note="0: any number",
     )
-    passwords_waiting: int = _whole(
+    passwords_waiting: int = setting.whole(
         10_000, 1, 1_000_000, "How many clients may wait for their passwords to be verified; more are turned away."
     )
 
-    password_hash_mib: int = _power_of_two(
+    password_hash_mib: int = setting.power_of_two(
         128, 1, 128, "The memory that the hash of one password takes; half of it takes half the time, also to guess."
     )
 
@@ -452,48 +322,50 @@ class AccessSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings(_Section):
+class LogSettings(Section):
     """How what was accepted comes to the disk."""
 
     section: ClassVar[str] = "log"
 
-    sync_interval_ms: int = _whole(
+    sync_interval_ms: int = setting.whole(
         50, 0, 60_000, "How long traffic that nobody must hold may wait for the disk; 0 is no time."
     )
-    segment_bytes: int = _whole(67_108_864, 65_536, INT32_MAX, "The size at which a segment ends and the next begins.")
-    view_interval_s: float = _real(
+    segment_bytes: int = setting.whole(
+        67_108_864, 65_536, INT32_MAX, "The size at which a segment ends and the next begins."
+    )
+    view_interval_s: float = setting.real(
         5, 0.1, 3_600, "How often the view of sessions follows the log; after a crash the rest is replayed."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObserveSettings(_Section):
+class ObserveSettings(Section):
     """What the broker tells about itself."""
 
     section: ClassVar[str] = "observe"
 
-    sys_interval_s: float = _real(10, 0, 86_400, "How often the $SYS topics are published; 0 is never.")
-    log_format: str = _choice("text", ("text", "json"), "How lines about the broker's work are written.")
-    log_level: str = _choice(
+    sys_interval_s: float = setting.real(10, 0, 86_400, "How often the $SYS topics are published; 0 is never.")
+    log_format: str = setting.choice("text", ("text", "json"), "How lines about the broker's work are written.")
+    log_level: str = setting.choice(
         "info", ("debug", "info", "warning", "error"), "The least important lines that are written."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSettings(_Section):
+class PipelineSettings(Section):
     """What is read back of what the pipeline learned: the state of devices' links, and the replica plan."""
 
     section: ClassVar[str] = "pipeline"
 
-    tables: str = _path(
+    tables: str = setting.path(
         "Where the pipeline keeps its tables (`whimbrel pipeline run --out`); without it nothing is read back.",
         what="directory",
     )
-    interval_s: float = _real(10, 0.1, 86_400, "How often it is looked whether there is anything new.")
-    max_rows: int = _whole(
+    interval_s: float = setting.real(10, 0.1, 86_400, "How often it is looked whether there is anything new.")
+    max_rows: int = setting.whole(
         100_000, 1, 10_000_000, "How many devices are known, those who reported last, and subjects, those with most."
     )
-    tells_links: bool = _flag(
+    tells_links: bool = setting.flag(
         "Whether the links of connected devices are published under $SYS: all who may read that learn their names.",
         default=False,
     )
@@ -527,14 +399,14 @@ class Config:
         tree: dict[str, dict[str, object]] = {}
         for where, value in values.items():
             section, _, key = where.partition(".")
-            if section not in _SECTIONS or key not in _settings(_SECTIONS[section]):
-                raise _unknown(source, where)
+            if section not in SECTIONS or key not in settings_of(SECTIONS[section]):
+                raise unknown_setting(source, where)
             if value is not None:
                 tree.setdefault(section, {})[key] = value
-        return _applied(self, tree, source)
+        return with_values(self, tree, source)
 
 
-_SECTIONS: dict[str, type[_Section]] = {
+SECTIONS: dict[str, type[Section]] = {
     each.section: each
     for each in (
         NodeSettings,
@@ -552,53 +424,8 @@ _SECTIONS: dict[str, type[_Section]] = {
 }
 
 
-# -- read --------------------------------------------------------------------------------------------------------------
-
-
-def read_config(path: Path) -> Config:
-    """Return the settings in the file *path* and the defaults of all others, or raise ``ConfigError``."""
-    source = str(path)
-    tree: dict[str, dict[str, object]] = {}
-    for section, values in read_toml(path).items():
-        if section not in _SECTIONS:
-            raise _unknown(source, section)
-        if not isinstance(values, dict):
-            raise ConfigError(source, section, values, f"a section, [{section}], with its settings below")
-        for key in values:
-            if key not in _settings(_SECTIONS[section]):
-                raise _unknown(source, f"{section}.{key}")
-        tree[section] = values
-    return _applied(Config(), tree, source)
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """Return what the TOML file *path* holds, or raise ``ConfigError`` with the place that cannot be read."""
-    source = str(path)
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(source, "", error.strerror or str(error), "a file that can be read") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(source, "", f"more than {MAX_FILE_BYTES} bytes", f"at most {MAX_FILE_BYTES}")
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(source, f"line {line}", data[error.start : error.start + 1], "TOML, in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise _not_toml(source, data.decode(), str(error)) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
-        raise ConfigError(source, "", str(error), "TOML of reasonable size") from None
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of *known* that *word* most likely meant, if any is near."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return close[0] if close else None
-
-
-def _applied(config: Config, tree: Mapping[str, Mapping[str, object]], source: str) -> Config:
+def with_values(config: Config, tree: Mapping[str, Mapping[str, object]], source: str) -> Config:
+    """Return *config* with the values of *tree*, by section and key; errors name their *source*."""
     try:
         sections = {section: replace(getattr(config, section), **values) for section, values in tree.items()}
         return replace(config, **sections)
@@ -606,33 +433,23 @@ def _applied(config: Config, tree: Mapping[str, Mapping[str, object]], source: s
         raise ConfigError(source, error.where, error.found, error.allowed, error.advice) from None
 
 
-def _unknown(source: str, where: str) -> ConfigError:
+def unknown_setting(source: str, where: str) -> ConfigError:
     """Return the error for a section or setting that there is none of, with the one that was probably meant."""
     section, _, key = where.partition(".")
-    names = [f"{name}.{each}" for name, kind in _SECTIONS.items() for each in _settings(kind)]
+    names = [f"{name}.{each}" for name, kind in SECTIONS.items() for each in settings_of(kind)]
     meant: str | None = None
     if not key:
-        meant = nearest(section, _SECTIONS)
-    elif section in _SECTIONS:
-        meant = nearest(key, _settings(_SECTIONS[section]))
+        meant = nearest(section, SECTIONS)
+    elif section in SECTIONS:
+        meant = nearest(key, settings_of(SECTIONS[section]))
         meant = f"{section}.{meant}" if meant else None
     # The right key in the wrong place, then whatever looks alike.
     meant = meant or next((name for name in names if name.partition(".")[2] == (key or section)), None)
     meant = meant or nearest(where, names)
-    allowed = f"a setting of [{section}]" if key and section in _SECTIONS else "a section of the configuration"
+    allowed = f"a setting of [{section}]" if key and section in SECTIONS else "a section of the configuration"
     if not key and meant in names:
         allowed += ", and settings inside one"
     return ConfigError(source, where, "an unknown name", allowed, f"did you mean {meant}?" if meant else "")
-
-
-def _not_toml(source: str, document: str, reason: str) -> ConfigError:
-    place = _PLACE.search(reason)
-    why = f"TOML ({_PLACE.sub('', reason)})"
-    if place is None or place[1] is None:
-        return ConfigError(source, "end of the file", "nothing more", why)
-    line, column = int(place[1]), int(place[2])
-    found = document.split("\n")[line - 1].strip()
-    return ConfigError(source, f"line {line}, column {column}", found, why)
 
 
 # -- checks of one setting against another -----------------------------------------------------------------------------
@@ -654,57 +471,3 @@ def _check_ports(listen: ListenSettings) -> None:
         port = getattr(listen, key)
         if port > 0 and taken.setdefault(port, key) != key:
             raise ConfigError("", f"listen.{key}", port, f"another port than listen.{taken[port]}")
-
-
-# -- print -------------------------------------------------------------------------------------------------------------
-
-
-def print_config(config: Config | None = None) -> str:
-    """Return a complete, commented TOML file of *config*; of the defaults, if none is given."""
-    shown = config or Config()
-    parts = ["# The configuration of a Whimbrel broker: every setting, and its default."]
-    for section, kind in _SECTIONS.items():
-        lines = [*_comment(_about(kind)), f"[{section}]"]
-        for key, each in _settings(kind).items():
-            setting = _setting(each)
-            lines += ["", *_comment(setting.about), *_comment(f"Allowed: {setting.allowed}.")]
-            lines.append(f"{key} = {_toml(getattr(getattr(shown, section), key))}")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def reference() -> str:
-    """Return all settings as Markdown: a heading and a table for each section."""
-    parts: list[str] = []
-    for section, kind in _SECTIONS.items():
-        rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-        for key, each in _settings(kind).items():
-            setting = _setting(each)
-            cells = (f"`{section}.{key}`", f"`{_toml(each.default)}`", setting.allowed, setting.about)
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append(f"## `[{section}]`\n\n{_about(kind)}\n\n" + "\n".join(rows))
-    return "\n\n".join(parts) + "\n"
-
-
-def _settings(kind: type[_Section]) -> dict[str, Field[object]]:
-    return {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # every section is a dataclass
-
-
-def _setting(each: Field[object]) -> Setting:
-    setting = each.metadata[_KEY]
-    assert isinstance(setting, Setting)
-    return setting
-
-
-def _about(kind: type[_Section]) -> str:
-    return " ".join((kind.__doc__ or "").split())
-
-
-def _comment(sentences: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(sentences, _COMMENT_WIDTH, break_long_words=False)]
-
-
-def _toml(value: object) -> str:
-    """Return *value* as TOML has it; JSON spells booleans, numbers and strings the same way."""
-    # TOML allows no U+007F in a string, which JSON leaves as it is.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -66,8 +66,9 @@ def serve(
     Example: whimbrel serve --port 1883 --ws-port 8083 --data whimbrel-data
     """
     # The broker's parts are loaded here, so that other commands start quickly.
-    from whimbrel.broker.config import Config, read_config
-    from whimbrel.broker.config import print_config as printed
+    from whimbrel.broker.config import Config
+    from whimbrel.broker.config_files import print_config as printed
+    from whimbrel.broker.config_files import read_config
 
     config = Config() if config_file is None else read_config(config_file)
     config = config.with_overrides({

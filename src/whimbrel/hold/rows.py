@@ -1,17 +1,18 @@
 """Rows: how the hold's state is kept in a view, row by row.
 
-A row is known by its kind and whose it is; its value is CBOR. A store that follows the hold writes the changed
-rows.
+A row has a key, its kind and whose it is, and its value is CBOR. A store that follows the hold writes the changed rows
+(``touched_rows``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 import cbor2
 
 from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
+from whimbrel.hold.touched_rows import Key, RowTable
 from whimbrel.model.facts import Outcome
 from whimbrel.model.keys import KeyHashes
 from whimbrel.model.near import ANYWHERE, Around, Near
@@ -24,10 +25,7 @@ _UNKNOWN_QOS = 2
 _WITHOUT_SHARES = 2
 """How many values the row of a copy has beside its devices, where no share has others."""
 
-__all__ = ["Key", "changed_rows", "keys", "restore_state"]
-
-Key: TypeAlias = tuple[str | int | None, ...]
-"""What a row is known by: its kind, a text, then whose it is: ``("notification", 17)``."""
+__all__ = ["Key", "keys", "restore_state", "row_table"]
 
 
 def keys(state: State) -> Iterable[Key]:
@@ -43,54 +41,64 @@ def keys(state: State) -> Iterable[Key]:
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
-def changed_rows(state: State, touched: Iterable[Key]) -> tuple[dict[Key, bytes], set[Key]]:
-    """Return the rows of *touched* keys that there are, and the keys of those that there are not."""
-    put: dict[Key, bytes] = {("now",): cbor2.dumps(state.now)}
-    drop: set[Key] = set()
-    for key in touched:
-        value = _row(state, key)
-        if value is None:
-            drop.add(key)
-        else:
-            put[key] = cbor2.dumps(value)
-    return put, drop
+def row_table(state: State) -> RowTable:
+    """Return, for each kind of row, the function that returns such a row of *state*."""
+    sessions = state.sessions
 
-
-def _row(state: State, key: tuple[Any, ...]) -> object | None:
-    """Return what is kept under *key*, or None if there is nothing."""
-    kind, whose, *rest = key
-    if kind == "copy":
-        copy = state.copies.get(whose)
-        if copy is None:
+    def session(name: str) -> object | None:
+        found = sessions.get(name)
+        if found is None:
             return None
-        row = [sorted(copy.received), dict(sorted(copy.attempted.items())), copy.qos, copy.expires_at]
-        if not copy.shares:
+        return [found.access, [list(identity) for identity in found.subscriptions], list(found.members)]
+
+    def subscription(name: str, *identity: Any) -> object | None:
+        found = sessions.get(name)
+        wanted = None if found is None else found.subscriptions.get(identity)
+        return None if wanted is None else _subscription_row(wanted)
+
+    def member(name: str, device: str) -> object | None:
+        found = sessions.get(name)
+        known = None if found is None else found.members.get(device)
+        return None if known is None else [known.is_present, known.takes, known.confirms]
+
+    def pending(name: str, seq: int) -> object | None:
+        found = sessions.get(name)
+        waiting = None if found is None else found.pending.get(seq)
+        return None if found is None or waiting is None else _pending_row(found, seq, waiting)
+
+    def copy(seq: int) -> object | None:
+        held = state.copies.get(seq)
+        if held is None:
+            return None
+        row = [sorted(held.received), dict(sorted(held.attempted.items())), held.qos, held.expires_at]
+        if not held.shares:
             return row
         shares = {
             share: [[name, [own for _, own in identities]] for name, identities in others]
-            for share, others in sorted(copy.shares.items())
+            for share, others in sorted(held.shares.items())
         }
-        return [*row, copy.published_at, shares]
-    if kind == "shaped":
-        return True if whose in state.shaped else None
-    if kind == "place":
-        seen = state.places.get(whose)
+        return [*row, held.published_at, shares]
+
+    def shaped(device: str) -> object | None:
+        return True if device in state.shaped else None
+
+    def place(device: str) -> object | None:
+        seen = state.places.get(device)
         return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
-    if kind == "turn":
-        return state.turns.get(whose, {}).get(rest[0])
-    session = state.sessions.get(whose)
-    if session is None:
-        return None
-    if kind == "session":
-        return [session.access, [list(identity) for identity in session.subscriptions], list(session.members)]
-    if kind == "subscription":
-        subscription = session.subscriptions.get(tuple(rest))
-        return None if subscription is None else _subscription_row(subscription)
-    if kind == "member":
-        member = session.members.get(rest[0])
-        return None if member is None else [member.is_present, member.takes, member.confirms]
-    pending = session.pending.get(rest[0])
-    return None if pending is None else _pending_row(session, rest[0], pending)
+
+    def turn(share: str, name: str) -> object | None:
+        return state.turns.get(share, {}).get(name)
+
+    return {
+        "session": session,
+        "subscription": subscription,
+        "member": member,
+        "pending": pending,
+        "copy": copy,
+        "place": place,
+        "shaped": shaped,
+        "turn": turn,
+    }
 
 
 def _pending_row(session: Session, seq: int, pending: Pending) -> object:

@@ -23,6 +23,7 @@ from whimbrel.hold.rules.places import Places
 from whimbrel.hold.rules.publications import Publications
 from whimbrel.hold.rules.work import PIECE, Work, all_of, at_once
 from whimbrel.hold.state import Session, State
+from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.hold.view import View
 from whimbrel.model.facts import (
     Fact,
@@ -197,12 +198,8 @@ class Hold:
         """How many rows have changed since the last call of ``changes``."""
         return self._view.changed
 
-    def some_changes(self, most: int) -> tuple[dict[Key, bytes], set[Key]]:
-        """Return at most about *most* of the rows that ``changes`` would; these may change again before it is called.
-
-        For a caller that has much to write and little time at once: what all calls return together, the later before
-        the earlier, is what one call of ``changes`` at the end would have returned.
-        """
+    def some_changes(self, most: int) -> ChangedRows:
+        """Return about *most* of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
         return self._view.some_changes(most)
 
     def discard_changes(self) -> None:
@@ -214,7 +211,7 @@ class Hold:
         self._lanes.land_all()
         self._view.touch_all()
 
-    def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
+    def changes(self) -> ChangedRows:
         """Return the rows to put and those to drop since the last call; the first call returns everything."""
         self._lanes.land_all()
         return self._view.changes()

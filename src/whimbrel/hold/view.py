@@ -5,59 +5,59 @@ Rule: every rule that changes the state notes which row that changes (``touch``)
 
 from __future__ import annotations
 
-from whimbrel.hold.rows import Key, changed_rows, keys
+import cbor2
+
+from whimbrel.hold.rows import keys, row_table
 from whimbrel.hold.state import Session, State
+from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 
 __all__ = ["View"]
 
 
 class View:
-    """The rows that have changed since they were last asked for."""
+    """The rows of *state* that have changed since a store was last told."""
 
     __slots__ = ("_state", "_touched", "is_followed")
 
     def __init__(self, state: State, *, is_followed: bool) -> None:
         self._state = state
-        self._touched: set[Key] = set()
+        self._touched = TouchedRows(row_table(state))
         self.is_followed = is_followed
         """Whether a store follows; until the first call of ``changes`` no change is noted."""
 
     def touch(self, key: Key) -> None:
         """Note that a row changed; hot paths check ``is_followed`` before they call."""
         if self.is_followed:
-            self._touched.add(key)
+            self._touched.touch(key)
 
     @property
     def changed(self) -> int:
         """How many rows have changed since the last call of ``changes``."""
         return len(self._touched)
 
-    def some_changes(self, most: int) -> tuple[dict[Key, bytes], set[Key]]:
-        """Return at most about *most* of the rows that ``changes`` would; these may change again before it is called.
-
-        For a caller that has much to write and little time at once: what all calls return together, the later before
-        the earlier, is what one call of ``changes`` at the end would have returned.
-        """
-        if not self.is_followed:
-            return {}, set()
-        chosen = {self._touched.pop() for _ in range(min(most, len(self._touched)))}
-        return changed_rows(self._state, chosen)
+    def some_changes(self, most: int) -> ChangedRows:
+        """Return about *most* of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
+        return self._with_time(self._touched.take_some(most)) if self.is_followed else ({}, set())
 
     def discard_changes(self) -> None:
-        """Forget what has changed: no store follows any more."""
+        """Forget the changes: no store follows any more."""
         self._touched.clear()
 
     def touch_all(self) -> None:
-        """Let ``changes`` return everything there is, whatever it returned before."""
-        self._touched = set(keys(self._state))
+        """Let ``changes`` return every row, whatever it returned before."""
+        self._touched.touch_only(keys(self._state))
 
-    def changes(self) -> tuple[dict[Key, bytes], set[Key]]:
+    def changes(self) -> ChangedRows:
         """Return the rows to put and those to drop since the last call; the first call returns everything."""
         if not self.is_followed:
             self.is_followed = True
-            self._touched = set(keys(self._state))
-        touched, self._touched = self._touched, set()
-        return changed_rows(self._state, touched)
+            self.touch_all()
+        return self._with_time(self._touched.take())
+
+    def _with_time(self, changes: ChangedRows) -> ChangedRows:
+        """Add the row of the hold's time, which changes with every fact."""
+        changes[0][("now",)] = cbor2.dumps(self._state.now)
+        return changes
 
     def session(self, name: str) -> Session:
         """Return a session, a new one if there is none."""

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.hold.retention import Retention
-from whimbrel.hold.rows import Key
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import Store
+from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
@@ -194,26 +194,28 @@ class NodeState:
     def commit(self, last: int) -> None:
         """Keep the state as that of the number *last*."""
         put, drop = self._fold.hold.changes()
-        known = self._fold.known
-        put |= {(_KNOWN, seq): cbor2.dumps(list(known[seq])) for seq in known.keys() - self._saved_known}
-        drop |= {(_KNOWN, seq) for seq in self._saved_known - known.keys()}
-        shaped = self._fold.shaped
-        put |= {
-            (_SHAPED, seq): cbor2.dumps(devices)
-            for seq, devices in shaped.items()
-            if self._saved_shaped.get(seq) != len(devices)
-        }
-        drop |= {(_SHAPED, seq) for seq in self._saved_shaped.keys() - shaped.keys()}
-        now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
-        if self._touched:  # to look at all of them takes longer than the rest of a small batch
-            saved = {(_INTEREST, seq) for seq, whose in self._saved_interests.items() if whose in self._touched}
-            drop |= saved - {(_INTEREST, seq) for seq in now}
-        put |= {(_INTEREST, seq): _packed(row) for seq, row in now.items() if seq not in self._saved_interests}
         if self.last_at is not None:
             self.links.forget(self.last_at)
-        links, moved = self.links.state, self.links.changed
-        put |= {(_LINK, device): cbor2.dumps(list(links[device])) for device in moved if device in links}
-        drop |= {(_LINK, device) for device in moved if device not in links}
+        known, links, shaped = self._fold.known, self.links.state, self._fold.shaped
+        now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
+        saved = set[int]()
+        if self._touched:  # to look at all of them takes longer than the rest of a small batch
+            saved = {seq for seq, whose in self._saved_interests.items() if whose in self._touched}
+        table = {
+            _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
+            _SHAPED: lambda seq: shaped.get(seq) or None,
+            _INTEREST: lambda seq: _without_node(now[seq]) if seq in now else None,
+            _LINK: lambda device: list(links[device]) if device in links else None,
+        }
+        touched_keys: list[Key] = [(_KNOWN, seq) for seq in known.keys() ^ self._saved_known]
+        saved_shaped = self._saved_shaped
+        changed = [seq for seq, devices in shaped.items() if saved_shaped.get(seq) != len(devices)]
+        touched_keys += [(_SHAPED, seq) for seq in {*changed, *(saved_shaped.keys() - shaped.keys())}]
+        touched_keys += [(_INTEREST, seq) for seq in now.keys() ^ saved]
+        touched_keys += [(_LINK, device) for device in self.links.changed]
+        own, gone = changed_rows(touched_keys, table)
+        put |= own
+        drop |= gone
         put[(_TIME,)] = cbor2.dumps(self.last_at)
         self._store.commit(last, put, drop)
         self._saved_known = set(known)
@@ -229,5 +231,5 @@ class NodeState:
         self._store.close()
 
 
-def _packed(row: dict[str, Any]) -> bytes:
-    return cbor2.dumps({name: value for name, value in row.items() if name != "node"})
+def _without_node(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "node"}

@@ -18,8 +18,8 @@ import cbor2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import Store
+from whimbrel.hold.touched_rows import Key, TouchedRows
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.clock import format_time
 from whimbrel.model.tables import TIME_TYPE
@@ -91,7 +91,16 @@ class Windows:
         """Up to when windows of popularity and of latency are final."""
         self._wishes: Wishes | None = None
         """Who wanted what and when, as long as no subscription changes: to make it takes all that are subscribed."""
-        self._touched: set[Key] = set()
+        self._touched = TouchedRows(
+            {
+                _COUNT: lambda window, subject: self._counts.get(window, {}).get(subject),
+                _TALLY: lambda window, subject: self._tallies.get((window, subject)),
+                _SPELL: lambda node, seq: self._spells.get((node, seq)),
+                _LATEST: self.latest.get,
+                _REACHED: self.reached.get,
+                _WRITTEN: self.written.get,
+            }
+        )
         self._counted_now: set[tuple[int, str]] = set()
         for key, value in store.rows():
             self._restore(key, cbor2.loads(value))
@@ -143,7 +152,7 @@ class Windows:
             counts = self._counts.setdefault(window, {})
             counts[subject] = counts.get(subject, 0) + count
             self._counted_now.add((window, subject))
-            self._touched.add((_COUNT, window, subject))
+            self._touched.touch((_COUNT, window, subject))
         return late
 
     def tally(self, rows: Any) -> list[Late]:  # a pyarrow.Table of TALLY
@@ -156,7 +165,7 @@ class Windows:
                 continue
             tally = self._tally(window, subject)
             tally[what] = tally.get(what, 0) + count
-            self._touched.add((_TALLY, window, subject))
+            self._touched.touch((_TALLY, window, subject))
         return late
 
     def _tally(self, window: int, subject: str) -> dict[int, int]:
@@ -176,7 +185,7 @@ class Windows:
         for node, seq, session, subject_filter, began, until in zip(*names, *times, strict=True):
             self._wishes = None
             self._spells[(node, seq)] = (session, subject_filter, began, until)
-            self._touched.add((_SPELL, node, seq))
+            self._touched.touch((_SPELL, node, seq))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +218,7 @@ class Windows:
             before = self.latest.get(subject)
             if before is None or (end >= before[0] and before != (end, subscribers)):
                 self.latest[subject] = (end, subscribers)
-                self._touched.add((_LATEST, subject))
+                self._touched.touch((_LATEST, subject))
         return by_window(found)
 
     def _all_spells(self, in_force: Any) -> Any:
@@ -244,61 +253,42 @@ class Windows:
         """Let go of subjects that were silent for longer than the horizon."""
         for subject in silent(self.latest, horizon_us=self._horizon_us):
             del self.latest[subject]
-            self._touched.add((_LATEST, subject))
+            self._touched.touch((_LATEST, subject))
 
     def reach(self, ends: Mapping[str, int], written: Mapping[str, int]) -> None:
         """Note how far nodes have come, and which batch changed each table last."""
         self.reached |= ends
-        self._touched |= {(_REACHED, node) for node in ends}
-        self._touched |= {(_WRITTEN, table) for table, batch in written.items() if self.written.get(table) != batch}
+        for node in ends:
+            self._touched.touch((_REACHED, node))
+        for table, batch in written.items():
+            if self.written.get(table) != batch:
+                self._touched.touch((_WRITTEN, table))
         self.written |= written
 
     def advance(self, mark: int, oldest_at: int) -> None:
         """Let windows be final that end by *mark*, and for latency also before *oldest_at*, that of what is held."""
         self._final = (max(self._final[0], mark), max(self._final[1], min(mark, oldest_at)))
         for window in [window for window in self._counts if window + self._window_us <= self._final[0]]:
-            self._touched |= {(_COUNT, window, subject) for subject in self._counts.pop(window)}
+            for subject in self._counts.pop(window):
+                self._touched.touch((_COUNT, window, subject))
         for window in [window for window in self._tallied if window + self._window_us <= self._final[1]]:
             for subject in self._tallied.pop(window):
                 self._tallies.pop((window, subject), None)
-                self._touched.add((_TALLY, window, subject))
+                self._touched.touch((_TALLY, window, subject))
         if self._final[0] > INT64_MIN:
             first_end = self._final[0] - self._final[0] % self._window_us + self._window_us
             for key in [key for key, spell in self._spells.items() if spell[3] < first_end]:
                 del self._spells[key]
-                self._touched.add((_SPELL, *key))
+                self._touched.touch((_SPELL, *key))
 
     def commit(self, batch: int) -> None:
         """Keep the state as that of a batch."""
-        put: dict[Key, bytes] = {(_FINAL,): cbor2.dumps(list(self._final))}
-        drop: set[Key] = set()
-        for key in self._touched:
-            value = self._value(key)
-            if value is None:
-                drop.add(key)
-            else:
-                put[key] = cbor2.dumps(value)
+        put, drop = self._touched.rows()
+        put[(_FINAL,)] = cbor2.dumps(list(self._final))
         self._store.commit(batch, put, drop)
         self._touched.clear()
         self._tallies.clear()
         self._counted_now.clear()
-
-    def _value(self, key: Key) -> object | None:
-        kind, *rest = key
-        whose: Any = tuple(rest)
-        match kind:
-            case "count":
-                return self._counts.get(whose[0], {}).get(whose[1])
-            case "tally":
-                return self._tallies.get(whose)
-            case "spell":
-                return self._spells.get(whose)
-            case "reached":
-                return self.reached[whose[0]]
-            case "written":
-                return self.written[whose[0]]
-            case _:
-                return self.latest.get(whose[0])
 
     def close(self) -> None:
         """Let go of the store."""

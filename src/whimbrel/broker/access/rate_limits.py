@@ -16,12 +16,15 @@ from itertools import count
 from typing import NamedTuple
 
 from whimbrel.broker.access.inflow import Inflow
+from whimbrel.broker.config import LimitSettings
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.operator_notices import Notice
 from whimbrel.model.bounds import INT64_MAX
 
 __all__ = ["Meter", "RateLimits", "Rates", "Slowed", "TokenBucket"]
 
 _SECOND_US = 1_000_000
+_SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 _WAITS = 10
 """Who waits is woken when a tenth of a second's worth is there, not for every byte."""
 _TURNS = 50
@@ -48,6 +51,10 @@ class Slowed(NamedTuple):
     user: str | None
     setting: str
     """The rate that is exceeded: of the client, or of its user."""
+
+    def notice(self) -> Notice:
+        """Return what an operator should read of it."""
+        return Notice(_SLOWED.format(self.setting), self.client, self.user)
 
 
 class TokenBucket:
@@ -162,6 +169,13 @@ class RateLimits:
         """How many connections are not read from for now."""
         self.news: list[Slowed] = []
         """What the shell is to log, and then to forget."""
+
+    @classmethod
+    def of(cls, limits: LimitSettings, counters: Counters) -> RateLimits:
+        """Return the rates that the configuration sets."""
+        per_client = Rates(limits.client_messages_per_second, limits.client_bytes_per_second)
+        per_user = Rates(limits.user_messages_per_second, limits.user_bytes_per_second)
+        return cls(per_client, per_user, int(limits.rate_burst_s * _SECOND_US), counters)
 
     def __bool__(self) -> bool:
         """Tell whether anything is limited."""

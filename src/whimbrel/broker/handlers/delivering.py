@@ -49,7 +49,7 @@ class Delivering:
 
     def pump_ready(self, now: int) -> None:
         """Send to everybody to whom something was handed over."""
-        ready = self._state.ready
+        ready = self._state.volatile.ready
         while ready:
             client = ready.pop()
             self.pump(client, now)

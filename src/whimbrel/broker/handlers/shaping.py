@@ -39,8 +39,9 @@ _Suspended = Callable[[PolicyVersion, int], None]
 
 
 class TransformJob(NamedTuple):
-    """A body that a decision waits for; whoever makes it calls ``Shaping.made`` with what came of it."""
+    """A body that a decision waits for; the shell makes it, and calls ``then`` with what came of it."""
 
+    shaping: Shaping
     client: Client
     link: Link
     out: Outgoing
@@ -53,6 +54,11 @@ class TransformJob(NamedTuple):
         """What is to be made."""
         assert self.decision.work is not None
         return self.decision.work
+
+    def then(self, result: object, now: int) -> None:
+        """Take in the body, or the fault."""
+        assert isinstance(result, bytes | Fault)
+        self.shaping.made(self, result, now)
 
 
 class Shaping:
@@ -123,7 +129,7 @@ class Shaping:
                 limits=self._limits,
             )
             if decision.work is not None:
-                link.shaping = job = TransformJob(client, link, out, chain[at:], decision)
+                link.shaping = job = TransformJob(self, client, link, out, chain[at:], decision)
                 self.jobs.append(job)
                 return
             fact = self._append(client, out, version, decision, notification, now)

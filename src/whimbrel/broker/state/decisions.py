@@ -7,11 +7,12 @@ Rule: a hand-over is decided once. What it decided is kept until its receipt, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import cbor2
 
 from whimbrel.broker.state.memory import Memory
+from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import Decided, PolicyChanged, Reported
 from whimbrel.model.rows import fact_of
@@ -118,14 +119,15 @@ class Decisions:
         self._touched.clear()
         self.shape.touched.clear()
 
-    def changes(self) -> Iterator[tuple[Key, bytes | None]]:
-        """Yield the rows that have changed since the last call; None: there is none any more."""
+    def changes(self) -> ChangedRows:
+        """Return the rows to put and those to drop since the last call."""
         touched: set[Key] = {*self._touched, *self.shape.touched}
         self.discard_changes()
+        rows = {key: self._row(key) for key in touched}
+        put = {key: row for key, row in rows.items() if row is not None}
         if touched:
-            yield ("decided",), cbor2.dumps(self.seq)
-        for key in touched:
-            yield key, self._row(key)
+            put["decided",] = cbor2.dumps(self.seq)
+        return put, touched - put.keys()
 
     def _row(self, key: Key) -> bytes | None:
         if key[0] != "decision":

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
+from whimbrel.broker.access.work_budget import pattern_instructions
 from whimbrel.broker.state.memory import Memory, subscription_bytes
-from whimbrel.broker.state.work_budget import pattern_instructions
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities

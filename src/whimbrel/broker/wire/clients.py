@@ -253,6 +253,15 @@ class Client:
         self.queue.append(out)
         self.queued_bytes += len(out.message.body)
 
+    def unqueue(self, seq: int) -> Outgoing | None:
+        """Take a message out of the queue that was received before a restart; it stands near the beginning."""
+        for at, out in enumerate(self.queue):
+            if out.message.seq == seq:
+                del self.queue[at]
+                self.queued_bytes -= len(out.message.body)
+                return out
+        return None
+
     def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
         """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before.
 

@@ -1,9 +1,9 @@
 """The gate: whether a message may be sent to a connection now.
 
 Rule: this is the one place that decides it. Who asks: ``Delivering`` before each hand-over that waited in a queue,
-``Interests`` about what is retained, ``BrokerState`` about a QoS 0 copy that is its own receipt and about what a device
-is told of its sessions, and ``Broker`` about ``$SYS``. ``Lane`` need not ask: what may expire takes no lane, and a
-client whose rights may refuse something has receipts, so that what is for it waits in a queue.
+``Interests`` about what is retained, ``HandOvers`` about a QoS 0 copy that is its own receipt and about what a device
+is told of its sessions, and ``system_messages`` about ``$SYS``. ``Lane`` need not ask: what may expire takes no lane,
+and a client whose rights may refuse something has receipts, so that what is for it waits in a queue.
 Rule: whether a packet is longer than its client takes is known only when it is encoded: ``Sender`` returns it.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["Gate", "has_room"]
 def has_room(link: Link) -> bool:
     """Tell whether a QoS 0 copy may be written to a link now: it is open, and there is room for more to wait.
 
-    Where it may not, it waits for room with the rest (``Broker._note_full``) up to a bound, and beyond that it is
+    Where it may not, it waits for room with the rest (``BackPressure``) up to a bound, and beyond that it is
     dropped, with a receipt that says so; news that no account has is dropped at once.
     """
     return link.room > 0

@@ -33,7 +33,7 @@ from whimbrel.hold.private import asked_for, private_session
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
@@ -43,6 +43,8 @@ __all__ = ["Connecting", "Verify"]
 _SECOND_US = 1_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
+_OLD_REFUSAL = b"\x20\x02\x00\x01"
+"""CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
 
 Verify: TypeAlias = Callable[[str, bytes | None], bool]
 """Tells whether a user has a password; it takes most of a second, in any thread."""
@@ -335,6 +337,16 @@ class Connecting:
         assert link is not None
         self._leave(client, client.expiry_us, now, _Fate.DUE, is_clean=is_clean)
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
+
+    def end_broken(self, link: Link, failure: ProtocolError) -> None:
+        """Close a connection over which something came that is not MQTT, with an answer that its client may know."""
+        self._sender.counters.protocol_errors += 1
+        if isinstance(failure, UnsupportedVersionError) and link.client is None:
+            self._sender.send(link, _OLD_REFUSAL)
+        elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
+            self.refuse(link, failure.code, failure.reason)
+            return
+        self._sender.fail(link, failure.code, failure.reason)
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
         """Answer CONNECT with an error."""

@@ -89,7 +89,7 @@ class Admission:
         if will.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
         state, most = self._state, self._limits.held_bytes
-        if state.held_bytes + state.wills.bytes > most:
+        if state.held.size_bytes + state.wills.bytes > most:
             return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, wills among them; no more are"
         return state.memory.refusal(len(will.payload), is_lasting=True)
 
@@ -108,7 +108,7 @@ class Admission:
     def room_refusal(self, *, makes_room: bool = False) -> Refusal | None:
         """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
         most = self._limits.held_bytes
-        if self._state.held_bytes > most + most // _PASSING:
+        if self._state.held.size_bytes > most + most // _PASSING:
             return self._held_refusal()
         memory = self._state.memory
         return None if makes_room or memory.has_room() else memory.refusal()
@@ -119,7 +119,7 @@ class Admission:
         One client can fill what may be held with what no one fetches; that must not stop those who are served at once.
         """
         state = self._state
-        is_full = state.held_bytes > self._limits.held_bytes
+        is_full = state.held.size_bytes > self._limits.held_bytes
         full = self._held_refusal() if is_full else state.memory.refusal(waiting_bytes(found), is_lasting=True)
         return None if full is None or state.keep_up(found) else full
 

@@ -59,7 +59,13 @@ class DirectPath:
         what a broker does is this.
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
-        append, waiting, ready, seq, passed = commits.append_body, commits.waiting, self._state.ready, commits.seq, 0
+        append, waiting, ready, seq, passed = (
+            commits.append_body,
+            commits.waiting,
+            self._state.volatile.ready,
+            commits.seq,
+            0,
+        )
         most = 0  # until it is asked whether there is room for more
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):

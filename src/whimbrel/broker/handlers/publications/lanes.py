@@ -273,7 +273,7 @@ class Lanes:
             client = state.clients.get(client_of(session) or "")
             if client is None or client.confirms or state.decisions.shape.chosen(client.id) is not None:
                 return None
-            terms = state.terms(session, (identity,), client.id)
+            terms = state.terms.get(session, (identity,), client.id)
             if not terms.is_plain or terms.identifiers:
                 return None
             self._plain[handle] = client
@@ -298,7 +298,7 @@ class Lanes:
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
             if client is not None and client.id not in members and state.decisions.shape.chosen(client.id) is None:
-                terms = state.terms(session, identities, client.id)
+                terms = state.terms.get(session, identities, client.id)
                 if terms.is_plain:
                     seats.append(_Seat(client, terms.granted, terms))
                     continue

@@ -18,17 +18,19 @@ from collections.abc import Mapping
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
+from whimbrel.broker.access.work_budget import WorkBudget
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.publishing import Publishing
+from whimbrel.broker.handlers.shaping import Shaping
+from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.state.work_budget import WorkBudget
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import ANSWERS, POLICIES, POLICY, is_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError, MalformedBodyError, PolicyError
-from whimbrel.hold.private import is_private, private_session
+from whimbrel.hold.private import client_of, is_private, private_session
 from whimbrel.model.attributes import Limits
 from whimbrel.model.facts import PolicyChange, PolicyChanged
 from whimbrel.model.json_body import read_json
@@ -49,6 +51,7 @@ _BYTES_A_UNIT = 2
 """As so many bytes of a policy as a unit of work counts: to read and compile 16 KB takes some 30 ms."""
 _AT_LEAST_ONCE = 1
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
+_SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
 _FORM = 'the name of a policy, nothing, or one of {"choose": name or null}, {"list": true} and {"show": name}'
 
 
@@ -75,10 +78,18 @@ class Policies:
     """The policies of a broker, as clients change them."""
 
     def __init__(
-        self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: Publishing
+        self,
+        config: Config,
+        commits: CommitQueue,
+        state: BrokerState,
+        sender: Sender,
+        publishing: Publishing,
+        shaping: Shaping,
     ) -> None:
+        publishing.policy, shaping.on_suspended = self.received, self.suspended
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
         self._shape = state.decisions.shape
+        self._notices: list[Notice] = []
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
     def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
@@ -219,7 +230,9 @@ class Policies:
     # -- telling -----------------------------------------------------------------------------------------------------
 
     def suspended(self, version: PolicyVersion, now: int) -> None:
-        """Tell the owner of a policy, and whoever chose it, that it is suspended."""
+        """Tell the owner of a policy, the devices that chose it, and the operator, that it is suspended."""
+        user = None if is_private(version.owner) else version.owner
+        self._notices.append(Notice(_SUSPENDED.format(version.name), client_of(version.owner) or "", user))
         topic = f"{POLICIES}{version.name}/suspended"
         tree = {"policy": version.name, "version": version.seq, "suspended": True}
         message = Message.live(topic, json.dumps(tree, ensure_ascii=False).encode())
@@ -229,6 +242,11 @@ class Policies:
                 continue
             if owner_of(link.user, client.id) == version.owner or self._shape.chosen(client.id) == version.name:
                 self._sender.news(link, message, (), now)
+
+    def take_notices(self) -> list[Notice]:
+        """Return what an operator should read of policies since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def _answer(
         self, link: Link, client: Client, packet: Publish, request_id: object, told: Mapping[str, object]

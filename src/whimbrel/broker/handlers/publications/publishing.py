@@ -82,7 +82,12 @@ class Publishing:
         has_direct_path: bool = True,
     ) -> None:
         self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
-        self._sender, self.counters, self.admission, self._pump_ready = sender, state.counters, admission, pump_ready
+        self._sender, self.counters, self.admission, self._pump_ready = (
+            sender,
+            state.volatile.counters,
+            admission,
+            pump_ready,
+        )
         self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
         self._direct = (
             None
@@ -294,7 +299,7 @@ class Publishing:
         Who wants it was *found*; of a will it is asked when it is durable.
         """
         commits, state, topic, payload = self._commits, self._state, packet.topic, packet.payload
-        if state.ready and not packet.qos:
+        if state.volatile.ready and not packet.qos:
             self._pump_ready(now)
         qos, retain, seq = packet.qos, packet.retain, commits.seq
         properties = packet.properties
@@ -410,11 +415,11 @@ class Publishing:
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
     ) -> None:
         is_wanted, accepted_at = bool(found), self._commits.last_at
-        if self._state.ready and not message.qos:
+        if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         received: Collection[str] = ()
         if lane is not None:
-            found, received = lane.pass_on(message, self._sender, self._state.ready, accepted_at)
+            found, received = lane.pass_on(message, self._sender, self._state.volatile.ready, accepted_at)
         self._state.apply_publication(message, found, packet_id, now, now=accepted_at, received=received)
         if answer is not None:
             answer(is_wanted)
@@ -422,14 +427,14 @@ class Publishing:
     def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
         is_wanted, accepted_at = bool(found), self._commits.last_at
-        if self._state.ready and not message.qos:
+        if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         lane = None
         if self._lanes is not None and _is_plain(message):
             lane = yield from self._lanes.making(message.subject, found)
         received: Collection[str] = ()
         if lane is not None:
-            found, received = yield from lane.passing_on(message, self._sender, self._state.ready, accepted_at)
+            found, received = yield from lane.passing_on(message, self._sender, self._state.volatile.ready, accepted_at)
         yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at, received=received)
         if answer is not None:
             answer(is_wanted)

@@ -175,14 +175,14 @@ class Doorkeeper:
         """Have the hashes written that were raised."""
         for door, access in zip(doors, raised, strict=True):
             session = door.wanted.session
-            is_changing = session in self._state.changing or not self.is_staying(session)
+            is_changing = session in self._state.volatile.changing or not self.is_staying(session)
             if access is not None and not is_changing and self._state.hold.access(session) == door.access:
                 self._raised[session] = (door.access or "", access)
                 self._write(session, access, now)
 
     def is_staying(self, session: str) -> bool:
         """Tell whether a session is not about to be deleted."""
-        return session not in self._state.deleting
+        return session not in self._state.volatile.deleting
 
     def is_as_it_was(self, joining: Joining) -> bool:
         """Tell whether what was found out still holds."""

@@ -121,7 +121,7 @@ class Sessions:
 
     def is_changing(self, link: Link) -> bool:
         """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
-        return any(joining.session in self._state.changing for joining in link.joining)
+        return any(joining.session in self._state.volatile.changing for joining in link.joining)
 
     def _check_devices(self, session: str, device: str) -> None:
         hold, most = self._state.hold, self._settings.devices
@@ -195,7 +195,7 @@ class Sessions:
         """Do what is asked for when everything before is accepted, or raise ``_SessionChangedError``."""
         request, session = asked.request, asked.request.session
         yield ACCEPTED
-        while session in self._state.changing or session in self._state.deleting:
+        while session in self._state.volatile.changing or session in self._state.volatile.deleting:
             yield ACCEPTED
         if not asked.is_here:
             return
@@ -249,7 +249,7 @@ class Sessions:
 
     def _check_unchanged(self, joining: Joining) -> None:
         """Refuse to go on if a session is not as it was when its rights were found out."""
-        if joining.session in self._state.changing or not self.door.is_as_it_was(joining):
+        if joining.session in self._state.volatile.changing or not self.door.is_as_it_was(joining):
             raise _SessionChangedError
 
     # -- making ------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Sessions:
         if state.hold.has(session):
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
         most = self._settings.count
-        if state.hold.named_count + sum(not state.hold.has(each) for each in state.changing) >= most:
+        if state.hold.named_count + sum(not state.hold.has(each) for each in state.volatile.changing) >= most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{most} sessions, no more are allowed")
         full = state.memory.refusal(NAMED_SESSION_BYTES)
         if full is not None:
@@ -268,9 +268,9 @@ class Sessions:
         access, now = yield from self._access_of(asked, owner, now)
         if not asked.is_here:
             return
-        if session in state.changing or session in state.deleting or state.hold.has(session):
+        if session in state.volatile.changing or session in state.volatile.deleting or state.hold.has(session):
             raise _SessionChangedError  # another client was faster
-        state.changing[session] = asked.client.id
+        state.volatile.changing[session] = asked.client.id
         yield from self._change(asked, SessionChange.CREATED, access, now)
 
     def _access_of(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
@@ -292,7 +292,7 @@ class Sessions:
         """Write a change of a session's access, apply it and answer."""
         fact = self._changed(asked.request.session, change, now, access=access, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
-        self._state.changing.pop(fact.session, None)
+        self._state.volatile.changing.pop(fact.session, None)
         self._state.apply(fact)
         self._answers.answer(asked, {"session": fact.session})
         return fact
@@ -317,7 +317,7 @@ class Sessions:
         if not asked.is_here:
             return
         self._check_unchanged(joining)
-        self._state.changing[session] = asked.client.id
+        self._state.volatile.changing[session] = asked.client.id
         fact = yield from self._change(asked, SessionChange.ACCESS, access, now)
         for device, (is_present, _) in self._state.hold.members(session).items():
             if is_present and device != asked.client.id:
@@ -331,10 +331,10 @@ class Sessions:
 
     def _delete(self, asked: Asked, now: int) -> Procedure[None]:
         session, state = asked.request.session, self._state
-        state.deleting.add(session)
+        state.volatile.deleting.add(session)
         fact = self._changed(session, SessionChange.DELETED, now, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
-        state.deleting.discard(session)
+        state.volatile.deleting.discard(session)
         present = [device for device, (is_present, _) in state.hold.members(session).items() if is_present]
         yield from state.applying(fact)
         for device in present:

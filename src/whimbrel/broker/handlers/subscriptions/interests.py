@@ -7,16 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
-from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.long_work import PIECE, LongWork
-from whimbrel.broker.handlers.publications.admission import Admission
-from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
-from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import subscription_bytes
-from whimbrel.broker.state.routes import is_long
-from whimbrel.broker.state.work_budget import (
+from whimbrel.broker.access.work_budget import (
     PacketBudget,
     SessionSum,
     WorkBudget,
@@ -26,6 +17,15 @@ from whimbrel.broker.state.work_budget import (
     refuse_all,
     topic_cost,
 )
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.long_work import PIECE, LongWork
+from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.state.memory import subscription_bytes
+from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.messages import Message
@@ -269,7 +269,9 @@ class Interests:
 
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
         """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
-        is_ending = session in self._state.deleting or self._state.changing.get(session, device) != device
+        is_ending = (
+            session in self._state.volatile.deleting or self._state.volatile.changing.get(session, device) != device
+        )
         if is_ending or Right.CHANGE_SUBSCRIPTIONS not in rights:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the subscriptions of this session may not be changed")
 
@@ -331,7 +333,7 @@ class Interests:
         """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
-        terms = (self._state.terms(subscription.session, (identity,), client.id),)
+        terms = (self._state.terms.get(subscription.session, (identity,), client.id),)
         asked: Filter | None = None
         client.put_retained([], terms)
         waiting: list[Outgoing] = []

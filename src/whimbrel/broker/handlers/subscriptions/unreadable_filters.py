@@ -30,7 +30,7 @@ def end_unreadable(state: BrokerState, interests: Interests, now: int) -> list[N
             f"accepted its filter, and this one cannot read it ({reason}); subscribe again with another filter"
         )
         notices.append(Notice(text, client_of(session) or session, None if client is None else client.owner))
-    state.counters.filters_ended += len(notices)
+    state.volatile.counters.filters_ended += len(notices)
     if len(notices) > _MOST_NAMED:
         more = f"{len(notices) - _MOST_NAMED} more subscriptions are ended whose filter cannot be read"
         notices[_MOST_NAMED:] = [Notice(more, "", None)]

@@ -10,15 +10,15 @@ import asyncio
 import fcntl
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
 from whimbrel.broker.access.users import MAX_NAME_BYTES
-from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config
-from whimbrel.broker.shell.http import Answer, BadRequestError, HttpExchange
-from whimbrel.broker.shell.log_clock import LogClock
-from whimbrel.broker.shell.websocket import Framing, accept
+from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
+from whimbrel.broker.shell.net.slow_readers import SlowReaders
+from whimbrel.broker.shell.net.websocket import Framing, accept
+from whimbrel.broker.shell.running import Running
 from whimbrel.broker.wire.clients import Link
 
 __all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebStream"]
@@ -35,13 +35,8 @@ _SMALL_FRAME_BYTES = 64
 class Host(Protocol):
     """The server, as its connections know it."""
 
-    broker: Broker
-    config: Config
-    clock: LogClock
-    shaking: dict[Stream, float]
-    lagging: dict[Stream, tuple[int, int]]
-    listened_us: int
-    failure: str | None
+    running: Running
+    slow_readers: SlowReaders
 
     @property
     def is_full_of_frames(self) -> bool:
@@ -50,9 +45,6 @@ class Host(Protocol):
     @property
     def web_buffer(self) -> memoryview:
         """Where WebSockets are read to."""
-
-    def turns_away(self) -> bool:
-        """Tell whether a new connection is cut at once."""
 
     def received(self, link: Link, data: bytes) -> None:
         """Take in what a client sent."""
@@ -72,15 +64,12 @@ class Host(Protocol):
     def forget(self, stream: Stream) -> None:
         """Forget a connection that is gone."""
 
-    def observed(self, method: str, path: str) -> Answer:
-        """Return the answer to a request for metrics or health."""
-
 
 class Stream(asyncio.BaseProtocol):
-    """A connection of MQTT over TCP or TLS."""
+    """A connection of MQTT over TCP or TLS; once it is open, *admits* tells whether it may stay."""
 
-    def __init__(self, server: Host) -> None:
-        self.server = server
+    def __init__(self, server: Host, admits: Callable[[Stream], bool]) -> None:
+        self.server, self.running, self._admits = server, server.running, admits
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
@@ -105,11 +94,10 @@ class Stream(asyncio.BaseProtocol):
         """Take in that it is open."""
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self.transport = transport
-        self.server.shaking.pop(self, None)
-        if self.server.turns_away():
+        if not self._admits(self):
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
+        transport.set_write_buffer_limits(high=self.running.config.limits.send_buffer_bytes)
         self.begin()
 
     def begin(self) -> None:
@@ -117,7 +105,7 @@ class Stream(asyncio.BaseProtocol):
         assert self.transport is not None
         address = str(self.transport.get_extra_info("peername"))
         user = certified_user(self.transport.get_extra_info("peercert"))
-        self.link = self.server.broker.opened(self, address, self.server.clock.now(), verified_user=user)
+        self.link = self.running.broker.opened(self, address, self.running.clock.now(), verified_user=user)
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""
@@ -163,14 +151,14 @@ class Stream(asyncio.BaseProtocol):
     def pause_writing(self) -> None:
         """Take in that the client reads too slowly."""
         if self.link is not None:
-            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=True)
-            self.server.lagging[self] = self.taken_bytes, self.server.listened_us
+            self.running.broker.choked(self.link, self.running.clock.now(), is_choked=True)
+            self.server.slow_readers.add(self)
 
     def resume_writing(self) -> None:
         """Take in that the client reads again."""
-        self.server.lagging.pop(self, None)
+        self.server.slow_readers.discard(self)
         if self.link is not None:
-            self.server.broker.choked(self.link, self.server.clock.now(), is_choked=False)
+            self.running.broker.choked(self.link, self.running.clock.now(), is_choked=False)
             self.server.flush_soon()
 
     def eof_received(self) -> bool:
@@ -181,7 +169,7 @@ class Stream(asyncio.BaseProtocol):
         """Take in that it is gone."""
         del exc
         self.is_lost = True
-        self.server.lagging.pop(self, None)
+        self.server.slow_readers.discard(self)
         link = self.link
         if link is not None and link.closing is None:
             if link.is_busy:
@@ -193,8 +181,8 @@ class Stream(asyncio.BaseProtocol):
 
     def finish(self) -> None:
         """Let the core know that the connection is gone and that nothing more comes of it."""
-        if self.link is not None and self.server.failure is None:
-            self.server.broker.closed(self.link, self.server.clock.now())
+        if self.link is not None and self.running.failure is None:
+            self.running.broker.closed(self.link, self.running.clock.now())
             self.server.flush_soon()
             self.link = None  # else the two would hold each other until the garbage collector comes by
         self.server.forget(self)
@@ -209,15 +197,15 @@ class WebStream(Stream, asyncio.BufferedProtocol):
     smaller yet where other clients' frames have filled the turn.
     """
 
-    def __init__(self, server: Host) -> None:
-        super().__init__(server)
+    def __init__(self, server: Host, admits: Callable[[Stream], bool]) -> None:
+        super().__init__(server, admits)
         self._exchange: HttpExchange | None = HttpExchange()
-        self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
+        self._framing = Framing(max_frame_bytes=server.running.config.limits.packet_bytes + 1_024)
         self._read_bytes = _LEAST_WEB_READ
 
     def begin(self) -> None:
         """Wait for the upgrade; until then there is nothing for the core."""
-        timeout = self.server.config.limits.connect_timeout_s
+        timeout = self.running.config.limits.connect_timeout_s
         asyncio.get_running_loop().call_later(timeout, self._give_up)
 
     def _give_up(self) -> None:
@@ -247,7 +235,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
                 request = self._exchange.receive(data)
                 if request is None:
                     return
-                answer = accept(request, origins=self.server.config.listen.ws_origins)
+                answer = accept(request, origins=self.running.config.listen.ws_origins)
             except BadRequestError as error:
                 self.transport.write(self._exchange.send(error.answer))
                 self.transport.close()
@@ -279,10 +267,10 @@ class WebStream(Stream, asyncio.BufferedProtocol):
 
 
 class ObservedStream(asyncio.Protocol):
-    """A request for metrics or health."""
+    """A request for metrics or health, to be made within *timeout_s*; *answer* is called with method and path."""
 
-    def __init__(self, server: Host) -> None:
-        self._server = server
+    def __init__(self, answer: Callable[[str, str], Answer], timeout_s: float) -> None:
+        self._answer, self._timeout_s = answer, timeout_s
         self._exchange = HttpExchange()
         self._transport: asyncio.Transport | None = None
 
@@ -290,7 +278,7 @@ class ObservedStream(asyncio.Protocol):
         """Take in that it is open."""
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self._transport = transport
-        asyncio.get_running_loop().call_later(self._server.config.limits.connect_timeout_s, transport.close)
+        asyncio.get_running_loop().call_later(self._timeout_s, transport.close)
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""
@@ -301,7 +289,7 @@ class ObservedStream(asyncio.Protocol):
             request = self._exchange.receive(data)
             if request is None:
                 return
-            answer = self._server.observed(request.method, request.path)
+            answer = self._answer(request.method, request.path)
         except BadRequestError as error:
             answer = error.answer
         self._transport.write(self._exchange.send(answer))

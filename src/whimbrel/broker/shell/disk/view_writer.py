@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future
 import structlog
 
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.shell.storage import Storage
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.rows import Key
 
@@ -51,10 +51,10 @@ class ViewWriter:
         if self._is_behind:
             if self._to_wait:
                 self._to_wait -= 1
-                self._broker.state.discard_changes()
+                self._broker.state.view.discard_changes()
                 return
             self._broker.complete()  # what is in lanes lands, also there where a piece has not come yet
-            self._broker.state.touch_all()
+            self._broker.state.view.touch_all()
         self.is_writing = True
         self._gather(loop)
 
@@ -66,11 +66,11 @@ class ViewWriter:
             self._broker.when_applied(lambda: self._gather(loop))
             return
         state = self._broker.state
-        if state.has_many_changes and len(self._put) <= _MOST_ROWS:
-            self._take(*state.some_changes())
+        if state.view.has_many_changes and len(self._put) <= _MOST_ROWS:
+            self._take(*state.view.some_changes())
             loop.call_later(_PAUSE_S, self._gather, loop)
             return
-        self._take(*state.changes())
+        self._take(*state.view.changes())
         self._under_way = self._pool.submit(self._commit())
         asyncio.wrap_future(self._under_way, loop=loop).add_done_callback(self._committed)
 
@@ -111,9 +111,9 @@ class ViewWriter:
             self._is_behind = True
         self._broker.complete()
         if self._is_behind:
-            self._broker.state.touch_all()
+            self._broker.state.view.touch_all()
             self._put, self._drop = {}, set()
-        self._take(*self._broker.state.changes())
+        self._take(*self._broker.state.view.changes())
         self._commit()()
 
     def _fail(self, reason: str) -> None:

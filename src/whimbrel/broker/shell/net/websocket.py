@@ -24,7 +24,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from whimbrel.broker.shell.http import Answer, BadRequestError, Request
+from whimbrel.broker.shell.net.http import Answer, BadRequestError, Request
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.model.bounds import INT64_MAX, whole
 

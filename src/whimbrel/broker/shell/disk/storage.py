@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from whimbrel.broker.config import Config
-from whimbrel.broker.shell.heartbeat import Heartbeat, Resumption, beat_of, resumption
+from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
@@ -99,7 +99,7 @@ class Storage:
         unwritten: str | None = None
         if recovery.missing_to:
             # From here on the view is all there is of what was lost, so it must be there before anything goes on.
-            self._store.commit(recovery.missing_to, *state.changes())
+            self._store.commit(recovery.missing_to, *state.view.changes())
             self.log.begin_at(recovery.missing_to + 1)
         if self._is_gap:
             self._end_sessions(state)
@@ -172,7 +172,7 @@ class Storage:
             )
             self.log.append(fact)
             state.apply(fact)
-        self._store.commit(self.log.sync(), *state.changes())
+        self._store.commit(self.log.sync(), *state.view.changes())
 
     def _new_view(self) -> SqliteStore:
         """Give the view that there is another name, and begin a new one."""
@@ -191,7 +191,7 @@ class Storage:
         Return why it could not be: a full disk is no reason not to serve what is there.
         """
         try:
-            self.write_view(applied, *state.changes())
+            self.write_view(applied, *state.view.changes())
         except WhimbrelError as error:
             return str(error)
         return None

@@ -1,0 +1,36 @@
+"""System messages: what the broker publishes of itself under ``$SYS``: retained, at QoS 0, and not part of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.private import client_of
+
+__all__ = ["publish_system_messages"]
+
+
+def publish_system_messages(
+    state: BrokerState, gate: Gate, sender: Sender, values: Mapping[str, str], now: int
+) -> None:
+    """Retain *values* by topic, and send them to connected clients that subscribe to them.
+
+    Empty text removes what a topic retains, as an empty body does for every publisher (3.3.1.3).
+    """
+    for topic, value in values.items():
+        message = Message.live(topic, value.encode(), retain=True)
+        if value:
+            state.retained.put(message)
+        else:
+            state.retained.remove(topic)
+        for session, identities in state.routes.by_subject(topic):
+            client = state.clients.get(client_of(session) or "")
+            link = None if client is None else client.link
+            if client is None or link is None:
+                continue
+            if gate.refusal(link, client.id, message, now) is None:
+                identifiers = state.terms.get(session, identities, client.id).identifiers
+                sender.news(link, message, identifiers, now)

@@ -1,0 +1,188 @@
+"""The fields of a configuration: one function for each kind of value that a setting may have.
+
+Rule: each takes the sentence that explains the setting, and a section checks its values when it is built.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import Field, dataclass, field, fields
+from typing import ClassVar
+
+from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.model.bounds import text
+
+__all__ = [
+    "MAX_PATH_BYTES",
+    "UINT16_MAX",
+    "ConfigError",
+    "Section",
+    "Setting",
+    "checked_text",
+    "choice",
+    "flag",
+    "folder",
+    "host",
+    "nearest",
+    "origins",
+    "path",
+    "port",
+    "power_of_two",
+    "real",
+    "setting_of",
+    "settings_of",
+    "whole",
+]
+
+MAX_PATH_BYTES = 4_096
+UINT16_MAX = 2**16 - 1
+_ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/?#@\x7f]+")
+"""What a browser sends as Origin (RFC 6454, 7): a scheme, a host and perhaps a port, or null."""
+
+
+class ConfigError(WhimbrelError):
+    """A file or option of the broker cannot be used. Reaction: correct it; nothing was changed."""
+
+    def __init__(self, source: str, where: str, found: object, allowed: str, advice: str = "") -> None:
+        super().__init__(source, where, found, allowed, advice)
+        self.source, self.where, self.found, self.allowed, self.advice = source, where, found, allowed, advice
+
+    def __str__(self) -> str:
+        sentence = str(InvalidValueError(": ".join(filter(None, (self.source, self.where))), self.found, self.allowed))
+        return f"{sentence}; {self.advice}" if self.advice else sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting beside its name, type and default."""
+
+    about: str
+    allowed: str
+    admits: Callable[[object], bool] = field(repr=False)
+
+
+_KEY = "setting"
+
+
+def whole(default: int, low: int, high: int, about: str, *, note: str = "") -> int:
+    """Return the field of a whole number from *low* to *high*."""
+
+    def admits(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    allowed = f"an integer from {low} to {high}" + (f" ({note})" if note else "")
+    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
+
+
+def power_of_two(default: int, low: int, high: int, about: str) -> int:
+    """Return the field of a power of two from *low* to *high*."""
+
+    def admits(value: object) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return low <= value <= high and value & (value - 1) == 0
+
+    allowed = f"a power of two from {low} to {high}"
+    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
+
+
+def real(default: float, low: float, high: float, about: str) -> float:
+    """Return the field of a number from *low* to *high*."""
+
+    def admits(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+    allowed = f"a number from {low:.12g} to {high:.12g}"
+    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
+
+
+def flag(about: str, *, default: bool) -> bool:
+    """Return the field of a yes or no."""
+    setting = Setting(about, "true or false", lambda value: isinstance(value, bool))
+    return field(default=default, metadata={_KEY: setting})
+
+
+def checked_text(default: str, allowed: str, check: Callable[[str], object], about: str) -> str:
+    """Return the field of a text for which *check* neither raises ``InvalidValueError`` nor returns None."""
+
+    def admits(value: object) -> bool:
+        try:
+            return isinstance(value, str) and check(value) is not None
+        except InvalidValueError:
+            return False
+
+    return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
+
+
+def choice(default: str, words: tuple[str, ...], about: str) -> str:
+    """Return the field of one of some words."""
+    allowed = " or ".join(f'"{word}"' for word in words)
+    setting = Setting(about, allowed, lambda value: isinstance(value, str) and value in words)
+    return field(default=default, metadata={_KEY: setting})
+
+
+def path(about: str, *, what: str = "file") -> str:
+    """Return the field of the path of a file that need not be given."""
+    allowed = f'the path of a {what}, at most {MAX_PATH_BYTES} bytes; "" is none'
+    return checked_text("", allowed, lambda value: text("path", value, max_bytes=MAX_PATH_BYTES), about)
+
+
+def folder(default: str, about: str) -> str:
+    """Return the field of the path of a directory."""
+    allowed = f"the path of a directory, 1 to {MAX_PATH_BYTES} bytes"
+    return checked_text(default, allowed, lambda value: text("path", value, max_bytes=MAX_PATH_BYTES) or None, about)
+
+
+def host(default: str, about: str) -> str:
+    """Return the field of an address to listen on."""
+    allowed = 'a host name or an address, at most 255 bytes; "" is all addresses of this machine'
+    return checked_text(default, allowed, lambda value: text("host", value, max_bytes=255).isprintable() or None, about)
+
+
+def origins(about: str) -> str:
+    """Return the field of the web origins that may connect."""
+    allowed = 'origins such as "https://example.org:8443", separated by spaces; "" is pages of the same host, "*" all'
+
+    def check(value: str) -> str | None:
+        words = text("origins", value, max_bytes=MAX_PATH_BYTES).split(" ")
+        return value if not value or all(_ORIGIN.fullmatch(word) for word in words) else None
+
+    return checked_text("", allowed, check, about)
+
+
+def port(default: int, about: str) -> int:
+    """Return the field of a port to listen on."""
+    return whole(default, -1, UINT16_MAX, about, note="-1: not at all, 0: any free port")
+
+
+class Section:
+    """What all sections share: their values are checked when they are built."""
+
+    __slots__ = ()
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for key, each in settings_of(type(self)).items():
+            value = getattr(self, key)
+            if not setting_of(each).admits(value):
+                raise ConfigError("", f"{self.section}.{key}", value, setting_of(each).allowed)
+
+
+def settings_of(kind: type[Section]) -> dict[str, Field[object]]:
+    """Return the fields of a section, by name."""
+    return {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # every section is a dataclass
+
+
+def setting_of(each: Field[object]) -> Setting:
+    """Return what is known of the setting of a field."""
+    setting = each.metadata[_KEY]
+    assert isinstance(setting, Setting)
+    return setting
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the one of *known* that *word* most likely meant, if any is near."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return close[0] if close else None

@@ -1,0 +1,70 @@
+"""Blocking threads: perform the core's blocking tasks, such as verifying a password, beside the event loop.
+
+Bodies that policies want are made by ``Transforms``, in processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from whimbrel.broker.access.blocking_tasks import BlockingTask
+from whimbrel.broker.handlers.shaping import TransformJob
+from whimbrel.broker.shell.running import Running
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.pool import TransformPool
+
+__all__ = ["MOST_AT_ONCE", "BlockingThreads", "Transforms"]
+
+MOST_AT_ONCE = 2
+"""How many passwords are hashed at once, each in 128 MiB."""
+
+
+class BlockingThreads:
+    """The tasks under way in *pool*; *flush_soon* writes what the core makes of their results."""
+
+    def __init__(self, running: Running, pool: Executor, flush_soon: Callable[[], None]) -> None:
+        self.running, self._pool, self._flush_soon = running, pool, flush_soon
+        self._under_way = 0
+
+    def begin_tasks(self) -> None:
+        """Begin the core's tasks as long as there is a thread for them."""
+        running, tasks = self.running, self.running.broker.blocking_tasks
+        while self._under_way < MOST_AT_ONCE and (task := tasks.next(running.listened_us)) is not None:
+            self._under_way += 1
+            future = running.loop.run_in_executor(self._pool, task.ask)
+            future.add_done_callback(partial(self._end_task, task))
+
+    def _end_task(self, task: BlockingTask, done: asyncio.Future[object]) -> None:
+        self._under_way -= 1
+        running = self.running
+        if running.failure is None and not running.is_closed:
+            running.broker.answered(task, done.result(), running.clock.now())
+            self._flush_soon()
+
+
+class Transforms:
+    """The bodies that are being made for devices whose policies want them; the pool bounds how many may wait."""
+
+    def __init__(self, running: Running, flush_soon: Callable[[], None]) -> None:
+        self._running, self._flush_soon, self._pool = running, flush_soon, TransformPool()
+
+    def begin(self) -> None:
+        """Begin what the core wants to be made."""
+        jobs = self._running.broker.transforms
+        while jobs:
+            job = jobs.popleft()
+            self._pool.begin(job.client.id, job.work, partial(self._end, job))
+
+    def _end(self, job: TransformJob, result: bytes | Fault) -> None:
+        running = self._running
+        if running.failure is None and not running.is_closed:
+            running.broker.answered(job, result, running.clock.now())
+            self._flush_soon()
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._pool.close()
+        await asyncio.sleep(0)

@@ -1,0 +1,1 @@
+"""The disk: the log, its view and the heartbeat, and the threads that write them."""

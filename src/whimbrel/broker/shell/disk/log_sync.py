@@ -1,0 +1,121 @@
+"""Log sync: writes and fsyncs the log in a thread, and tells the core what is durable.
+
+Rule: one sync at a time. What is accepted meanwhile waits for the next, which takes all of it (group commit).
+Rule: a disk that is full is tried again, and the broker refuses what must be held until then. A log that has to be
+opened again stops the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+import structlog
+
+from whimbrel.broker.shell.running import Running, until_closed
+from whimbrel.broker.wire.clients import Link
+from whimbrel.errors import WhimbrelError
+from whimbrel.log.writer import LogWriter
+
+__all__ = ["LogSync"]
+
+_log = structlog.get_logger("whimbrel")
+_RETRY_S = 1.0
+
+
+class LogSync:
+    """Syncs *log* in a thread of *pool*; *stop* begins to stop the server."""
+
+    def __init__(self, running: Running, log: LogWriter, pool: Executor, stop: Callable[[], None]) -> None:
+        self.running, self._log, self._pool, self._stop = running, log, pool, stop
+        self.is_syncing = False
+        self.read_on: Callable[[], None] = lambda: None
+        """Called when everything that was read has been written: clients may be read from again."""
+        self.flush: Callable[[], None] = lambda: None
+        """Called when the core knows what is durable, to write its answers."""
+        self._after_log: list[Link] = []
+        """Links that are written to once the log has the decisions about what they are sent."""
+
+    def start(self) -> None:
+        """Write at intervals from now on."""
+        self.running.loop.call_later(self.running.config.log.sync_interval_ms / 1_000, self._write_out)
+
+    def sync_if_wanted(self) -> None:
+        """Begin a sync if an answer waits for it, and none is under way."""
+        if self.running.broker.wants_sync and not self.is_syncing and self.running.failure is None:
+            self._sync(wait=True)
+        elif self._after_log and self.running.failure is None:
+            self.write_now()
+
+    def that_may_be_written(self, links: list[Link]) -> list[Link]:
+        """Return those of *links* whose decisions are in the log; the others wait until theirs are."""
+        written_seq = self._log.written_seq
+        early = [link for link in links if link.after_seq > written_seq]
+        if not early:
+            return links
+        self._after_log += early
+        return [link for link in links if link.after_seq <= written_seq]
+
+    def write_now(self) -> None:
+        """Begin to write what there is, unless a sync is under way."""
+        if not self.is_syncing:
+            self._sync(wait=False)
+
+    def settle(self) -> None:
+        """Let readers of the log, the pipeline above all, see the last records, also if none come after them."""
+        if not self.is_syncing and not self._log.is_settled and not self.running.broker.is_refusing:
+            self._begin(self._log.settle, wait=True)
+
+    def fail(self, error: WhimbrelError) -> None:
+        """Refuse what must be held until the disk takes it; where the log must be opened again, stop."""
+        _log.error("the log cannot be written", reason=str(error))
+        self.running.broker.refuse()
+        if self._log.is_faulty:
+            self.running.failure = str(error)
+            self.is_syncing = False
+            self._stop()
+            return
+        self.running.loop.call_later(_RETRY_S, self._sync_again)
+
+    async def finish(self) -> None:
+        """Sync everything at the end; ``WhimbrelError`` if that cannot be done."""
+        self.running.broker.synced(await self.running.loop.run_in_executor(self._pool, self._log.sync))
+
+    def _sync(self, *, wait: bool) -> None:
+        self._begin(partial(self._log.sync, wait=wait), wait=wait)
+
+    def _begin(self, work: Callable[[], int], *, wait: bool) -> None:
+        self.is_syncing = True
+        future = self.running.loop.run_in_executor(self._pool, work)
+        future.add_done_callback(lambda done: self._end(done, wait=wait))
+
+    def _end(self, done: asyncio.Future[int], *, wait: bool) -> None:
+        try:
+            seq = done.result()
+        except WhimbrelError as error:
+            self.fail(error)
+            return
+        self.is_syncing = False
+        broker = self.running.broker
+        broker.counters.syncs += 1
+        self.read_on()
+        broker.dirty.extend(self._after_log)
+        self._after_log.clear()
+        if wait:
+            broker.synced(seq)
+        else:
+            broker.refuse(is_refusing=False)
+        self.flush()
+
+    @until_closed
+    def _sync_again(self) -> None:
+        self._sync(wait=True)
+
+    @until_closed
+    def _write_out(self) -> None:
+        """Write the records that no answer waits for, so that they do not stay in memory for long."""
+        if not self.is_syncing and self._log.pending and self.running.failure is None:
+            self._sync(wait=False)
+        self.running.loop.call_later(self.running.config.log.sync_interval_ms / 1_000, self._write_out)

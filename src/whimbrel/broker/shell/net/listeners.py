@@ -1,0 +1,149 @@
+"""Listeners: the ports of a server, and which of the connections to them are admitted.
+
+Rule: a connection counts from when it is accepted, before its TLS handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from whimbrel.broker.config import TlsSettings
+from whimbrel.broker.shell.net.connections import ObservedStream, Stream, WebStream
+from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
+from whimbrel.broker.shell.net.http import Answer
+from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.running import Running
+from whimbrel.errors import WhimbrelError
+
+__all__ = ["ListenError", "Listeners", "tls_context"]
+
+_FEW_MORE = 64
+"""How many connections beyond the limit may be open at least, so that they can be told of it."""
+_GRACE_S = 0.25
+"""How long after its time-out a handshake is given up: the event loop comes first."""
+
+
+class Listeners:
+    """The open ports; *answer* answers requests for metrics and health."""
+
+    def __init__(self, running: Running, turns: Turns, answer: Callable[[str, str], Answer]) -> None:
+        self._running, self._turns, self._answer = running, turns, answer
+        self.ports: dict[str, int] = {}
+        """The ports that are open, by kind."""
+        self._servers: list[asyncio.Server] = []
+        self._shaking: dict[Stream, float] = {}
+        """Connections of TLS whose handshake is not done, and when it times out."""
+
+    async def start(self, secured: TlsContext | None) -> None:
+        """Open the ports that the configuration names; *secured* is the TLS of some."""
+        listen, timeout_s = self._running.config.listen, self._running.config.limits.connect_timeout_s
+        await self._listen("mqtt", listen.port, partial(self._accept, Stream))
+        await self._listen("ws", listen.ws_port, partial(self._accept, WebStream))
+        await self._listen("mqtts", listen.tls_port, partial(self._shake_hands, Stream, secured), secured=secured)
+        await self._listen("wss", listen.wss_port, partial(self._shake_hands, WebStream, secured), secured=secured)
+        await self._listen(
+            "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s), host=listen.http_host
+        )
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        for server in self._servers:
+            server.close()
+
+    async def _listen(
+        self,
+        kind: str,
+        port: int,
+        make: Callable[[], asyncio.BaseProtocol],
+        *,
+        secured: ssl.SSLContext | None = None,
+        host: str | None = None,
+    ) -> None:
+        if port < 0:
+            return
+        running, listen = self._running, self._running.config.listen
+        host = listen.host if host is None else host
+        try:
+            server = await running.loop.create_server(
+                make,
+                host,
+                port,
+                ssl=secured,
+                ssl_handshake_timeout=None if secured is None else running.config.limits.connect_timeout_s,
+                backlog=listen.backlog,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise ListenError(kind, host, port, error.strerror or str(error)) from error
+        self._servers.append(server)
+        self.ports[kind] = server.sockets[0].getsockname()[1]
+
+    # -- admission ---------------------------------------------------------------------------------------------------
+
+    def _accept(self, kind: type[Stream]) -> Stream:
+        """Return the protocol of a connection that was just accepted."""
+        stream = kind(self._turns, self._admits)
+        self._turns.streams.add(stream)
+        return stream
+
+    def _shake_hands(self, kind: type[Stream], secured: TlsContext | None) -> asyncio.BaseProtocol:
+        """Return the protocol of a TLS connection that was just accepted; it is used once the handshake is done."""
+        stream = self._accept(kind)
+        if secured is not None and self._is_crowded():
+            secured.refuse_next()
+            self._turns.streams.discard(stream)
+            return Unwanted()
+        self._shaking[stream] = self._running.loop.time() + self._running.config.limits.connect_timeout_s
+        return stream
+
+    def _admits(self, stream: Stream) -> bool:
+        """Tell whether a connection that is open now, after its handshake, may stay."""
+        self._shaking.pop(stream, None)
+        return not self._is_crowded()
+
+    def _is_crowded(self) -> bool:
+        """Tell whether so many connections are open that a new one cannot even be told why it is refused.
+
+        A few more than are allowed may stay until their CONNECT is answered.
+        """
+        most = self._running.config.limits.connections
+        is_crowded = len(self._turns.streams) > most + max(_FEW_MORE, most // 10)
+        self._running.broker.counters.refused_connections += is_crowded
+        return is_crowded
+
+    def end_handshakes(self) -> None:
+        """Forget the connections whose handshake failed or took too long: the event loop reports them to no one."""
+        if not self._shaking:
+            return
+        now = self._running.loop.time()
+        for stream in [stream for stream, ends_at in self._shaking.items() if ends_at + _GRACE_S < now]:
+            del self._shaking[stream]
+            self._turns.streams.discard(stream)
+            self._running.broker.counters.failed_handshakes += 1
+
+
+def tls_context(tls: TlsSettings) -> TlsContext | None:
+    """Return the TLS context of all connections; None if there is no certificate."""
+    if not tls.certificate:
+        return None
+    context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.certificate, tls.key or None)
+    if tls.client_ca:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
+    return context
+
+
+class ListenError(WhimbrelError):
+    """A port cannot be listened on. Reaction: choose another, or stop the program that has it."""
+
+    def __init__(self, kind: str, host: str, port: int, reason: str) -> None:
+        super().__init__(kind, host, port, reason)
+        self.kind, self.host, self.port, self.reason = kind, host, port, reason
+
+    def __str__(self) -> str:
+        return f"cannot listen on {self.host}:{self.port} ({self.kind}): {self.reason}"

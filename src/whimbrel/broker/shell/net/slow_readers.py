@@ -1,0 +1,55 @@
+"""Slow readers: clients that do not take what is written to them, and are cut off if they take nothing for too long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from whimbrel.broker.shell.running import Running
+from whimbrel.broker.wire.clients import Link
+
+__all__ = ["SlowReaders"]
+
+_log = structlog.get_logger("whimbrel")
+
+
+class _Connection(Protocol):
+    link: Link | None
+    transport: asyncio.Transport | None
+
+    @property
+    def taken_bytes(self) -> int: ...
+
+
+class SlowReaders:
+    """Connections whose buffers are full, with how many bytes each had taken, and since when no more."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._waiting: dict[_Connection, tuple[int, int]] = {}
+
+    def add(self, connection: _Connection) -> None:
+        """Note that nothing more can be written to a connection."""
+        self._waiting[connection] = connection.taken_bytes, self._running.listened_us
+
+    def discard(self, connection: _Connection) -> None:
+        """Note that a connection takes bytes again, or is gone."""
+        self._waiting.pop(connection, None)
+
+    def end(self) -> None:
+        """Cut off the clients that have taken nothing for too long."""
+        if not self._waiting:
+            return
+        limits, now_us = self._running.config.limits, self._running.listened_us
+        patience_us = int(limits.slow_reader_s * 1_000_000)
+        for connection, (taken_bytes, since_us) in list(self._waiting.items()):
+            link, transport, taken_now = connection.link, connection.transport, connection.taken_bytes
+            if taken_now > taken_bytes:
+                self._waiting[connection] = taken_now, now_us
+            elif now_us - since_us > patience_us and link is not None and transport is not None:
+                self._running.broker.counters.slow_readers += 1
+                _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
+                link.closing = link.closing or f"it took nothing for {limits.slow_reader_s:g} s"
+                transport.abort()

@@ -1,0 +1,58 @@
+"""A running server, as all its parts know it: the core, its clock, the event loop, and whether it still serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Protocol, TypeVar
+
+from whimbrel.broker.broker import Broker
+from whimbrel.broker.config import Config
+from whimbrel.broker.shell.log_clock import LogClock
+
+__all__ = ["Running", "monotonic_us", "until_closed"]
+
+
+def monotonic_us() -> int:
+    """Return the time by which durations are judged: it never steps."""
+    return time.monotonic_ns() // 1_000
+
+
+class Running:
+    """What the parts of one server share."""
+
+    __slots__ = ("broker", "clock", "config", "failure", "is_closed", "listened_us", "loop", "started_us")
+
+    loop: asyncio.AbstractEventLoop
+    """Set when the server starts; no part does anything before."""
+
+    def __init__(self, config: Config, broker: Broker, clock: LogClock) -> None:
+        self.config, self.broker, self.clock = config, broker, clock
+        self.failure: str | None = None
+        """Why the broker has to stop."""
+        self.is_closed = False
+        """The server has stopped: no timer may act any more."""
+        self.started_us = monotonic_us()
+        self.listened_us = 0
+        """How long the broker has listened, as far as ticks have counted it; see ``Timers``."""
+
+
+class _Part(Protocol):
+    @property
+    def running(self) -> Running: ...
+
+
+_PartT = TypeVar("_PartT", bound=_Part)
+
+
+def until_closed(act: Callable[[_PartT], None]) -> Callable[[_PartT], None]:
+    """Let a method that a timer calls do nothing once the server is closed."""
+
+    @wraps(act)
+    def checked(part: _PartT) -> None:
+        if not part.running.is_closed:
+            act(part)
+
+    return checked

@@ -1,0 +1,84 @@
+"""Timers: four times a second time passes for the core, and every few seconds the view follows the log.
+
+Rule: the time that this process was stopped, or too busy to read, counts as no client's silence. Silence is judged a
+moment after a tick, when everything that waited in the sockets has been read.
+"""
+
+from __future__ import annotations
+
+from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
+from whimbrel.broker.shell.disk.log_sync import LogSync
+from whimbrel.broker.shell.disk.view_writer import ViewWriter
+from whimbrel.broker.shell.net.listeners import Listeners
+from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
+
+__all__ = ["Timers"]
+
+_TICK_S = 0.25
+_MOST_TICK_US = 500_000
+"""How much of the time between two ticks counts; ticks come later where the process was stopped."""
+_READ_S = 0.01
+"""How long after a tick silence is judged: timers and sockets take turns, so everything readable is read between."""
+_SETTLE_TICKS = 4
+
+
+class Timers:
+    """Calls the parts of a server at intervals."""
+
+    def __init__(
+        self,
+        running: Running,
+        turns: Turns,
+        listeners: Listeners,
+        log_sync: LogSync,
+        view_writer: ViewWriter,
+        heartbeat: HeartbeatWriter,
+    ) -> None:
+        self.running, self._turns, self._listeners = running, turns, listeners
+        self._log_sync, self._view_writer, self._heartbeat = log_sync, view_writer, heartbeat
+        self._ticked_us = running.started_us
+        self._ticks = 0
+
+    def start(self) -> None:
+        """Call everything for the first time."""
+        loop = self.running.loop
+        loop.call_later(_TICK_S, self._tick)
+        loop.call_soon(self._write_view)  # what was replayed now need not be replayed again
+
+    @until_closed
+    def _tick(self) -> None:
+        running, broker = self.running, self.running.broker
+        if running.failure is not None:
+            return
+        now_us = monotonic_us()
+        running.listened_us += min(now_us - self._ticked_us, _MOST_TICK_US)
+        self._ticked_us = now_us
+        running.clock.adjust()
+        broker.tick(running.clock.now())
+        self._heartbeat.tick()
+        self._listeners.end_handshakes()
+        running.loop.call_later(_READ_S, self._end_silent)
+        self._ticks += 1
+        if self._ticks % _SETTLE_TICKS == 0:
+            broker.state.routes.settle()
+            self._log_sync.settle()
+            broker.memory.set_outgoing(self._turns.measure_outgoing())
+        self._turns.flush_soon()
+        running.loop.call_later(_TICK_S, self._tick)
+
+    @until_closed
+    def _end_silent(self) -> None:
+        """Disconnect clients that have said or taken nothing for too long."""
+        running = self.running
+        if running.failure is None:
+            running.broker.end_silent(running.clock.now(), running.listened_us)
+            self._turns.slow_readers.end()
+            self._turns.flush_soon()
+
+    @until_closed
+    def _write_view(self) -> None:
+        running = self.running
+        if running.failure is None:
+            self._view_writer.turn(running.loop)
+        running.loop.call_later(running.config.log.view_interval_s, self._write_view)

@@ -1,0 +1,164 @@
+"""Hand-overs: performs the commands of the hold, in order.
+
+A copy for a device is put into its client's queue, from where ``Delivering`` sends it, or, where it is its own receipt,
+written to the connection at once. Of the commands, ``Store`` and ``Forget`` alone change what a restart knows again.
+Rule: while a log is replayed the same commands are performed, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from whimbrel.broker.state.decisions import Decisions
+from whimbrel.broker.state.held_messages import HeldMessages
+from whimbrel.broker.state.terms_cache import TermsCache
+from whimbrel.broker.state.volatile_state import VolatileState
+from whimbrel.broker.wire.clients import HELD, LIVE, Client, Outgoing
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.notices import changed_subscription, is_told, listens, subscriptions_of
+from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
+from whimbrel.hold.private import is_private
+from whimbrel.hold.sessions import PIECE
+from whimbrel.hold.touched_rows import Key
+from whimbrel.model.facts import Outcome
+
+__all__ = ["HandOvers"]
+
+
+class HandOvers:
+    """Where the hold's commands go; *touch* is told which rows of the view they change."""
+
+    def __init__(
+        self,
+        volatile: VolatileState,
+        clients: Mapping[str, Client],
+        held: HeldMessages,
+        decisions: Decisions,
+        terms: TermsCache,
+        subscribed: Mapping[str, Iterable[Identity]],
+        touch: Callable[[Key], None],
+    ) -> None:
+        self._volatile, self._clients, self._held, self._terms = volatile, clients, held, terms
+        self._decisions, self._subscribed, self._touch = decisions, subscribed, touch
+
+    def performing(self, commands: Sequence[Command], now: int, *, of: Message | None = None) -> Iterator[None]:
+        """Do what ``perform`` does in pieces, yielding after each."""
+        for start in range(0, len(commands), PIECE):
+            if start:
+                yield
+            self.perform(commands[start : start + PIECE], now, of)
+
+    def perform(
+        self, commands: Iterable[Command], now: int, of: Message | None = None, *, changer: str | None = None
+    ) -> None:
+        """Perform commands that came *of* a publication, or of the device *changer*, which changed a subscription."""
+        for command in commands:
+            kind = type(command)
+            if kind is HandOver:
+                self._hand_over(command, now, of)  # type: ignore[arg-type]  # narrowed by its class
+            elif kind is Settle:
+                self._count(command)  # type: ignore[arg-type]
+            elif kind is Store:
+                assert of is not None
+                self._held.store(of)
+                self._touch(("notification", of.seq))
+            elif kind is Forget:
+                seq = command.seq  # type: ignore[union-attr]
+                if self._held.forget(seq):
+                    self._decisions.forget(seq)
+                    self._touch(("notification", seq))
+            elif kind is Tell or kind is TellAll:
+                self._tell_change(command, now, changer)  # type: ignore[arg-type]
+
+    def _count(self, settled: Settle) -> None:
+        counters = self._volatile.counters
+        if settled.outcome is Outcome.EXPIRED:
+            counters.expired += 1
+        elif settled.outcome is Outcome.DISPLACED:
+            counters.displaced += 1
+        elif settled.outcome is Outcome.DROPPED:
+            counters.dropped += 1
+
+    # -- copies ------------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, command: HandOver, now: int, of: Message | None) -> None:
+        client = self._clients.get(command.device)
+        if client is None:
+            return
+        if not command.is_copy:  # the copy that is on its way counts here too
+            for session, identities in command.sessions:
+                client.count(command.seq, self._terms.get(session, identities, command.device))
+            return
+        message = of if of is not None and of.seq == command.seq else self._held.by_seq.get(command.seq)
+        if message is None:
+            return
+        if command.is_own_receipt:
+            self._hand_over_live(client, message, command, now)
+            return
+        volatile = self._volatile
+        if not command.qos and volatile.sender is None:
+            return  # while a log is replayed: nothing of QoS 0 is ever sent from a queue
+        get_terms = self._terms.get
+        terms = tuple(get_terms(session, identities, command.device) for session, identities in command.sessions)
+        identifiers: tuple[int, ...] = ()
+        keeps_retain = False
+        for each in terms:
+            identifiers += each.identifiers
+            keeps_retain = keeps_retain or each.keeps_retain
+        retain = message.retain and keeps_retain
+        via = HELD if command.is_held else LIVE
+        out = Outgoing(message, command.qos, retain, command.is_again, identifiers, terms, via=via)
+        if not command.qos and _is_private_alone(command):
+            client.put_live(out)
+        else:
+            client.put(out)
+        ready = volatile.ready
+        if not ready or ready[-1] is not client:
+            ready.append(client)
+
+    def _hand_over_live(self, client: Client, message: Message, command: HandOver, now: int) -> None:
+        """Send a QoS 0 copy that is its own receipt, and so needs no terms.
+
+        The log has it as delivered: nothing but a connection that just broke may keep it from being written.
+        """
+        volatile, link = self._volatile, client.link
+        if volatile.sender is None:
+            return
+        if link is None or not volatile.may_send(link, client, message, now):
+            volatile.counters.dropped += 1
+            return
+        found = [self._terms.options(session, identities) for session, identities in command.sessions]
+        identifiers = tuple(identifier for each, _ in found for identifier in each)
+        retain = message.retain and any(keeps_retain for _, keeps_retain in found)
+        if client.live:
+            client.put_behind(message, identifiers, retain=retain)
+        else:
+            volatile.sender.live(link, message, identifiers, now, retain=retain)
+
+    # -- news of sessions --------------------------------------------------------------------------------------------
+
+    def _tell_change(self, command: Tell | TellAll, now: int, changer: str | None) -> None:
+        """Tell a device of the subscriptions of its named session, if it subscribes to that."""
+        client = self._clients.get(command.device)
+        if self._volatile.sender is None or client is None or client.link is None or is_private(command.session):
+            return
+        if not listens(self._subscribed.get(client.session, ())):
+            return
+        if isinstance(command, TellAll):
+            message = subscriptions_of(command.session, command.subscriptions)
+        else:
+            message = changed_subscription(command.session, command.change, command.subscription, changer)
+        self.tell(client, message, now)
+
+    def tell(self, client: Client, message: Message, now: int) -> None:
+        """Send a client a notice of the broker, if it subscribes to such notices in its private session."""
+        sender, link = self._volatile.sender, client.link
+        if sender is None or link is None or not self._volatile.may_send(link, client, message, now):
+            return
+        if is_told(message.subject, self._subscribed.get(client.session, ())):
+            sender.news(link, message, (), now)
+
+
+def _is_private_alone(command: HandOver) -> bool:
+    """Tell whether a copy counts for a private session only; in a named one everything comes in its order."""
+    return all(is_private(session) for session, _ in command.sessions)

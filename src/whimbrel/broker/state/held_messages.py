@@ -1,0 +1,55 @@
+"""Held messages: the notifications that the hold stores, each once, whatever number of sessions waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whimbrel.broker.state.memory import Memory
+from whimbrel.broker.wire.messages import LONG, Message
+
+__all__ = ["HeldMessages"]
+
+
+class HeldMessages:
+    """Messages by seq; what they take is counted in *memory*."""
+
+    __slots__ = ("_memory", "by_seq", "size_bytes")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.by_seq: dict[int, Message] = {}
+        self.size_bytes = 0
+        """How much memory they take, about."""
+
+    def __len__(self) -> int:
+        return len(self.by_seq)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.by_seq)
+
+    def store(self, message: Message) -> None:
+        """Hold a message that was just published."""
+        if len(message.body) > LONG:
+            message.keep()
+        self._add(message)
+
+    def restore(self, message: Message) -> None:
+        """Hold a message that was read from a view."""
+        message.keep()
+        self._add(message)
+
+    def _add(self, message: Message) -> None:
+        self.by_seq[message.seq] = message
+        size = message.size
+        self.size_bytes += size
+        self._memory.counted += size
+
+    def forget(self, seq: int) -> bool:
+        """Let go of a message; return whether it was held."""
+        gone = self.by_seq.pop(seq, None)
+        if gone is None:
+            return False
+        size = gone.size
+        self.size_bytes -= size
+        self._memory.counted -= size
+        return True

@@ -1,0 +1,88 @@
+"""The terms cache: what a session's subscriptions say about handing over, worked out once for each combination.
+
+Rule: the hold has the subscriptions, and is asked again once one of the session has changed (``forget``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+
+from whimbrel.broker.wire.clients import Terms
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.private import is_shared
+from whimbrel.hold.sessions import Hold
+from whimbrel.log.compact import receipt_prefix
+from whimbrel.model.subscription import Subscription, SubscriptionIdentity
+
+__all__ = ["TermsCache"]
+
+_EXACTLY_ONCE = 2
+_MOST_TERMS = 10_000
+
+
+class TermsCache:
+    """Terms by session, device and subscriptions; *clients* bounds how many are cached."""
+
+    __slots__ = ("_by_session", "_clients", "_hold", "_size")
+
+    def __init__(self, hold: Hold, clients: Sized) -> None:
+        self._hold, self._clients = hold, clients
+        self._by_session: dict[str, dict[tuple[str, tuple[Identity, ...]], Terms]] = {}
+        self._size = 0
+
+    def get(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
+        """Return the terms of handing over to a device what some subscriptions of a session match."""
+        of_session = self._by_session.get(session)
+        found = None if of_session is None else of_session.get((device, identities))
+        if found is None:
+            # Content filters combine in more ways than fit into memory.
+            if self._size >= max(_MOST_TERMS, 2 * len(self._clients)):
+                self._by_session.clear()
+                self._size = 0
+            found = Terms(
+                session,
+                identities,
+                *self.options(session, identities),
+                receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
+                self.granted(session, identities),
+                all(self._asks_for_copies(session, identity) for identity in identities),
+                tuple(self._policy(session, identity) for identity in identities),
+            )
+            self._by_session.setdefault(session, {})[device, identities] = found
+            self._size += 1
+        return found
+
+    def forget(self, session: str) -> None:
+        """Forget the terms of a session whose subscriptions have changed."""
+        self._size -= len(self._by_session.pop(session, ()))
+
+    def options(self, session: str, identities: tuple[Identity, ...]) -> tuple[tuple[int, ...], bool]:
+        """Return the identifiers of subscriptions, and whether any asks for retain as it was published."""
+        identifiers: tuple[int, ...] = ()
+        keeps_retain = False
+        for identity in identities:
+            subscription = self._hold.subscription(session, identity)
+            if subscription is not None:
+                if subscription.identifier is not None:
+                    identifiers += (subscription.identifier,)
+                keeps_retain = keeps_retain or subscription.retain_as_published
+        return identifiers, keeps_retain
+
+    def granted(self, session: str, identities: Iterable[Identity]) -> int:
+        """Return the highest QoS that some subscriptions of a private session were granted."""
+        found = (self._hold.subscription(session, identity) for identity in identities)
+        return max((_granted(subscription) for subscription in found), default=0)
+
+    def _asks_for_copies(self, session: str, identity: Identity) -> bool:
+        found = self._hold.subscription(session, identity)
+        if found is None or found.qos is None or found.no_local or found.max_held == 0:
+            return False
+        return found.policy is None and not is_shared(identity[0])
+
+    def _policy(self, session: str, identity: Identity) -> str | None:
+        found = self._hold.subscription(session, identity)
+        return None if found is None else found.policy
+
+
+def _granted(subscription: Subscription | None) -> int:
+    return _EXACTLY_ONCE if subscription is None or subscription.qos is None else subscription.qos

@@ -1,0 +1,37 @@
+"""Volatile state: what a broker knows only while it runs.
+
+Rule: none of this is in the log or in the view. A restart begins without it, and while a log is replayed it is empty.
+"""
+
+from __future__ import annotations
+
+from whimbrel.broker.counters import Counters
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.sender import Sender
+
+__all__ = ["VolatileState"]
+
+
+class VolatileState:
+    """The way to connected clients, the clients with something to send, and requests that wait for the disk."""
+
+    __slots__ = ("changing", "counters", "deleting", "gate", "ready", "sender")
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.sender: Sender | None = None
+        """Writes to connections; None while a log is replayed, because no client is connected."""
+        self.gate: Gate | None = None
+        """Decides what may be sent to a connection; None as long as ``sender`` is."""
+        self.ready: list[Client] = []
+        """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
+        self.changing: dict[str, str] = {}
+        """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
+        self.deleting: set[str] = set()
+        """Named sessions whose deletion waits for fsync."""
+
+    def may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
+        """Tell whether the gate lets a message pass to a connection now."""
+        return self.gate is None or self.gate.refusal(link, client.id, message, now) is None
