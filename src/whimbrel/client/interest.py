@@ -43,6 +43,7 @@ class Interest:
     keys: tuple[str, ...] = field(default=(), repr=False)
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
+    policy: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -79,7 +80,7 @@ class Interest:
 
         What 3.1.1 has no place for is refused rather than dropped.
         """
-        options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None}
+        options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None, "policy": self.policy}
         given = [(name, str(value)) for name, value in options.items() if value is not None]
         given += [("key", key) for key in self.keys]
         if self.insecure is not None:
@@ -105,9 +106,10 @@ class Interest:
     def members(self) -> dict[str, object]:
         """Return the members of a request that subscribes; what it has no place for is refused rather than dropped."""
         if self._has_packet_options():
-            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys and insecure"
+            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys, insecure and policy"
             raise InvalidValueError("request to subscribe", "options", allowed)
         options = {"filter": self.filter_text, "ttl": self.ttl_s, "max": self.max_held, "insecure": self.insecure}
+        options["policy"] = self.policy
         members: dict[str, object] = {name: value for name, value in options.items() if value is not None}
         if self.keys:
             members["keys"] = list(self.keys)
