@@ -383,6 +383,22 @@ def test_what_was_withheld_was_not_due(rig: Rig) -> None:
     assert shape.automatic("phone")["NetworkConnection"] == 0.5
 
 
+def test_decisions_for_one_device_take_turns_with_other_clients(rig: Rig) -> None:
+    """A thousand that waited for it would stop the broker for a quarter of a second."""
+    phone = _phone(rig, 1, _COUNTER, expiry_s=600)
+    phone.drop()
+    monitor = rig.client("monitor")
+    for number in range(60):
+        monitor.send(publishing("ward/3", b"{}", 1, packet_id=number + 1))
+        rig.settle()
+    phone = rig.connecting("phone", clean=False, expiry_s=600)
+    rig.sync()
+    first = len(phone.payloads())
+    assert 0 < first < 60
+    rig.settle()
+    assert first + len(phone.payloads()) == 60
+
+
 def test_an_exchange_at_qos_2_comes_to_its_end(rig: Rig) -> None:
     """PUBREL and PUBCOMP as for everybody else."""
     phone = _phone(rig, 2, _COUNTER)

@@ -51,8 +51,9 @@ class LogTables:
     """These decide nothing, but time passes with them as with every fact."""
     wills: LogRows | None = None
     policies: LogRows | None = None
+    """What devices chose decides which of their hand-overs have receipts;"""
     decisions: LogRows | None = None
-    """Likewise."""
+    """and what policies decided, which body it was."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 

@@ -33,6 +33,8 @@ _PUBREL = b"\x62\x02"
 _EXACTLY_ONCE = 2
 _MOST_SENT = 1_000
 """How many messages one client is sent in a turn of the event loop: some 5 µs each."""
+_OF_DECISION = 40
+"""As how many messages one counts that a policy decides about."""
 
 
 class Delivering:
@@ -68,7 +70,9 @@ class Delivering:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
         gate = self._gate
         is_open = gate.is_open
-        for _ in range(_MOST_SENT):
+        left = _MOST_SENT
+        while left > 0:
+            left -= 1
             out = client.next_to_send()
             if out is None:
                 return
@@ -84,6 +88,7 @@ class Delivering:
                 client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
             elif self.shaping.is_for(client, out):
                 self.shaping.begin(client, link, out, now)
+                left -= _OF_DECISION
             elif link.unsent:
                 self.shaping.send_behind(client, link, out)
             else:
