@@ -99,6 +99,7 @@ class Link:
         "last_at",
         "machine",
         "meter",
+        "numbered_by",
         "opened_at",
         "out",
         "parked",
@@ -134,15 +135,16 @@ class Link:
         """There is no room: its QoS 0 hand-overs wait, and have receipts."""
         self.room = INT32_MAX
         """How many more bytes may wait to be written to it; see ``gate.has_room``."""
+        # A body that is being made for its client: nothing else is sent meanwhile. Nothing is written to it before the
+        # log has ``after_seq``, the decision about what is in ``out``. How many were decided about wait for the disk.
         self.shaping: object | None = None
-        """A body that is being made for its client: nothing else is sent meanwhile."""
         self.after_seq = self.unsent = 0
-        """Nothing is written to it before the log has the first number, that of the decision about what is in ``out``;
-        and how many messages were decided about, and wait for the disk."""
         self.is_dirty = self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
+        self.numbered_by: str | None = None
+        """The node, if copies carry their numbers: something was subscribed to over it with ``since``."""
         self.keep_alive_us = 0
         self.last_at = 0
         self.is_heard = True

@@ -30,7 +30,7 @@ from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, POLICIES, POLICY, REPORT, SESSIONS
+from whimbrel.broker.wire.notices import OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
@@ -97,9 +97,8 @@ class Publishing:
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
         self.report: _Taker | None = None
-        """Who takes reports of devices."""
         self.policy: _Taker | None = None
-        """Who takes policies, and the choices of devices."""
+        """Who takes reports of devices; and who takes policies, and the choices of devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
 
@@ -234,6 +233,9 @@ class Publishing:
             if expiry_s is not None:
                 expires_at = now + expiry_s * _SECOND_US
         if not qos:
+            if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
+                self.counters.unwanted += 1  # it takes no number: numbers have no gaps
+                return
             self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
         elif qos == 1:
             answer = partial(self.acknowledge, link, identifier)
@@ -247,9 +249,7 @@ class Publishing:
         """Return who takes what is published to a topic of the broker's own."""
         if topic.startswith(SESSIONS):
             return self.answer
-        if topic == POLICY or topic.startswith(POLICIES):
-            return self.policy
-        return self.report if topic == REPORT else None
+        return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
         """Publish what a client left behind."""
