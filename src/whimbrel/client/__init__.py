@@ -4,6 +4,8 @@ from whimbrel.client.answers import Device, SessionChange, SessionDetails, Sessi
 from whimbrel.client.backoff import Backoff
 from whimbrel.client.changes import SessionChanges
 from whimbrel.client.client import Client
+from whimbrel.client.device.policies import Policies, PolicySummary
+from whimbrel.client.device.reporting import Reporting
 from whimbrel.client.errors import (
     CannotConnectError,
     ClientClosedError,
@@ -42,10 +44,13 @@ __all__ = [
     "MalformedAnswerError",
     "Message",
     "Payload",
+    "Policies",
+    "PolicySummary",
     "PublishLostError",
     "PublishRefusedError",
     "ReasonCode",
     "Receipt",
+    "Reporting",
     "RequestLostError",
     "Right",
     "SessionChange",

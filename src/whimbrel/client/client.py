@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from whimbrel.client.answers import Members, subscription_of
 from whimbrel.client.backoff import Backoff
 from whimbrel.client.changes import ChangeQueues
+from whimbrel.client.device.policies import Policies, check_policy
+from whimbrel.client.device.reporting import Reporting
 from whimbrel.client.errors import (
     CannotConnectError,
     ClientClosedError,
@@ -95,6 +98,9 @@ class Client:
 
     *tls* is a ``Tls``, or a context of your own. *first_retry_s* is for how long entering tries again if the broker
     cannot be reached yet, or is not ready.
+
+    *policy* decides what this device gets (5 only); ``policies`` has the rest. *reports* says what the client reports
+    of its device by itself; with a policy and nothing said, its battery every 30 seconds.
     """
 
     def __init__(
@@ -120,7 +126,11 @@ class Client:
         told: Callable[[str], None] | None = None,
         join: Sequence[Join | str] = (),
         keys: Sequence[str] = (),
+        policy: str | None = None,
+        reports: Reporting | None = None,
     ) -> None:
+        if policy is not None and version != V5:
+            raise InvalidValueError("policy", policy, "none in MQTT 3.1.1, where policies.choose() chooses one")
         if version not in {V311, V5}:
             raise InvalidValueError("version", version, f"{V5}, or {V311} for MQTT 3.1.1")
         if session_expiry_s and version != V5:
@@ -174,10 +184,14 @@ class Client:
         self._asking: dict[int, asyncio.Future[Answered]] = {}
         self._outbox = Outbox(self._session, self._perform)
         self._joins = Joins(join, keys)
+        self._policy = None if policy is None else check_policy(policy)
+        self._reporting = Reporting() if reports is None and policy is not None else reports
         self._requests = Requests(self._session)
         self._changes = ChangeQueues(self._hear_changes, self._room.set, bound=queue_messages)
         self.sessions = Sessions(self._joins, self._requests, self._ask, self._changes, lambda: self.terms.client_id)
         """The named sessions of the broker."""
+        self.policies = Policies(partial(self.publish, qos=1), self._ask)
+        """The policies of the broker."""
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -279,18 +293,20 @@ class Client:
         battery: float | None = None,
         display: tuple[int, int] | None = None,
         place: str | None = None,
+        members: Mapping[str, object] | None = None,
         qos: int = 1,
     ) -> ReasonCode:
         """Tell the broker the state of this device, and how many messages it received since its last report.
 
         *battery* is what is left of its charge, 0 to 1, *display* a width and height in pixels, *place* ``lat,lon`` in
-        degrees; None is not known. What is reported is a fact of the broker's log and is published to nobody.
+        degrees; None is not known. *members* are whatever else a policy of this device asks for. What is reported is a
+        fact of the broker's log and is published to nobody.
         """
         count = self._received - self._reported
-        members: dict[str, object] = {"battery": battery, "place": place, "received": count}
+        said: dict[str, object] = {**(members or {}), "battery": battery, "place": place, "received": count}
         if display is not None:
-            members["display"] = {"width": display[0], "height": display[1]}
-        body = payload_of({name: value for name, value in members.items() if value is not None})
+            said["display"] = {"width": display[0], "height": display[1]}
+        body = payload_of({name: value for name, value in said.items() if value is not None})
         DeviceState.from_report(body, device="this", now=0)  # raises what the broker would refuse
         self._reported += count
         try:
@@ -298,6 +314,23 @@ class Client:
         except (PublishRefusedError, PublishLostError):
             self._reported -= count
             raise
+
+    async def _report_regularly(self, reporting: Reporting) -> None:
+        """Report now and then, as long as the connection lasts; a broker that wants no reports is asked no more."""
+        while True:
+            try:
+                await self.report(
+                    battery=reporting.battery(),
+                    display=reporting.display,
+                    place=reporting.place,
+                    members=reporting.members,
+                )
+            except PublishRefusedError as error:
+                self._told(str(error))
+                return
+            except PublishLostError:
+                pass
+            await asyncio.sleep(reporting.every_s)
 
     def _link_now(self) -> Link | None:
         """Return the connection if there is one, for a publication that a caller waits for."""
@@ -323,6 +356,7 @@ class Client:
         session: str | None = None,
         keys: Sequence[str] = (),
         insecure: bool | None = None,
+        policy: str | None = None,
         since: str | int | None = None,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
@@ -330,7 +364,8 @@ class Client:
         *filter* selects by content, e.g. ``temperature > 38.5``. While the client is away the broker keeps messages for
         it, at most *max* of them and each for *ttl_s*. Subscriptions of one topic filter differ by *name*. *session* is
         one that was joined, or empty for the client's private one; None: the home. *insecure* says whether messages
-        are wanted whose keys do not match *keys* and those of the connection.
+        are wanted whose keys do not match *keys* and those of the connection. *policy* decides what is handed over for
+        it, if the device has chosen none.
 
         With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
         ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
@@ -343,7 +378,8 @@ class Client:
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=name,
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
             identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
-            insecure=insecure, since=None if since is None else str(since),
+            insecure=insecure, policy=None if policy is None else check_policy(policy),
+            since=None if since is None else str(since),
         )  # fmt: skip
         interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version
@@ -500,6 +536,8 @@ class Client:
         """Connect."""
         version = self._connect.version
         connect, given = self._connect, self._joins.in_connect(version)
+        if self._policy is not None:
+            given = (*given, ("policy", self._policy))
         if given:
             connect = connect._replace(properties=Properties(dict(connect.properties.once()), user=given))
         home = self._joins.home_of_connection(version)
@@ -569,6 +607,8 @@ class Client:
         """Read and ping; return why the connection ended."""
         answers = self._requests.ask_first(link, map(Request._make, self._joins.by_request(self._connect.version)))
         tasks = [asyncio.create_task(self._keep_alive(link))]
+        if self._reporting is not None:
+            tasks.append(asyncio.create_task(self._report_regularly(self._reporting)))
         renewing = None
         if not answers:
             self._settled.set()

@@ -162,7 +162,7 @@ class Server:
         for stream in list(streams):
             if stream.transport is not None:
                 stream.transport.abort()
-        await asyncio.sleep(0)
+        await self._turns.transforms.close()
         deadline = time.monotonic() + _DRAIN_S
         while (self._log_sync.is_syncing or self._view_writer.is_writing) and time.monotonic() < deadline:  # noqa: ASYNC110 # see above
             await asyncio.sleep(0.005)

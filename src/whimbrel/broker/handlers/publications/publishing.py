@@ -8,7 +8,7 @@
    served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
 
 The direct path (``direct``) takes the same steps for many at a time, without those that can say nothing about them.
-Rule: what is published to the broker itself (requests, reports) leaves before it is admitted.
+Rule: what is published to the broker itself (requests, reports, policies) leaves before it is admitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, REPORT, SESSIONS
+from whimbrel.broker.wire.notices import OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
@@ -97,7 +97,8 @@ class Publishing:
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
         self.report: _Taker | None = None
-        """Who takes reports of devices."""
+        self.policy: _Taker | None = None
+        """Who takes reports of devices; and who takes policies, and the choices of devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
 
@@ -251,7 +252,7 @@ class Publishing:
         """Return who takes what is published to a topic of the broker's own."""
         if topic.startswith(SESSIONS):
             return self.answer
-        return self.report if topic == REPORT else None
+        return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
         """Publish what a client left behind."""

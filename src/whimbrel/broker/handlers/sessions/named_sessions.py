@@ -424,6 +424,7 @@ class Sessions:
             name=request.name,
             keys=for_subscription(request.keys),
             is_insecure=request.insecure,
+            policy=request.policy,
         )
         wanted = SubscriptionRequest(request.topic, request.qos)
         return self._interests.asked_for(asked.link, wanted, options, request.session)
