@@ -479,7 +479,7 @@ class Broker:
         elif isinstance(packet, Pubrec):
             self._delivering.received(client, link, packet, now)
         elif isinstance(packet, Pubrel):
-            self._publishing.released(link, client, packet.packet_id, now)
+            self._publishing.answers.released(link, client, packet.packet_id, now)
         elif isinstance(packet, Pubcomp):
             self._delivering.completed(client, packet.packet_id, now)
         elif isinstance(packet, Subscribe):

@@ -252,7 +252,7 @@ class Policies:
         self, link: Link, client: Client, packet: Publish, request_id: object, told: Mapping[str, object]
     ) -> None:
         if packet.qos == _AT_LEAST_ONCE:
-            self._publishing.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
+            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
             client.asked.add(packet.packet_id)
@@ -271,7 +271,7 @@ class Policies:
         found: Mapping[str, object],
     ) -> None:
         reason = reason[:_LONGEST_REASON]
-        self._publishing.refuse(link, client, packet, code, reason)
+        self._publishing.answers.refuse(link, client, packet, code, reason)
         refused = {"request": "policy", "id": request_id, "ok": False, "code": int(code), "reason": reason}
         self._say(link, packet, {**refused, **found})
 

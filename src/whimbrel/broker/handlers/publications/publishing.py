@@ -22,6 +22,7 @@ from whimbrel.broker.access.publication_keys import OPEN, Secured, unlocked_by
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
+from whimbrel.broker.handlers.publications.answers import PublicationAnswers
 from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
 from whimbrel.broker.state.broker_state import BrokerState
@@ -38,18 +39,15 @@ from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
-from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
-from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec
-from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
+from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.properties import NO_PROPERTIES, Property, passed_on
 
 __all__ = ["Publishing"]
 
 _SECOND_US = 1_000_000
-_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
-_NO_SUBSCRIBERS = b"\x10"
+_PUBREC = b"\x50\x02"
 _EXACTLY_ONCE = 2
 _MOST_ONE_BY_ONE = 40
 """How many publications of one client are matched one by one in a turn."""
@@ -94,6 +92,7 @@ class Publishing:
             if self._lanes is None
             else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
+        self.answers = PublicationAnswers(commits, state, sender)
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
         self.report: _Taker | None = None
@@ -225,10 +224,10 @@ class Publishing:
             return
         refusal = self.admission.refusal(link, client, packet, found)
         if refusal is not None:
-            self.refuse(link, client, packet, *refusal)
+            self.answers.refuse(link, client, packet, *refusal)
             return
         if isinstance(secured, str):
-            self.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
+            self.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
             return
         expires_at = None
         if packet.properties:
@@ -241,11 +240,11 @@ class Publishing:
                 return
             self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
         elif qos == 1:
-            answer = partial(self.acknowledge, link, identifier)
+            answer = partial(self.answers.acknowledge, link, identifier)
             self._accept(packet, secured, found, client.id, expires_at, 0, answer, now)
         else:
             client.receiving.add(identifier)
-            answer = partial(self._confirm, link, client, identifier)
+            answer = partial(self.answers.confirm, link, client, identifier)
             self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now)
 
     def _taker(self, topic: str) -> _Taker | None:
@@ -260,27 +259,6 @@ class Publishing:
         packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
         expires_at = None if expiry_us is None else now + expiry_us
         self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq)
-
-    def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
-        """Answer a publication that is not accepted; 3.1.1 has no words for it."""
-        self._sender.counters.refused += 1
-        if not packet.qos:
-            return
-        identifier = packet.packet_id
-        if code is ReasonCode.QOS_NOT_SUPPORTED:
-            self._sender.fail(link, code, reason)  # CONNACK said so (3.2.2.3.4)
-        elif link.machine.version == V5:
-            link.machine.publication_ends()
-            kind = Puback if packet.qos == 1 else Pubrec
-            self._sender.say(link, kind(identifier, code, Properties({Property.REASON_STRING: reason})))
-        elif code is ReasonCode.QUOTA_EXCEEDED:
-            self._sender.close(link, reason)  # an acknowledgement would be a lie, and silence would stop the client
-        elif packet.qos == 1:
-            link.machine.publication_ends()
-            self._sender.send(link, _PUBACK + identifier.to_bytes(2))
-        else:
-            client.received.add(identifier)
-            self._sender.send(link, _PUBREC + identifier.to_bytes(2))
 
     # -- accepting ---------------------------------------------------------------------------------------------------
 
@@ -441,61 +419,6 @@ class Publishing:
         yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at, received=received)
         if answer is not None:
             answer(is_wanted)
-
-    # -- answering ---------------------------------------------------------------------------------------------------
-
-    def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
-        """Answer a QoS 1 publication that was accepted."""
-        machine = link.machine
-        machine.publication_ends()
-        if link.closing is not None:
-            return
-        if is_wanted or machine.version != V5:
-            self._sender.send(link, _PUBACK + identifier.to_bytes(2))
-        else:
-            self._sender.send(link, b"\x40\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
-
-    def _confirm(self, link: Link, client: Client, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
-        client.receiving.discard(identifier)
-        if client.link is not link:
-            return
-        if is_wanted or link.machine.version != V5:
-            self._sender.send(link, _PUBREC + identifier.to_bytes(2))
-        else:
-            self._sender.send(link, b"\x50\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
-
-    def released(self, link: Link, client: Client, identifier: int, now: int) -> None:
-        """Take in that a publisher knows its QoS 2 publication to be accepted: its identifier is free again.
-
-        It is free for certain only when that is written: an identifier that came back from a crash would swallow the
-        next publication under it.
-        """
-        if identifier in client.asked:
-            client.asked.discard(identifier)
-            link.machine.publication_ends()
-            self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
-            return
-        if identifier not in client.received:
-            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-            not_found = encode(Pubcomp(identifier, code, NO_PROPERTIES), V5)
-            is_v5 = link.machine.version == V5
-            self._sender.send(link, not_found if is_v5 else _PUBCOMP + identifier.to_bytes(2))
-            return
-        fact = PresenceChanged(
-            node=self._commits.node,
-            seq=self._commits.seq,
-            changed_at=self._commits.now(now),
-            device=client.id,
-            change=PresenceChange.RELEASED,
-            packet_id=identifier,
-        )
-        self._commits.enter(fact, partial(self._complete, link, fact, identifier), is_owed=client.is_persistent)
-
-    def _complete(self, link: Link, fact: PresenceChanged, identifier: int) -> None:
-        self._state.apply(fact)
-        link.machine.publication_ends()
-        if link.closing is None:
-            self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
 
 
 def _is_plain(message: Message) -> bool:

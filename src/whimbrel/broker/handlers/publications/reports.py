@@ -43,20 +43,20 @@ class Reports:
         """Take in a report of the time *now*; at QoS 1 and 2 its publication has begun."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         if refusal is not None:
-            self._publishing.refuse(link, client, packet, *refusal)
+            self._publishing.answers.refuse(link, client, packet, *refusal)
             return
         sent = None if client.reported_sent is None else max(0, client.sent - client.reported_sent)
         try:
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)
         except ProtocolError as error:
-            self._publishing.refuse(link, client, packet, error.code, error.reason)
+            self._publishing.answers.refuse(link, client, packet, error.code, error.reason)
             return
         try:
             state = DeviceState.from_report(packet.payload, device=client.id, now=now, sent=sent)
         except InvalidInputError as error:
             self._sender.counters.bad_reports += 1
             reason = f"{_FORM}; {error}"[:_LONGEST_REASON]
-            self._publishing.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, reason)
+            self._publishing.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, reason)
             return
         client.reported_sent = client.sent
         if packet.qos > _AT_LEAST_ONCE:
@@ -69,7 +69,7 @@ class Reports:
         self._state.apply(fact)
         self._sender.counters.reports += 1
         if packet.qos == _AT_LEAST_ONCE:
-            self._publishing.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
+            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
             client.asked.add(packet.packet_id)  # one that comes again is the same, as long as this broker lives
