@@ -184,6 +184,7 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 BROKER = [
     "setting_fields",
+    "log_settings",
     "config",
     "config_files",
     "counters",

@@ -18,11 +18,13 @@ from whimbrel.errors import LanguageError, WhimbrelError
 __all__ = ["app", "main"]
 
 _COMMANDS = {
+    "backup": "whimbrel.cli.backup.command:backup",
     "demo": "whimbrel.cli.ward.command:demo",
     "doctor": "whimbrel.cli.service.doctor:doctor",
     "key": "whimbrel.cli.service.key:key",
     "match": "whimbrel.cli.match:match",
     "publish": "whimbrel.cli.publish:publish",
+    "restore": "whimbrel.cli.backup.command:restore",
     "serve": "whimbrel.cli.serve:serve",
     "subscribe": "whimbrel.cli.subscribe:subscribe",
     "tickertape": "whimbrel.cli.ticker.command:tickertape",

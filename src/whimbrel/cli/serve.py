@@ -100,6 +100,10 @@ def serve(
         log.warning("records are missing, and that is accepted", lost=found.lost)
     if found.rebuilt is not None:
         log.warning("the view was set aside and rebuilt from the log", reason=found.rebuilt)
+    for reason in found.unsound:
+        log.warning("a checkpoint is damaged, and an older one was used", reason=reason)
+    if found.checkpoint:
+        log.info("began with a checkpoint, for want of a view", seq=found.checkpoint)
     log.info(
         "log opened", data=config.node.data, last_seq=found.recovery.last_seq, replayed=found.replayed,
         cut_bytes=found.recovery.cut_bytes,
