@@ -188,6 +188,8 @@ BROKER = [
     "config",
     "config_files",
     "counters",
+    "feedback",
+    "memory",
     "operator_notices",
     "own_properties",
     "access",

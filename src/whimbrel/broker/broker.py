@@ -22,6 +22,7 @@ from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import Config
+from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
 from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
 from whimbrel.broker.handlers.connections.silence import end_silent
@@ -41,7 +42,6 @@ from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unread
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.state.feedback import Feedback
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
-from whimbrel.hold.store.interface import Store
+from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.subscription import InterestChange
@@ -53,7 +53,7 @@ class Held(NamedTuple):
 class NodeState:
     """One node, as far as its log was folded; *store* has what was known when it was committed last."""
 
-    def __init__(self, node: str, store: Store, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(self, node: str, store: RowStore, *, retention: Retention, assume_receipts: bool) -> None:
         self.node, self._store = node, store
         self.links = Links(node)
         self.last_at: int | None = None

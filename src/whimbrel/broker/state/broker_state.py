@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
+from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.hand_overs import HandOvers
 from whimbrel.broker.state.held_messages import HeldMessages
-from whimbrel.broker.state.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.routes import Found, Routes
 from whimbrel.broker.state.terms_cache import TermsCache

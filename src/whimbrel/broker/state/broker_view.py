@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 import cbor2
 
+from whimbrel.broker.memory import CLIENT_BYTES, Memory
 from whimbrel.broker.state.held_messages import HeldMessages
-from whimbrel.broker.state.memory import CLIENT_BYTES, Memory
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import Client

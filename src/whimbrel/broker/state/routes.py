@@ -19,7 +19,7 @@ import numpy as np
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.access.work_budget import pattern_instructions
-from whimbrel.broker.state.memory import Memory, subscription_bytes
+from whimbrel.broker.memory import Memory, subscription_bytes
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities

@@ -20,10 +20,10 @@ from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure, 
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
+from whimbrel.broker.memory import CLIENT_BYTES
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import CLIENT_BYTES
 from whimbrel.broker.wire.clients import Client, Joining, Link
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender

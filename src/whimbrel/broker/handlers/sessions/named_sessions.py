@@ -29,9 +29,9 @@ from whimbrel.broker.handlers.sessions.listing import listed, shown
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of
+from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Client, Joining, Link
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree

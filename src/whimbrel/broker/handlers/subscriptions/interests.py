@@ -24,9 +24,9 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
+from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
-from whimbrel.broker.state.memory import subscription_bytes
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.notices import OWN, TOLD, can_be_told
