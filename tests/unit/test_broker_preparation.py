@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from whimbrel.broker.state.preparation import MOST_UNPACKED, Preparation
+from whimbrel.broker.handlers.preparation import MOST_UNPACKED, Preparation
 from whimbrel.broker.state.routes import Routes
 
 

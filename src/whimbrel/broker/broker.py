@@ -13,7 +13,7 @@ nothing that a restart would have to know.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -30,6 +30,7 @@ from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
 from whimbrel.broker.handlers.long_work import LongWork
+from whimbrel.broker.handlers.preparation import Preparation
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
@@ -43,7 +44,6 @@ from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unread
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.state.preparation import Preparation
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
@@ -291,7 +291,7 @@ class Broker:
             packet = packets[at]
             if left <= 0:
                 link.behind += packets[at:]
-                self._long_work.begin(link, _next_turn())
+                self._long_work.begin(link, iter((None,)))  # it only waits for the next turn
                 break
             begin = at
             if type(packet) is Publish:
@@ -326,7 +326,7 @@ class Broker:
             if machine.failure is not None:
                 self._connecting.end_broken(link, machine.failure)
             elif link.held and machine.has_more:
-                self._long_work.begin(link, _next_turn())
+                self._long_work.begin(link, iter((None,)))  # it only waits for the next turn
         self._end_step(now)
 
     def _end_step(self, now: int) -> None:
@@ -494,18 +494,12 @@ class Broker:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} from a client")
 
     def _connect(self, link: Link, connect: Connect, now: int) -> None:
-        most = self.config.limits.connections
+        most, reason = self.config.limits.connections, self.preparation.reason
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or its disk takes nothing"
+        if reason is not None:
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
-        elif self.preparation.reason is not None:
-            self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, self.preparation.reason)
         elif len(self.links) > most:
             self._connecting.refuse(link, ReasonCode.SERVER_BUSY, f"{most} connections, no more are allowed")
         else:
             self._driver.start(self._connecting.connect(link, connect, now))
-
-
-def _next_turn() -> Iterator[None]:
-    """Be work that only waits for the next turn."""
-    yield

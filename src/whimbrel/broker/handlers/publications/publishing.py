@@ -118,11 +118,7 @@ class Publishing:
             packets = packets[end:]
 
     def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
-        """Take in publications one by one that ask many dear patterns, or many filters that are not packed yet.
-
-        Yield where a turn's *allowance* is spent. One by one each takes a tenth of a millisecond to match, so that a
-        turn takes only some.
-        """
+        """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
         for done, packet in enumerate(packets, start=1):
             if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
                 yield
