@@ -103,7 +103,7 @@ def test_an_empty_trace_is_refused(lines: list[str]) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (gzip.compress(b"0 CONN 1 2 up\n"), "line 1, column 1: the file is compressed; unpack it first"),
+        (gzip.compress(b"0 CONN 1 2 up\n", mtime=0), "line 1, column 1: the file is compressed; unpack it first"),
         (b"PK\x03\x04" + bytes(50), "line 1, column 1: the file is compressed; unpack it first"),
         (b"0 CONN 1 2 up\n" + bytes(9), "line 2, column 1: found a byte 0; allowed is text in UTF-8"),
         ("0 CONN 1 2 up\n".encode("utf-16"), "line 1, column 1: found a byte 0; allowed is text in UTF-8"),
