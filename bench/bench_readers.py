@@ -73,7 +73,7 @@ def _write(folder: Path, seq: int, batches: int, totals: dict[str, set[int]]) ->
     from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged
     from whimbrel.model.notification import Notification
     from whimbrel.model.subscription import InterestChange, Subscription
-    from whimbrel.pipeline.stream import Stream, StreamPlan
+    from whimbrel.pipeline.stream.stream import Stream, StreamPlan
 
     with LogWriter(folder / "log", _NODE) as writer:
         if not seq:
@@ -133,7 +133,7 @@ def read(out: Path, engine: str, reads: int) -> tuple[Counter[tuple[str, int, in
         if engine == "DuckDB":
             source = f"delta_scan('{out / table}')"
         else:
-            from whimbrel.pipeline.delta import read as rows_of
+            from whimbrel.pipeline.files.delta import read as rows_of
 
             connection.register("found", rows_of(out, table))
             source = "found"

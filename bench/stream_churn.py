@@ -67,9 +67,9 @@ class Churn:
 
 def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
     """Follow one log twice."""
-    from whimbrel.pipeline import matchers
-    from whimbrel.pipeline.delta import read
-    from whimbrel.pipeline.sessions import local_session
+    from whimbrel.pipeline.files.delta import read
+    from whimbrel.pipeline.spark.spark_session import local_session
+    from whimbrel.pipeline.stream import matchers
 
     ends = _write(folder / "log", sizes, Random(seed))
     spark = local_session(partitions=2, is_light=True)
@@ -96,7 +96,7 @@ def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
 
 def _followed(spark: Any, log: Path, out: Path, ends: list[int]) -> list[float]:
     """Return how long each batch took."""
-    from whimbrel.pipeline.stream import Stream, StreamPlan
+    from whimbrel.pipeline.stream.stream import Stream, StreamPlan
 
     stream = Stream(spark, log=log, out=out, plan=StreamPlan(facts_per_batch=max(ends)))
     took = []

@@ -96,8 +96,8 @@ class Month:
 def month(folder: Path, sizes: MonthSizes, *, seed: int) -> Month:
     """Write a month's log, let a stream take it in, and compare its tables with the batch job's."""
     from whimbrel.pipeline import jobs
-    from whimbrel.pipeline.sessions import local_session
-    from whimbrel.pipeline.stream import Stream
+    from whimbrel.pipeline.spark.spark_session import local_session
+    from whimbrel.pipeline.stream.stream import Stream
 
     log, out = folder / "log", folder / "stream"
     cuts, seen = write_month(log, sizes, seed=seed)
@@ -150,8 +150,8 @@ def _sorted(spark: SparkSession, out: Path, table: str) -> DataFrame:
     """Return a table with lists in order, and without when a dead letter was found."""
     from pyspark.sql import functions as F  # noqa: N812 # as everybody calls it
 
-    from whimbrel.pipeline.delta import data_files
-    from whimbrel.pipeline.schemas import SCHEMAS
+    from whimbrel.pipeline.files.delta import data_files
+    from whimbrel.pipeline.files.schemas import SCHEMAS
 
     schema, files = SCHEMAS[table], [path.as_uri() for path in data_files(out, table)]
     frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)

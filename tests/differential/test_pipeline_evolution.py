@@ -22,11 +22,11 @@ from whimbrel.log.retention import retain
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import Notification
-from whimbrel.pipeline.delta import read
+from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.stream import LostLogError, Stream
+from whimbrel.pipeline.stream.stream import LostLogError, Stream
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

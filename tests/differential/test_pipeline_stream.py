@@ -24,15 +24,16 @@ from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import TABLES_MADE, matchers
-from whimbrel.pipeline import stream as stream_module
-from whimbrel.pipeline.delta import TIME_COLUMNS, DeltaOutput, read
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.files.delta import TIME_COLUMNS, DeltaOutput, read
 from whimbrel.pipeline.jobs import run
-from whimbrel.pipeline.node_state import NodeState
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
-from whimbrel.pipeline.stream import LostLogError, LostStateError, Stream
-from whimbrel.pipeline.windows import Windows
+from whimbrel.pipeline.stream import matchers
+from whimbrel.pipeline.stream import stream as stream_module
+from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.stream.stream import LostLogError, LostStateError, Stream
+from whimbrel.pipeline.stream.windows import Windows
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -36,11 +36,11 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Decided, Fact, InterestChanged, Receipt, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.delta import DeltaOutput, read
+from whimbrel.pipeline.files.delta import DeltaOutput, read
+from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.snapshots import snapshot
-from whimbrel.pipeline.stream import Stream
+from whimbrel.pipeline.stream.stream import Stream
 
 __all__ = ["AIMS", "Growing", "Killed", "Killing", "StreamProcess", "differences", "executors", "kill_stream"]
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
-from whimbrel.pipeline.delta import read
+from whimbrel.pipeline.files.delta import read
 
 pytestmark = pytest.mark.slow
 

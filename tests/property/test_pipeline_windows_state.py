@@ -17,8 +17,8 @@ from whimbrel.hold.store.interface import Store
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.latency import EXPIRED, MISSED, TALLY, measured
-from whimbrel.pipeline.windows import Windows, merged
+from whimbrel.pipeline.stream.windows import Windows, merged
+from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measured
 
 W, HORIZON_US = 10, 45
 SUBJECTS = ("a", "b", "c")

@@ -18,7 +18,6 @@ from whimbrel.log.files import locked
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
-from whimbrel.pipeline.delta import open_table
 from whimbrel.pipeline.doctor.check import Check, Verdict, sized
 from whimbrel.pipeline.doctor.logs import Extent, examine_log
 from whimbrel.pipeline.doctor.machine import (
@@ -33,6 +32,7 @@ from whimbrel.pipeline.doctor.machine import (
 )
 from whimbrel.pipeline.doctor.session import check_workers
 from whimbrel.pipeline.doctor.streams import check_reach, check_state, check_windows, examine_stream
+from whimbrel.pipeline.files.delta import open_table
 from whimbrel.pipeline.plans import FORMAT
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from whimbrel.match.topics import matches
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.popularity import popular
+from whimbrel.pipeline.tables.popularity import popular
 
 WINDOW_US = 2_000_000
 SUBJECTS = ("a", "a/b", "a/c", "$sys/x", "b/b", "!b")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.matches import CHANGED, DELETED
-from whimbrel.pipeline.versions import PackedVersions, open_spells, packed, spells, touched
+from whimbrel.pipeline.fold.versions import PackedVersions, open_spells, packed, spells, touched
+from whimbrel.pipeline.tables.matches import CHANGED, DELETED
 
 Fact = tuple[str, str, str, str | None]
 """Node, session, change (deleted is the session's) and subject filter; its place in a list is its number."""

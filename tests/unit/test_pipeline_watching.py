@@ -12,9 +12,9 @@ from prometheus_client import generate_latest
 
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
-from whimbrel.pipeline.meters import Meters
-from whimbrel.pipeline.stream import Taken
-from whimbrel.pipeline.watching import StreamWatch, Told, told
+from whimbrel.pipeline.stream.meters import Meters
+from whimbrel.pipeline.stream.stream import Taken
+from whimbrel.pipeline.stream.watching import StreamWatch, Told, told
 
 SECOND = 1_000_000
 

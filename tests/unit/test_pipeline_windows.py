@@ -10,8 +10,8 @@ import pytest
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.latency import TALLY
-from whimbrel.pipeline.windows import Windows, merged, watermark
+from whimbrel.pipeline.stream.windows import Windows, merged, watermark
+from whimbrel.pipeline.tables.latency import TALLY
 
 W = 10
 HOUR_US = 3_600_000_000

@@ -16,7 +16,7 @@ from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.log.files import put
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.replicas import HORIZON_US, SAMPLE_BYTES
+from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 
 __all__ = ["FORMAT", "Plan", "StreamPlan", "settled_plan"]
 

@@ -230,7 +230,7 @@ def run(
         _run_once(log, out, wanted, plan, master=master, as_json=as_json)
         return
     if master is not None and master.startswith("sc://"):
-        from whimbrel.pipeline.sessions import NotThroughConnectError
+        from whimbrel.pipeline.spark.spark_session import NotThroughConnectError
 
         raise NotThroughConnectError("a stream")
     from whimbrel.cli.pipeline.stream import Shell, run_stream
@@ -251,9 +251,9 @@ def _run_once(
     """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``."""
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
+        from whimbrel.pipeline.files.snapshots import missing_numbers
         from whimbrel.pipeline.jobs import run as run_jobs
         from whimbrel.pipeline.plans import Plan
-        from whimbrel.pipeline.snapshots import missing_numbers
 
         for missing in (each for node in nodes_of(log) for each in missing_numbers(log, node)):
             typer.echo(f"note: {missing}", err=True)
@@ -334,8 +334,8 @@ def replay(
     with session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-        from whimbrel.pipeline.reading import read_table
         from whimbrel.pipeline.replay import replay as select
+        from whimbrel.pipeline.spark.reading import read_table
 
         with watched(spark, "Replaying") as _:
             begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
@@ -403,8 +403,8 @@ def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> in
         return None if text is None else _instant(option, text)
     from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-    from whimbrel.pipeline.reading import read_table
-    from whimbrel.pipeline.snapshots import last_date
+    from whimbrel.pipeline.files.snapshots import last_date
+    from whimbrel.pipeline.spark.reading import read_table
 
     day = last_date(log, "publications")
     since = None if day is None else int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000

@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from whimbrel.pipeline.stream import Stream
-    from whimbrel.pipeline.watching import Told
+    from whimbrel.pipeline.stream.stream import Stream
+    from whimbrel.pipeline.stream.watching import Told
 
 __all__ = ["Shell", "run_stream"]
 
@@ -68,9 +68,9 @@ def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> N
 def _run(  # noqa: PLR0917 # what the command was told, and who listens
     spark: SparkSession, log: Path, out: Path, plan: Mapping[str, Any], shell: Shell, signals: _Signals
 ) -> None:
-    from whimbrel.pipeline.sessions import SparkJobError, clear_errors
-    from whimbrel.pipeline.stream import Stream, StreamPlan
-    from whimbrel.pipeline.watching import StreamWatch
+    from whimbrel.pipeline.spark.spark_session import SparkJobError, clear_errors
+    from whimbrel.pipeline.stream.stream import Stream, StreamPlan
+    from whimbrel.pipeline.stream.watching import StreamWatch
 
     stream = Stream(spark, log=log, out=out, plan=StreamPlan(**plan))
     totals = _Totals()
@@ -86,7 +86,7 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
 
         watch = StreamWatch(spark, stream, log, tell)
         if shell.metrics is not None:
-            from whimbrel.pipeline.meters import Meters
+            from whimbrel.pipeline.stream.meters import Meters
 
             meters = Meters(watch.look)
             seen.append(meters.take)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own proces
     from pyspark.sql.streaming.query import StreamingQuery
 
     from whimbrel.log.reader import Frontier
-    from whimbrel.pipeline.stream import Stream
+    from whimbrel.pipeline.stream.stream import Stream
 
 __all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow", "portable"]
 
@@ -83,7 +83,7 @@ class _Following:
         threading.Thread(target=self._listen, daemon=True).start()
         ledger, failure = None, None
         try:
-            from whimbrel.pipeline.sessions import clear_errors, local_session
+            from whimbrel.pipeline.spark.spark_session import clear_errors, local_session
 
             with clear_errors():
                 spark = local_session(
@@ -120,7 +120,7 @@ class _Following:
 
     def _work(self, spark: SparkSession) -> Ledger:
         from whimbrel.log.reader import Frontier
-        from whimbrel.pipeline.stream import Stream, StreamPlan
+        from whimbrel.pipeline.stream.stream import Stream, StreamPlan
 
         self._following.wait()
         plan = StreamPlan(window_us=_WINDOW_US, nodes=_NODES, slots_per_node=_SLOTS)
@@ -152,7 +152,7 @@ class _Following:
 
     def _look(self, stream: Stream, frontier: Frontier) -> None:
         """Put a new view in place."""
-        from whimbrel.pipeline.delta import read
+        from whimbrel.pipeline.files.delta import read
 
         last = stream.last
         if last is None:
@@ -180,9 +180,9 @@ class _Following:
     def _read(self, spark: SparkSession, held: tuple[HeldEntry, ...]) -> Ledger:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-        from whimbrel.pipeline.delta import read
-        from whimbrel.pipeline.reading import read_table
-        from whimbrel.pipeline.snapshots import snapshot
+        from whimbrel.pipeline.files.delta import read
+        from whimbrel.pipeline.files.snapshots import snapshot
+        from whimbrel.pipeline.spark.reading import read_table
 
         at = snapshot(self._log)
         body_hash = F.unhex(F.sha2("body", 256)).alias("body_hash")
@@ -218,7 +218,7 @@ def _away(stream: Stream) -> dict[str, int] | None:
 
 def _count(out: Path, table: str) -> int:
     """Return how many rows a table has: what its files say of themselves, no row is read."""
-    from whimbrel.pipeline.delta import data_files
+    from whimbrel.pipeline.files.delta import data_files
 
     return int(pads.dataset([str(path) for path in data_files(out, table)], format="parquet").count_rows())
 

@@ -268,7 +268,7 @@ def _tables(out: Path) -> Iterator[Check]:
     try:
         from deltalake.exceptions import DeltaError
 
-        from whimbrel.pipeline.delta import check_folder, data_files
+        from whimbrel.pipeline.files.delta import check_folder, data_files
     except (ImportError, WhimbrelError):  # said by the check of the packages
         return
     folders = [path for path in out.iterdir() if path.is_dir() and path.name in TABLES] if out.is_dir() else []

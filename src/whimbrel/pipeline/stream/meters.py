@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from whimbrel.pipeline.watching import Told
+from whimbrel.pipeline.stream.watching import Told
 
 __all__ = ["Meters"]
 

@@ -19,7 +19,7 @@ from whimbrel.log.layout import Part, check_format, exported_seq, nodes, parts, 
 from whimbrel.log.parts import statistics
 from whimbrel.log.reader import Frontier
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.schemas import TIMES
+from whimbrel.pipeline.files.schemas import TIMES
 
 __all__ = [
     "Missing",

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.pipeline.delta import TIME_COLUMNS, data_files, delta_schema
+from whimbrel.pipeline.files.delta import TIME_COLUMNS, data_files, delta_schema
 
 __all__ = ["LostCommitError", "TableReader", "TableStreamReader"]
 

@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.events import EVENT_TABLES, other_events, published_events
-from whimbrel.pipeline.folds import EVENT
-from whimbrel.pipeline.latency import tallied
-from whimbrel.pipeline.matchers import Matchers
-from whimbrel.pipeline.matches import CHANGED, DELETED, exploded
-from whimbrel.pipeline.node_state import NodeState
-from whimbrel.pipeline.spans import Piece, SpanReader
-from whimbrel.pipeline.versions import PackedVersions
+from whimbrel.pipeline.files.spans import Piece, SpanReader
+from whimbrel.pipeline.fold.events import EVENT_TABLES, other_events, published_events
+from whimbrel.pipeline.fold.folds import EVENT
+from whimbrel.pipeline.fold.versions import PackedVersions
+from whimbrel.pipeline.stream.matchers import Matchers
+from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.tables.latency import tallied
+from whimbrel.pipeline.tables.matches import CHANGED, DELETED, exploded
 
 __all__ = ["COUNT", "TakenPiece", "take"]
 

@@ -29,7 +29,7 @@ from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.facts import Outcome
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.files.schemas import SCHEMAS
 
 __all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "latency", "measured", "tallied"]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.model.facts import PresenceChange
-from whimbrel.pipeline.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION
-from whimbrel.pipeline.versions import PackedVersions
+from whimbrel.pipeline.fold.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION
+from whimbrel.pipeline.fold.versions import PackedVersions
 
 __all__ = ["EVENT_TABLES", "PUBLISHED_COLUMNS", "other_events", "published_events"]
 

@@ -44,17 +44,17 @@ from whimbrel.log.layout import check_format, nodes
 from whimbrel.log.reader import Frontier
 from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.dead_letters import missing_letters
-from whimbrel.pipeline.delta import LARGEST_BYTES, WHOLE, DeltaOutput
-from whimbrel.pipeline.matchers import Matchers
-from whimbrel.pipeline.node_state import Held, NodeState
+from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput
+from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, snapshot, undisturbed
+from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
-from whimbrel.pipeline.replicas import planned
-from whimbrel.pipeline.sessions import NotThroughConnectError, is_connect
-from whimbrel.pipeline.snapshots import Missing, first_number, missing_numbers, snapshot, undisturbed
-from whimbrel.pipeline.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
-from whimbrel.pipeline.unit import TakenPiece, take
-from whimbrel.pipeline.windows import Late, Windows, merged, watermark
+from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, is_connect
+from whimbrel.pipeline.stream.matchers import Matchers
+from whimbrel.pipeline.stream.node_state import Held, NodeState
+from whimbrel.pipeline.stream.unit import TakenPiece, take
+from whimbrel.pipeline.stream.windows import Late, Windows, merged, watermark
+from whimbrel.pipeline.tables.replicas import planned
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from whimbrel.model.device import network_connection
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.files.schemas import SCHEMAS
 
 __all__ = ["SILENCE_US", "Links", "link_quality"]
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from whimbrel.errors import MissingDependencyError
-from whimbrel.pipeline import sessions
-from whimbrel.pipeline.sessions import SparkJobError, clear_errors, is_connect, is_local, parallelism
+from whimbrel.pipeline.spark import spark_session
+from whimbrel.pipeline.spark.spark_session import SparkJobError, clear_errors, is_connect, is_local, parallelism
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 FAILURE = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times:
@@ -56,7 +56,7 @@ java.lang.RuntimeException: no
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
-        ("whimbrel.pipeline.stream.LostStateError: state of a: found 3", "state of a: found 3"),
+        ("whimbrel.pipeline.stream.stream.LostStateError: state of a: found 3", "state of a: found 3"),
         ("OSError: [Errno 28] No space left on device", "OSError: [Errno 28] No space left on device"),
         ("sqlite3.OperationalError: disk I/O error", "sqlite3.OperationalError: disk I/O error"),
     ],
@@ -70,19 +70,19 @@ def test_what_a_batch_of_a_stream_raised_is_the_sentence_that_is_told(raised: st
 
 def test_a_server_where_nobody_answers_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark itself would try for many minutes."""
-    monkeypatch.setattr(sessions, "find_spec", lambda _: object())
+    monkeypatch.setattr(spark_session, "find_spec", lambda _: object())
     with socket.socket() as bound:  # and not listening
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         with pytest.raises(SparkJobError, match=f"sc://127.0.0.1:{port}: nobody answers"):
-            sessions._connected(f"sc://127.0.0.1:{port}", partitions=None)
+            spark_session._connected(f"sc://127.0.0.1:{port}", partitions=None)
 
 
 def test_what_spark_connect_needs_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it pyspark ends the process, and with success."""
-    monkeypatch.setattr(sessions, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark_session, "find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"whimbrel\[connect\]"):
-        sessions._connected("sc://127.0.0.1", partitions=None)
+        spark_session._connected("sc://127.0.0.1", partitions=None)
 
 
 def test_a_session_of_a_server_is_known_by_its_kind() -> None:

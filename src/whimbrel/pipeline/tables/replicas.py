@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 
 from whimbrel.model.replicas import TARGET, plan
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.files.schemas import SCHEMAS
 
 __all__ = ["HORIZON_US", "SAMPLE_BYTES", "planned", "replicas", "silent"]
 

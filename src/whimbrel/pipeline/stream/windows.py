@@ -23,10 +23,10 @@ from whimbrel.hold.touched_rows import Key, TouchedRows
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.clock import format_time
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.delta import by_window
-from whimbrel.pipeline.latency import TALLY, measured
-from whimbrel.pipeline.popularity import Wishes
-from whimbrel.pipeline.replicas import silent
+from whimbrel.pipeline.files.delta import by_window
+from whimbrel.pipeline.tables.latency import TALLY, measured
+from whimbrel.pipeline.tables.popularity import Wishes
+from whimbrel.pipeline.tables.replicas import silent
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
 

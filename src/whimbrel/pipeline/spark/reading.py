@@ -21,9 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from whimbrel.log.layout import check_format, date_of, segments
-from whimbrel.pipeline.schemas import SCHEMAS, log_table
-from whimbrel.pipeline.snapshots import Snapshot, parts_up_to, snapshot, undisturbed
-from whimbrel.pipeline.source import Span, read_tail, register
+from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, snapshot, undisturbed
+from whimbrel.pipeline.spark.source import Span, read_tail, register
 
 __all__ = ["read_table"]
 

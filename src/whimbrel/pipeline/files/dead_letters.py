@@ -24,8 +24,8 @@ from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.clock import format_time
 from whimbrel.model.rows import fact_of
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.snapshots import Missing
-from whimbrel.pipeline.suspects import Mask, suspects
+from whimbrel.pipeline.files.snapshots import Missing
+from whimbrel.pipeline.files.suspects import Mask, suspects
 
 __all__ = ["Judged", "judged", "missing_letters"]
 

@@ -27,8 +27,8 @@ from whimbrel.hold.private import asked_for
 from whimbrel.match.topics import TopicIndex, is_topic_filter
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.versions import spells
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.versions import spells
 
 __all__ = ["Wishes", "counted", "popular", "popularity"]
 

@@ -23,10 +23,10 @@ from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.folds import Fold, Known, Rows, events_of
-from whimbrel.pipeline.link_quality import Links
-from whimbrel.pipeline.matches import CHANGED
-from whimbrel.pipeline.versions import open_spells, spells, touched
+from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
+from whimbrel.pipeline.fold.versions import open_spells, spells, touched
+from whimbrel.pipeline.tables.link_quality import Links
+from whimbrel.pipeline.tables.matches import CHANGED
 
 __all__ = ["Held", "NodeState", "changed_schema"]
 

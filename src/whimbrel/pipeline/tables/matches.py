@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.log_frames import LogRows, extents
-from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.sessions import send_file
-from whimbrel.pipeline.versions import Over, PackedVersions, packed, versions
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.versions import Over, PackedVersions, packed, versions
+from whimbrel.pipeline.spark.log_frames import LogRows, extents
+from whimbrel.pipeline.spark.spark_session import send_file
 
 __all__ = [
     "CHANGED",

@@ -28,9 +28,9 @@ from whimbrel.log.layout import Part
 from whimbrel.log.reader import LogReader
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.dead_letters import judged
-from whimbrel.pipeline.schemas import TIMES
-from whimbrel.pipeline.snapshots import parts_up_to, settled_seq, undisturbed
+from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.schemas import TIMES
+from whimbrel.pipeline.files.snapshots import parts_up_to, settled_seq, undisturbed
 
 __all__ = ["PIECE_BYTES", "PIECE_FACTS", "Piece", "SpanReader", "found_schema", "judged_batches", "part_batches"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.matches import Shipped, pack
-from whimbrel.pipeline.node_state import NodeState
-from whimbrel.pipeline.versions import Over, touched
+from whimbrel.pipeline.fold.versions import Over, touched
+from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.tables.matches import Shipped, pack
 
 __all__ = ["SMALL", "Matchers"]
 

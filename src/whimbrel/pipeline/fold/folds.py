@@ -1,7 +1,7 @@
 """Folds: events of a log, sorted, through the hold core, and what was settled as rows of ``deliveries``.
 
 The batch job folds each group of sessions from the beginning of the log; a stream keeps one fold a node and goes on
-with it (``standing``). What an event means is said here, once.
+with it (``node_state``). What an event means is said here, once.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ from whimbrel.log.reader import Frontier, read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.delta import check_folder
-from whimbrel.pipeline.schemas import SCHEMAS, log_table
-from whimbrel.pipeline.sessions import is_connect, is_local
-from whimbrel.pipeline.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
-from whimbrel.pipeline.table_feed import TableReader, TableStreamReader
+from whimbrel.pipeline.files.delta import check_folder
+from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
+from whimbrel.pipeline.spark.spark_session import is_connect, is_local
+from whimbrel.pipeline.spark.table_feed import TableReader, TableStreamReader
 
 __all__ = ["Span", "WhimbrelSource", "read_tail", "register"]
 

@@ -23,13 +23,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.pipeline.components import Components
-from whimbrel.pipeline.events import EVENT_TABLES, PUBLISHED_COLUMNS, other_events, published_events
-from whimbrel.pipeline.folds import EVENT, fold
-from whimbrel.pipeline.log_frames import LogRows, extents
-from whimbrel.pipeline.matches import Matching, Shipped, ship
-from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.sessions import parallelism
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.components import Components
+from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, other_events, published_events
+from whimbrel.pipeline.fold.folds import EVENT, fold
+from whimbrel.pipeline.spark.log_frames import LogRows, extents
+from whimbrel.pipeline.spark.spark_session import parallelism
+from whimbrel.pipeline.tables.matches import Matching, Shipped, ship
 
 __all__ = ["LogTables", "deliveries"]
 

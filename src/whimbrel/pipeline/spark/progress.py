@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from whimbrel.pipeline.sessions import is_connect
+from whimbrel.pipeline.spark.spark_session import is_connect
 
 __all__ = ["StageWatch", "Stages"]
 

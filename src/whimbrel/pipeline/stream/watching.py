@@ -22,8 +22,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.reader import Frontier
-from whimbrel.pipeline.snapshots import snapshot
-from whimbrel.pipeline.stream import Taken
+from whimbrel.pipeline.files.snapshots import snapshot
+from whimbrel.pipeline.stream.stream import Taken
 
 __all__ = ["StreamWatch", "Told", "told"]
 
