@@ -22,7 +22,7 @@ from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measured
 
 W, HORIZON_US = 10, 45
 SUBJECTS = ("a", "b", "c")
-SPELLS = pa.schema(
+INTERVALS = pa.schema(
     [
         ("node", pa.string()),
         ("interest_seq", pa.int64()),
@@ -69,7 +69,7 @@ class Everything:
 
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     tallies: Counter[tuple[int, str, int]] = field(default_factory=Counter)
-    spells: list[list[Any]] = field(default_factory=list)
+    intervals: list[list[Any]] = field(default_factory=list)
     """Session, subject filter, from and until when, None if it goes on."""
 
     def popularity(self) -> dict[tuple[int, str], tuple[int, int]]:
@@ -81,7 +81,7 @@ class Everything:
         return len(
             {
                 session
-                for session, wanted, began, ended in self.spells
+                for session, wanted, began, ended in self.intervals
                 if began < end and (ended is None or ended >= end) and wanted in {None, subject}
             }
         )
@@ -123,7 +123,7 @@ class Played:
         has_changed = self._changed(batch)
         assert late == self._late(batch)
         self._written(
-            "popularity", self.windows.popularity(lambda: self._spells(goes_on=True), has_changed=has_changed)
+            "popularity", self.windows.popularity(lambda: self._intervals(goes_on=True), has_changed=has_changed)
         )
         self._written("latency", self.windows.latency())
         self.windows.forget()
@@ -165,26 +165,26 @@ class Played:
         return late
 
     def _changed(self, batch: Batch) -> bool:
-        """Begin and end spells, all of them now: what comes for a final window would be late."""
-        known, before = self.everything.spells, self._spells(goes_on=False).num_rows
-        goes_on = [spell for spell in known if spell[3] is None]
+        """Begin and end intervals, all of them now: what comes for a final window would be late."""
+        known, before = self.everything.intervals, self._intervals(goes_on=False).num_rows
+        goes_on = [interval for interval in known if interval[3] is None]
         for each in batch.ended:
             if each < len(goes_on):
                 goes_on[each][3] = self.now
         known += [[session, wanted, self.now, None] for session, wanted in batch.added]
-        ended = self._spells(goes_on=False)
+        ended = self._intervals(goes_on=False)
         if ended.num_rows != before or batch.added:
-            self.windows.end(self._spells(goes_on=None, since=self.now))
+            self.windows.end(self._intervals(goes_on=None, since=self.now))
             return True
         return False
 
-    def _spells(self, *, goes_on: bool | None, since: int = 0) -> Any:
+    def _intervals(self, *, goes_on: bool | None, since: int = 0) -> Any:
         rows = [
-            dict(zip(SPELLS.names, ("n", number, *spell), strict=True))
-            for number, spell in enumerate(self.everything.spells)
-            if goes_on in {None, spell[3] is None} and (spell[3] is None or spell[3] >= since)
+            dict(zip(INTERVALS.names, ("n", number, *interval), strict=True))
+            for number, interval in enumerate(self.everything.intervals)
+            if goes_on in {None, interval[3] is None} and (interval[3] is None or interval[3] >= since)
         ]
-        return pa.Table.from_pylist(rows, schema=SPELLS)
+        return pa.Table.from_pylist(rows, schema=INTERVALS)
 
     def _written(self, table: str, found: dict[int, Any]) -> None:
         kept = self.tables[table]
@@ -220,7 +220,7 @@ def test_a_restart_remembers_what_was_remembered(played: list[Batch]) -> None:
     for number, batch in enumerate(played):
         stream.take(number, batch)
         again = Windows(stream.store, window_us=W, horizon_us=HORIZON_US)
-        for name in ("applied", "size", "first_open", "latest", "_counts", "_tallied", "_spells", "_final"):
+        for name in ("applied", "size", "first_open", "latest", "_counts", "_tallied", "_intervals", "_final"):
             assert getattr(again, name) == getattr(stream.windows, name), name
 
 

@@ -22,8 +22,8 @@ def windows(store: MemoryStore | None = None, *, horizon_us: int = 1_000) -> Win
     return Windows(store or MemoryStore(), window_us=W, horizon_us=horizon_us)
 
 
-def spells(*rows: tuple[int, str, str | None, int, int | None]) -> Any:
-    """Return spells: number, session, subject filter, from and until when."""
+def intervals(*rows: tuple[int, str, str | None, int, int | None]) -> Any:
+    """Return intervals: number, session, subject filter, from and until when."""
     times = {"began_at": TIME_TYPE, "ended_at": TIME_TYPE}
     kinds = {"node": pa.string(), "interest_seq": pa.int64(), "session": pa.string(), "subject_filter": pa.string()}
     names = (*kinds, *times)
@@ -77,13 +77,13 @@ def test_counts_of_batches_add_up() -> None:
     """However the log was cut; only what was counted now is told."""
     state = windows()
     assert state.count([(0, "a", 2), (0, "b", 1), (10, "a", 1)]) == []
-    first = state.popularity(spells, has_changed=False)
+    first = state.popularity(intervals, has_changed=False)
     assert figures(first, "publications") == {0: [("a", 2), ("b", 1)], 10: [("a", 1)]}
     state.commit(0)
     state.count([(0, "a", 3), (0, "a", 1)])
-    assert figures(state.popularity(spells, has_changed=False), "publications") == {0: [("a", 6)]}
+    assert figures(state.popularity(intervals, has_changed=False), "publications") == {0: [("a", 6)]}
     state.commit(1)
-    assert state.popularity(spells, has_changed=False) == {}
+    assert state.popularity(intervals, has_changed=False) == {}
 
 
 def test_every_open_window_is_told_when_subscriptions_change() -> None:
@@ -91,8 +91,8 @@ def test_every_open_window_is_told_when_subscriptions_change() -> None:
     state = windows()
     state.count([(0, "a", 1), (10, "a", 1), (20, "b", 1)])
     state.commit(0)
-    state.end(spells((1, "s1", "a", 0, 10), (2, "s2", "a", 0, 9)))
-    goes_on = spells((3, "s3", None, 15, None))
+    state.end(intervals((1, "s1", "a", 0, 10), (2, "s2", "a", 0, 9)))
+    goes_on = intervals((3, "s3", None, 15, None))
     found = figures(state.popularity(lambda: goes_on, has_changed=True), "subscribers")
     assert found == {0: [("a", 1)], 10: [("a", 1)], 20: [("b", 1)]}
 
@@ -105,7 +105,7 @@ def test_what_comes_for_a_final_window_is_told_and_changes_nothing() -> None:
     (late,) = state.count([(0, "a", 2), (10, "a", 1)])
     assert late == ("popularity", 0, "a", 2)
     assert str(late).startswith("popularity: found 2 of a for the window from 1970-01-01T00:00:00")
-    assert figures(state.popularity(spells, has_changed=True), "publications") == {10: [("a", 2)]}
+    assert figures(state.popularity(intervals, has_changed=True), "publications") == {10: [("a", 2)]}
     state.advance(20, INT64_MAX)
     assert [each.window for each in state.count([(10, "a", 1), (20, "a", 1)])] == [10]
 
@@ -169,16 +169,16 @@ def test_nothing_open_is_nothing_that_changes() -> None:
 def _told(state: Windows, window: int) -> int:
     """Return how many subscribe to *a* at the end of a window."""
     state.count([(window, "a", 1)])
-    found: list[int] = state.popularity(spells, has_changed=False)[window].column("subscribers").to_pylist()
+    found: list[int] = state.popularity(intervals, has_changed=False)[window].column("subscribers").to_pylist()
     return found[0]
 
 
 @pytest.mark.parametrize(("ended", "is_kept"), [(29, False), (30, True), (31, True), (40, True)])
 @pytest.mark.parametrize("mark", [20, 25, 29])
-def test_a_spell_is_kept_while_a_window_may_ask_for_it(ended: int, mark: int, *, is_kept: bool) -> None:
+def test_an_interval_is_kept_while_a_window_may_ask_for_it(ended: int, mark: int, *, is_kept: bool) -> None:
     """The next end of a window after the mark is the first that asks, and no longer."""
     state = windows()
-    state.end(spells((1, "s", "a", 0, ended), (2, "t", "a", 0, None)))
+    state.end(intervals((1, "s", "a", 0, ended), (2, "t", "a", 0, None)))
     state.advance(mark, INT64_MAX)
     state.commit(1)
     assert state.size == int(is_kept)
@@ -188,7 +188,7 @@ def test_a_spell_is_kept_while_a_window_may_ask_for_it(ended: int, mark: int, *,
 def test_nothing_is_forgotten_before_there_is_a_time() -> None:
     """A node that has said nothing yet may say what is old."""
     state = windows()
-    state.end(spells((1, "s", "a", -50, -40)))
+    state.end(intervals((1, "s", "a", -50, -40)))
     state.advance(INT64_MIN, INT64_MAX)
     assert state.size == 1
     assert _told(state, -50) == 1
@@ -199,14 +199,14 @@ def test_a_subject_that_was_silent_for_long_is_forgotten() -> None:
     store = MemoryStore()
     state = windows(store, horizon_us=20)
     state.count([(0, "a", 1), (10, "b", 1)])
-    state.popularity(spells, has_changed=False)
+    state.popularity(intervals, has_changed=False)
     state.forget()
     assert state.subscribers == {"a": 0, "b": 0}
     state.advance(20, INT64_MAX)
     state.commit(0)
     assert windows(store, horizon_us=20).subscribers is None
     state.count([(20, "b", 1)])
-    state.popularity(lambda: spells((1, "s", "b", 5, None)), has_changed=True)
+    state.popularity(lambda: intervals((1, "s", "b", 5, None)), has_changed=True)
     state.forget()
     assert state.subscribers == {"b": 1}
     state.commit(1)
@@ -216,7 +216,7 @@ def test_a_subject_that_was_silent_for_long_is_forgotten() -> None:
 def test_an_older_window_does_not_change_the_plan() -> None:
     """Nodes are not equally fast: the last window of a subject is the one that ends last."""
     state = windows()
-    in_force = spells((1, "s", "a", 15, None))
+    in_force = intervals((1, "s", "a", 15, None))
     state.count([(10, "a", 1)])
     state.popularity(lambda: in_force, has_changed=True)
     state.commit(0)
@@ -230,9 +230,9 @@ def test_whoever_comes_before_the_last_window_ends_changes_the_plan() -> None:
     """The subject need not be published again."""
     state = windows()
     state.count([(10, "a", 1)])
-    state.popularity(spells, has_changed=False)
+    state.popularity(intervals, has_changed=False)
     state.commit(0)
-    state.popularity(lambda: spells((1, "s", "a", 15, None)), has_changed=True)
+    state.popularity(lambda: intervals((1, "s", "a", 15, None)), has_changed=True)
     assert state.subscribers == {"a": 1}
 
 
@@ -240,10 +240,10 @@ def test_rows_of_a_window_are_replaced_by_subject() -> None:
     """A batch tells only what it counted."""
     state = windows()
     state.count([(0, "a", 1), (0, "b", 1)])
-    before = state.popularity(spells, has_changed=False)[0]
+    before = state.popularity(intervals, has_changed=False)[0]
     state.commit(0)
     state.count([(0, "b", 1), (0, "c", 1)])
-    rows = state.popularity(spells, has_changed=False)[0]
+    rows = state.popularity(intervals, has_changed=False)[0]
     assert merged(None, rows) is rows
     found = {0: merged(before, rows)}
     assert figures(found, "publications") == {0: [("a", 1), ("b", 2), ("c", 1)]}
@@ -262,8 +262,8 @@ def test_a_month_is_remembered_as_a_day() -> None:
         assert state.count([(window, subject, 1) for subject in subjects]) == []
         held_since = now - now % (6 * HOUR_US)  # every six hours somebody comes and takes what was held
         assert state.tally(tallies(*((held_since, subject, 500, 1) for subject in subjects))) == []
-        state.end(spells((hour, "s", "always", now - HOUR_US, now)))
-        state.popularity(spells, has_changed=True)
+        state.end(intervals((hour, "s", "always", now - HOUR_US, now)))
+        state.popularity(intervals, has_changed=True)
         state.latency()
         state.forget()
         state.advance(now, held_since)

@@ -1,8 +1,8 @@
 """Versions of subscriptions: when each was in force, and the matcher of all that overlap a batch.
 
 A subscription is in force for a publication if its seq is lower, and no later change of it came before: clocks never
-decide. ``spells`` says it, for matching and for counting alike. One packed matcher holds every version that overlaps
-the batch; which of the matches were in force is decided afterwards, on whole arrays.
+decide. ``validity_intervals`` says it, for matching and counting alike. One packed matcher holds every version that
+overlaps the batch; which of the matches were in force is decided afterwards, on whole arrays.
 
 To pack many takes long, so what changes often is a layer of its own: a small matcher that lies over a large one, and
 covers in it all that the changed sessions had (``Over``).
@@ -29,7 +29,7 @@ from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TIME_TYPE
 
-__all__ = ["Over", "PackedVersions", "keys_of", "open_spells", "packed", "spells", "touched", "versions"]
+__all__ = ["Over", "PackedVersions", "keys_of", "open_intervals", "packed", "touched", "validity_intervals", "versions"]
 
 VERSIONS_SCHEMA = pa.schema(
     [
@@ -45,11 +45,11 @@ VERSIONS_SCHEMA = pa.schema(
 )
 
 
-def spells(interests: Any, sessions: Any = None) -> Any:
+def validity_intervals(interests: Any, sessions: Any = None) -> Any:
     """Return when each subscription was in force, in the order of node and seq.
 
     *interests* and *sessions* are Arrow tables of rows of one node or several, at least with node, seq, changed_at,
-    change and what identifies; without *sessions* none was ever deleted. The seq and the time that end a spell are
+    change and what identifies; without *sessions* none was ever deleted. The seq and the time that end an interval are
     those of the next change, or of the session's deletion.
     out: node, session, subject_filter, name, interest_seq, ended_seq (``INT64_MAX`` if it goes on), began_at, ended_at
     (null if it goes on), then the other columns of *interests*
@@ -76,11 +76,11 @@ def spells(interests: Any, sessions: Any = None) -> Any:
         "ended_at": pa.array(endings.times, mask=endings.seqs == INT64_MAX).cast(TIME_TYPE),
         **{name: changes.column(name) for name in others},
     }
-    return pa.table(columns).filter(pa.array(endings.is_spell)).combine_chunks()
+    return pa.table(columns).filter(pa.array(endings.is_interval)).combine_chunks()
 
 
-def open_spells(interests: Any) -> Any:
-    """Return what ``spells`` would of subscriptions of which none was changed or deleted, without looking at each."""
+def open_intervals(interests: Any) -> Any:
+    """Return the ``validity_intervals`` of subscriptions none of which was changed or deleted, all at once."""
     changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
     count = changes.num_rows
     others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
@@ -112,7 +112,7 @@ class _Endings:
     def __init__(self, count: int) -> None:
         self.seqs = np.full(count, INT64_MAX, np.int64)
         self.times = np.zeros(count, np.int64)
-        self.is_spell = np.zeros(count, np.bool_)
+        self.is_interval = np.zeros(count, np.bool_)
         self._open: dict[_Place, int] = {}
         self._by_session: dict[tuple[str, str], set[_Place]] = {}
 
@@ -122,7 +122,7 @@ class _Endings:
         if not is_over:
             self._open[place] = row
             self._by_session.setdefault(place[:2], set()).add(place)
-            self.is_spell[row] = True
+            self.is_interval[row] = True
 
     def delete(self, node: str, seq: int, session: str, at: int) -> None:
         """Take in that a session is gone, and with it its subscriptions; one of the same name begins anew."""
@@ -155,9 +155,9 @@ def _numbers(column: Any) -> list[int]:
 def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
     """Return the versions of one node's subscriptions that a publication from *first* to *last* may meet.
 
-    *interests* and *sessions* are Arrow tables of the node's rows, as ``spells`` wants them.
+    *interests* and *sessions* are Arrow tables of the node's rows, as ``validity_intervals`` wants them.
     """
-    found = spells(interests, sessions)
+    found = validity_intervals(interests, sessions)
     begun, ended = (found.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
     overlapping = found.filter(pa.array((begun < last) & (ended > first)))
     return overlapping.select(VERSIONS_SCHEMA.names).cast(VERSIONS_SCHEMA).combine_chunks()

@@ -24,7 +24,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
-from whimbrel.pipeline.fold.versions import open_spells, spells, touched
+from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
 from whimbrel.pipeline.tables.link_quality import Links
 from whimbrel.pipeline.tables.matches import CHANGED
 
@@ -65,7 +65,7 @@ class NodeState:
         self._touched: set[str] = set()
         """The sessions whose subscriptions have changed since."""
         self._tables: tuple[Any, Any] | None = None
-        """``in_force`` and ``open_spells``, as long as no subscription changes."""
+        """``in_force`` and ``open_intervals``, as long as no subscription changes."""
         known: dict[int, Known] = {}
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
@@ -135,14 +135,14 @@ class NodeState:
         """Return the subscriptions that are in force, as rows that added them."""
         return self._current()[0]
 
-    def open_spells(self) -> Any:  # a pyarrow.Table
-        """Return the spells of all subscriptions that are in force."""
+    def open_intervals(self) -> Any:  # a pyarrow.Table
+        """Return the intervals of all subscriptions that are in force."""
         return self._current()[1]
 
     def _current(self) -> tuple[Any, Any]:
         if self._tables is None:
             rows = self.in_force_of(self._in_force)
-            self._tables = (rows, open_spells(rows))
+            self._tables = (rows, open_intervals(rows))
         return self._tables
 
     def in_force_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
@@ -165,11 +165,11 @@ class NodeState:
             yield out.batch()
 
     def change(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
-        """Take in how subscriptions changed, and return the spells of those that were changed, begun or ended."""
+        """Take in how subscriptions changed, and return the intervals of those that were changed, begun or ended."""
         changed = touched(interests, sessions)
         if not changed:
-            return open_spells(changed_schema().empty_table())
-        found = spells(pa.concat_tables([self.in_force_of(sorted(changed)), interests]), sessions)
+            return open_intervals(changed_schema().empty_table())
+        found = validity_intervals(pa.concat_tables([self.in_force_of(sorted(changed)), interests]), sessions)
         goes_on = found.filter(pc.equal(found.column("ended_seq"), INT64_MAX))
         for session in changed:
             for row in self._in_force.pop(session, ()):

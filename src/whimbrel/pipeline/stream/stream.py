@@ -351,8 +351,8 @@ class Stream:
         for piece in pieces:
             late += windows.count(zip(*(column.to_pylist() for column in piece.counts.columns), strict=True))
             late += windows.tally(piece.tally)
-            windows.end(piece.spells)
-            has_changed |= bool(piece.spells.num_rows)
+            windows.end(piece.intervals)
+            has_changed |= bool(piece.intervals.num_rows)
         made.add("dead_letters", _late_letters(late))
         made.windows["popularity"] = windows.popularity(self._in_force, has_changed=has_changed)
         made.windows["latency"] = windows.latency()
@@ -369,8 +369,8 @@ class Stream:
                 made.notes.append(f"replicas: {error}")
 
     def _in_force(self) -> Any:  # a pyarrow.Table
-        """Return the spells of all subscriptions that go on."""
-        return pa.concat_tables([each.open_spells() for each in self._all_states()])
+        """Return the intervals of all subscriptions that go on."""
+        return pa.concat_tables([each.open_intervals() for each in self._all_states()])
 
     def _write(self, made: _Made, batch: int) -> None:
         for table, output in self._outputs.items():

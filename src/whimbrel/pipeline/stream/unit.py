@@ -46,7 +46,7 @@ class TakenPiece:
     """Of ``COUNT``."""
     tally: Arrow
     """How long notifications took, of ``latency.TALLY``."""
-    spells: Arrow
+    intervals: Arrow
     """When subscriptions were in force that were begun, changed or ended."""
 
 
@@ -72,7 +72,7 @@ def take(  # what, from where, to what
             rows=rows,
             counts=_counted(piece.table("publications", ("published_at", "subject")), window_us),
             tally=tallied(delivered, window_us=window_us),
-            spells=state.change(changed, deleted),
+            intervals=state.change(changed, deleted),
         )
 
 

@@ -30,9 +30,9 @@ from whimbrel.pipeline.tables.replicas import silent
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
-_COUNT, _TALLY, _SPELL, _LATEST, _FINAL = "count", "tally", "spell", "latest", "final"
+_COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL = "count", "tally", "spell", "latest", "final"
 _REACHED, _WRITTEN = "reached", "written"
-_SPELL_SCHEMA = pa.schema(
+_INTERVAL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
 _COUNTED = pa.schema(
@@ -79,7 +79,7 @@ class Windows:
         """Which histograms there are."""
         self._tallies: dict[tuple[int, str], dict[int, int]] = {}
         """Those that were touched in this batch."""
-        self._spells: dict[tuple[str, int], tuple[str, str | None, int, int]] = {}
+        self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int]] = {}
         """Of subscriptions that have ended, by node and number: session, subject filter, from and until when."""
         self.latest: dict[str, tuple[int, int]] = {}
         """By subject, the end of its last window and how many subscribed then."""
@@ -95,7 +95,7 @@ class Windows:
             {
                 _COUNT: lambda window, subject: self._counts.get(window, {}).get(subject),
                 _TALLY: lambda window, subject: self._tallies.get((window, subject)),
-                _SPELL: lambda node, seq: self._spells.get((node, seq)),
+                _INTERVAL: lambda node, seq: self._intervals.get((node, seq)),
                 _LATEST: self.latest.get,
                 _REACHED: self.reached.get,
                 _WRITTEN: self.written.get,
@@ -114,7 +114,7 @@ class Windows:
             case "tally":
                 self._tallied.setdefault(whose[0], set()).add(whose[1])
             case "spell":
-                self._spells[(whose[0], whose[1])] = tuple(value)
+                self._intervals[(whose[0], whose[1])] = tuple(value)
             case "latest":
                 self.latest[whose[0]] = tuple(value)
             case "reached":
@@ -133,7 +133,7 @@ class Windows:
     def size(self) -> int:
         """How many things are remembered."""
         windows = sum(map(len, self._counts.values())) + sum(map(len, self._tallied.values()))
-        return windows + len(self._spells) + len(self.latest)
+        return windows + len(self._intervals) + len(self.latest)
 
     @property
     def first_open(self) -> int:
@@ -177,22 +177,22 @@ class Windows:
             subjects.add(subject)
         return found
 
-    def end(self, spells: Any) -> None:  # a pyarrow.Table
-        """Take in the spells of subscriptions that have ended; of others nothing is kept here."""
-        ended = spells.filter(pc.is_valid(spells.column("ended_at")))
+    def end(self, intervals: Any) -> None:  # a pyarrow.Table
+        """Take in the intervals of subscriptions that have ended; of others nothing is kept here."""
+        ended = intervals.filter(pc.is_valid(intervals.column("ended_at")))
         times = [ended.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")]
         names = [ended.column(name).to_pylist() for name in ("node", "interest_seq", "session", "subject_filter")]
         for node, seq, session, subject_filter, began, until in zip(*names, *times, strict=True):
             self._wishes = None
-            self._spells[(node, seq)] = (session, subject_filter, began, until)
-            self._touched.touch((_SPELL, node, seq))
+            self._intervals[(node, seq)] = (session, subject_filter, began, until)
+            self._touched.touch((_INTERVAL, node, seq))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def popularity(self, in_force: Callable[[], Any], *, has_changed: bool) -> dict[int, Any]:  # pyarrow.Tables
         """Return the rows that are new, by window: of all windows if subscriptions changed, else of what was counted.
 
-        *in_force* returns the spells of subscriptions that go on; it is asked only where these have changed.
+        *in_force* returns the intervals of subscriptions that go on; it is asked only where these have changed.
         """
         if has_changed:
             self._wishes = None
@@ -207,7 +207,7 @@ class Windows:
         ]
         counted = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=_COUNTED.names)
         if self._wishes is None:
-            self._wishes = Wishes(self._all_spells(in_force()))
+            self._wishes = Wishes(self._all_intervals(in_force()))
         found = self._wishes.met(counted.cast(_COUNTED), self._window_us)
         for subject, end, subscribers in zip(
             found.column("subject").to_pylist(),
@@ -221,11 +221,11 @@ class Windows:
                 self._touched.touch((_LATEST, subject))
         return by_window(found)
 
-    def _all_spells(self, in_force: Any) -> Any:
-        columns: list[Any] = list(zip(*self._spells.values(), strict=True)) or [()] * len(_SPELL_SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SPELL_SCHEMA, strict=True)]
-        ended = pa.table(arrays, schema=_SPELL_SCHEMA)
-        return pa.concat_tables([in_force.select(_SPELL_SCHEMA.names).cast(_SPELL_SCHEMA), ended])
+    def _all_intervals(self, in_force: Any) -> Any:
+        columns: list[Any] = list(zip(*self._intervals.values(), strict=True)) or [()] * len(_INTERVAL_SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _INTERVAL_SCHEMA, strict=True)]
+        ended = pa.table(arrays, schema=_INTERVAL_SCHEMA)
+        return pa.concat_tables([in_force.select(_INTERVAL_SCHEMA.names).cast(_INTERVAL_SCHEMA), ended])
 
     def latency(self) -> dict[int, Any]:  # of pyarrow.Tables
         """Return the rows that are new, by window."""
@@ -277,9 +277,9 @@ class Windows:
                 self._touched.touch((_TALLY, window, subject))
         if self._final[0] > INT64_MIN:
             first_end = self._final[0] - self._final[0] % self._window_us + self._window_us
-            for key in [key for key, spell in self._spells.items() if spell[3] < first_end]:
-                del self._spells[key]
-                self._touched.touch((_SPELL, *key))
+            for key in [key for key, interval in self._intervals.items() if interval[3] < first_end]:
+                del self._intervals[key]
+                self._touched.touch((_INTERVAL, *key))
 
     def commit(self, batch: int) -> None:
         """Keep the state as that of a batch."""

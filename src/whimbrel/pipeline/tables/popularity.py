@@ -28,7 +28,7 @@ from whimbrel.match.topics import TopicIndex, is_topic_filter
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
-from whimbrel.pipeline.fold.versions import spells
+from whimbrel.pipeline.fold.versions import validity_intervals
 
 __all__ = ["Wishes", "counted", "popular", "popularity"]
 
@@ -37,7 +37,7 @@ Numbers: TypeAlias = NDArray[np.integer[Any]]
 _US_PER_S = 1_000_000
 _CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
 _DELETED = ("node", "seq", "changed_at", "change", "session")
-_SPELL = ("session", "subject_filter", "began_at", "ended_at")
+_INTERVAL = ("session", "subject_filter", "began_at", "ended_at")
 
 
 def popularity(
@@ -50,10 +50,10 @@ def popularity(
     """
     counts = counted(publications, window_us=window_us)
     deleted = None if sessions is None else sessions.select(*_DELETED).toArrow()
-    in_force = spells(interests.select(*_CHANGED).toArrow(), deleted).select(_SPELL)
+    in_force = validity_intervals(interests.select(*_CHANGED).toArrow(), deleted).select(_INTERVAL)
     # A window is worked on in one place, and one after the other.
     windows = counts.repartition("window_end").sortWithinPartitions("window_end", "subject")
-    return windows.mapInArrow(partial(_popular, spells=in_force, window_us=window_us), SCHEMAS["popularity"])
+    return windows.mapInArrow(partial(_popular, intervals=in_force, window_us=window_us), SCHEMAS["popularity"])
 
 
 def counted(publications: DataFrame, *, window_us: int) -> DataFrame:
@@ -77,17 +77,18 @@ def counted(publications: DataFrame, *, window_us: int) -> DataFrame:
     )
 
 
-def popular(counted: Any, spells: Any, *, window_us: int) -> Any:
+def popular(counted: Any, intervals: Any, *, window_us: int) -> Any:
     """Return the table ``popularity``, ordered by window and subject, of counts and of who wanted what, when.
 
-    *counted* is an Arrow table as ``counted`` makes it, of windows of *window_us*, a subject and window once; *spells*
-    one of at least the columns session, subject_filter, began_at and ended_at, as ``versions.spells`` makes it.
+    *counted* is an Arrow table as ``counted`` makes it, of windows of *window_us*, a subject and window once;
+    *intervals* one of at least the columns session, subject_filter, began_at and ended_at, as
+    ``versions.validity_intervals`` makes it.
     """
-    return Wishes(spells).met(counted, window_us)
+    return Wishes(intervals).met(counted, window_us)
 
 
-def _popular(batches: Iterable[Any], *, spells: Any, window_us: int) -> Iterator[Any]:
-    wishes = Wishes(spells)
+def _popular(batches: Iterable[Any], *, intervals: Any, window_us: int) -> Iterator[Any]:
+    wishes = Wishes(intervals)
     for batch in batches:
         yield from wishes.met(pa.Table.from_batches([batch]), window_us).to_batches()
 
@@ -99,10 +100,10 @@ _NONE = -1
 
 
 class Wishes:
-    """Spells as numbers, and an index of their filters; whoever asks again and again makes it once."""
+    """Intervals as numbers, and an index of their filters; whoever asks again and again makes it once."""
 
-    def __init__(self, spells: Any) -> None:
-        filters, people = (_encoded(spells.column(name)) for name in ("subject_filter", "session"))
+    def __init__(self, intervals: Any) -> None:
+        filters, people = (_encoded(intervals.column(name)) for name in ("subject_filter", "session"))
         asked = [asked_for(text) for text in filters.dictionary.to_pylist()]
         numbers: dict[str | None, int] = {None: _ANY}
         self._index = TopicIndex()
@@ -113,7 +114,7 @@ class Wishes:
         self._is_plain = np.array([text is not None and "+" not in text and "#" not in text for text in numbers])
         self._people = max(1, len(people.dictionary))
         number_of = np.array([numbers.get(text, _NONE) for text in asked], np.int64)
-        began, ended = (spells.column(name).cast(TIME_TYPE).cast(pa.int64()) for name in ("began_at", "ended_at"))
+        began, ended = (intervals.column(name).cast(TIME_TYPE).cast(pa.int64()) for name in ("began_at", "ended_at"))
         self._filter, self._who = number_of[filters.indices.to_numpy()], people.indices.to_numpy()
         self._began, self._ended = began.to_numpy(), ended.fill_null(INT64_MAX).to_numpy()
 
