@@ -47,7 +47,6 @@ LONG = {
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
     "model/tables.py": "the schemas of all tables, side by side",
     "mqtt/client.py": "one state machine: all transitions of a client's connection",
-    "pipeline/stream/stream.py": "to be split: the query, a batch, what is remembered",
 }
 """Modules of more than MOST_LINES lines, and why."""
 

@@ -131,13 +131,21 @@ def run(
         str | None,
         typer.Option("--every", metavar="TIME", help="With --continuous: how often a batch is made; 2s by default."),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="PATH",
+            help="Where Spark keeps offsets and state of a stream: a folder, or file:, hdfs:; in --out by default.",
+        ),
+    ] = None,
     facts_per_batch: Annotated[
         int | None,
         typer.Option(
             "--facts-per-batch",
             metavar="N",
             min=1,
-            help="Facts of each node in a batch at most; 200000 by default. Where bodies are large, it has fewer.",
+            help="Facts of all nodes together in a batch at most; 200000 by default.",
         ),
     ] = None,
     lateness: Annotated[
@@ -195,6 +203,7 @@ def run(
     _refuse_strays(
         {"--every": every},
         {
+            "--checkpoint": checkpoint,
             "--facts-per-batch": facts_per_batch,
             "--lateness": lateness,
             "--keep": keep,
@@ -240,6 +249,7 @@ def run(
         nice=10 if nice is None else nice,
         metrics=None if metrics_port < 0 else (metrics_host or "127.0.0.1", metrics_port),
         master=master,
+        checkpoint=checkpoint,
         as_json=as_json,
     )
     run_stream(log, out, plan | of_stream, shell)

@@ -30,7 +30,6 @@ from whimbrel.errors import InvalidValueError
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from prometheus_client import CollectorRegistry
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from whimbrel.pipeline.stream.stream import Stream
     from whimbrel.pipeline.stream.watching import Told
@@ -51,6 +50,8 @@ class Shell:
     metrics: tuple[str, int] | None
     """Address and port."""
     master: str | None
+    checkpoint: str | None
+    """Where Spark keeps offsets and state; None: beside the tables."""
     as_json: bool
 
 
@@ -72,7 +73,7 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
     from whimbrel.pipeline.stream.stream import Stream, StreamPlan
     from whimbrel.pipeline.stream.watching import StreamWatch
 
-    stream = Stream(spark, log=log, out=out, plan=StreamPlan(**plan))
+    stream = Stream(spark, log=log, out=out, plan=StreamPlan(**plan), checkpoint=shell.checkpoint)
     totals = _Totals()
     with ExitStack() as closing:
         closing.callback(stream.close)
@@ -97,8 +98,8 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
             closing.enter_context(Live(page, console=console, transient=True, refresh_per_second=2))
         try:
             with clear_errors():
-                query = stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
-                is_whole = _followed(query, stream, signals)
+                stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
+                is_whole = _followed(stream, signals)
         except SparkJobError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
@@ -108,17 +109,14 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
         typer.echo(totals.line(out, is_whole=is_whole), err=shell.every_us is not None)
 
 
-def _followed(query: StreamingQuery, stream: Stream, signals: _Signals) -> bool:
+def _followed(stream: Stream, signals: _Signals) -> bool:
     """Wait until the query ends or is to end; return whether no batch was cut short."""
     while not signals.count:
-        if query.awaitTermination(1):
+        if stream.wait(1):
             return True
     stream.end(lambda: signals.count > 1)
-    failure = query.exception()  # before we stop it, which may look like one
-    if failure is not None:
-        raise failure
     is_whole = signals.count < 2
-    query.stop()
+    stream.stop()
     return is_whole
 
 

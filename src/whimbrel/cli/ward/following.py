@@ -24,7 +24,6 @@ from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
 
 if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own process need not
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from whimbrel.log.reader import Frontier
     from whimbrel.pipeline.stream.stream import Stream
@@ -124,17 +123,17 @@ class _Following:
 
         self._following.wait()
         plan = StreamPlan(window_us=_WINDOW_US, nodes=_NODES, slots_per_node=_SLOTS)
-        stream = Stream(spark, log=self._log, out=self._out, plan=plan)
+        stream = Stream(spark, log=self._log, out=self._out, plan=plan, tells_away=True)
         stream.listeners.append(lambda taken: self._tell(FIRST) if taken.batch == 0 else None)
         self._say("the first batch …")
-        query = stream.start(every_s=_EVERY_S)
-        try:
-            self._watch(stream, query, Frontier(self._log, self._node))
-            self._say("taking the log to its end …")
-            stream.end()
-        finally:
-            query.stop()
-        stream.start().awaitTermination()
+        stream.start(every_s=_EVERY_S)
+        self._watch(stream, Frontier(self._log, self._node))
+        self._say("taking the log to its end …")
+        stream.end()
+        stream.stop()
+        stream.start()
+        while not stream.wait(_LOOK_S):
+            pass
         self._look(stream, Frontier(self._log, self._node))
         self._say("reading the tables …")
         held = tuple(stream.held())
@@ -143,11 +142,9 @@ class _Following:
         self._say("done")
         return ledger
 
-    def _watch(self, stream: Stream, query: StreamingQuery, frontier: Frontier) -> None:
-        while not self._ending.wait(_LOOK_S):
-            error = query.exception()
-            if error is not None:
-                raise error
+    def _watch(self, stream: Stream, frontier: Frontier) -> None:
+        while not self._ending.is_set():
+            stream.wait(_LOOK_S)  # which raises what ended it
             self._look(stream, frontier)
 
     def _look(self, stream: Stream, frontier: Frontier) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
@@ -53,6 +53,7 @@ __all__ = [
     "open_table",
     "read",
     "replace_table",
+    "written_file",
 ]
 
 WHOLE = 0
@@ -175,6 +176,11 @@ class DeltaOutput:
         if rows.num_rows and not self.has(batch):
             self._commit([self._added(rows)], batch)
 
+    def add_files(self, batch: int, files: Sequence[AddAction]) -> None:
+        """Add the files of a batch, which workers wrote; none, and the table stays as it is."""
+        if files and not self.has(batch):
+            self._commit([*files], batch)
+
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
         """Replace the rows of windows, by their beginnings, a file each; ``WHOLE`` stands for all there is."""
         if not windows or self.has(batch):
@@ -222,12 +228,7 @@ class DeltaOutput:
     def _added(self, rows: Any, *, is_new: bool = True) -> AddAction:
         if self._opened is None:
             self.create()
-        path = self._folder / f"part-{uuid4().hex}.parquet"
-        with path.open("wb") as stream:
-            pq.write_table(rows.cast(delta_schema(self.table)), stream, compression=_COMPRESSION)
-            stream.flush()
-            os.fsync(stream.fileno())
-        return added(self._folder, path, self._time, is_new=is_new)
+        return written_file(self._out, self.table, rows, is_new=is_new)
 
     def _commit(self, actions: list[AddAction | RemoveAction], batch: int | None, mode: str = "append") -> None:
         delta = self._delta
@@ -302,6 +303,17 @@ def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
     found.update_incremental()
     _sync_commit(folder, found.version())
     vacuum(found)
+
+
+def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True) -> AddAction:  # a pyarrow.Table
+    """Write rows as a file of a table, synced to the disk; return what the commit says that adds it."""
+    folder = out / table
+    path = folder / f"part-{uuid4().hex}.parquet"
+    with path.open("wb") as stream:
+        pq.write_table(rows.cast(delta_schema(table)), stream, compression=_COMPRESSION)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return added(folder, path, TIME_COLUMNS.get(table), is_new=is_new)
 
 
 def added(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:

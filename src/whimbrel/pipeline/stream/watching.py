@@ -23,7 +23,7 @@ from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.reader import Frontier
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.stream.stream import Taken
+from whimbrel.pipeline.stream.commits import Taken
 
 __all__ = ["StreamWatch", "Told", "told"]
 

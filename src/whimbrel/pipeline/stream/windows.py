@@ -1,17 +1,17 @@
-"""Windows: what a stream remembers of time: how much there was in windows that may still change, and who subscribed.
+"""Windows: what a stream remembers of time: how much there was in windows that may still change, and who subscribes.
 
 Everything in here adds up (counts, histograms), so it does not matter how the log was cut into batches.
 Rule: a window is final once every node's time has passed its end (``watermark``), and for latency once nothing that was
 published in it is held any more. A final window is forgotten here; its rows stay in the tables.
 Rule: a node that is silent does not hold everybody up for ever: nobody waits for it longer than ``lateness_us``. What
 comes for a window that is final is told as a dead letter, and nothing is dropped silently.
-Rule: bounded by the windows that are not final and the subjects in them. The histograms, the largest part, stay in the
-store until they are touched.
+Rule: bounded by the windows that are not final, the subjects in them and who subscribes. Histograms stay in the store
+until they are touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import cbor2
@@ -30,11 +30,12 @@ from whimbrel.pipeline.tables.replicas import silent
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
-_COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL = "count", "tally", "spell", "latest", "final"
-_REACHED, _WRITTEN = "reached", "written"
+_COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
 _INTERVAL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
+SMALL = 8
+"""The wishes of all sessions are at least so many times those of sessions that have changed."""
 _COUNTED = pa.schema(
     [
         ("subject", pa.string()),
@@ -79,16 +80,23 @@ class Windows:
         """Which histograms there are."""
         self._tallies: dict[tuple[int, str], dict[int, int]] = {}
         """Those that were touched in this batch."""
-        self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int]] = {}
-        """Of subscriptions that have ended, by node and number: session, subject filter, from and until when."""
+        self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int | None]] = {}
+        """Of subscriptions, by node and number: session, subject filter, from and until when; None: it goes on."""
+        self._ended: dict[tuple[str, int], int] = {}
+        """Those that have ended, and when."""
+        self._nodes: dict[str, tuple[int | None, int]] = {}
+        """By node, the time of its last fact, and when the oldest notification was published that it holds."""
         self.latest: dict[str, tuple[int, int]] = {}
         """By subject, the end of its last window and how many subscribed then."""
-        self.reached: dict[str, int] = {}
-        """By node, the last number that is in the tables: who holds another state of it has lost one."""
-        self.written: dict[str, int] = {}
-        """By table, the last batch that changed it: who finds an older one has lost rows."""
         self._final = (INT64_MIN, INT64_MIN)
         """Up to when windows of popularity and of latency are final."""
+        self._of_session: dict[str, set[tuple[str, int]]] = {}
+        """By session, which of them are its own."""
+        self._changed: set[str] = set()
+        """The sessions that have changed since ``_wishes``."""
+        self._wishes_size = 0
+        self._over: Wishes | None = None
+        self._is_over_stale = False
         self._wishes: Wishes | None = None
         """Who wanted what and when, as long as no subscription changes: to make it takes all that are subscribed."""
         self._touched = TouchedRows(
@@ -97,10 +105,11 @@ class Windows:
                 _TALLY: lambda window, subject: self._tallies.get((window, subject)),
                 _INTERVAL: lambda node, seq: self._intervals.get((node, seq)),
                 _LATEST: self.latest.get,
-                _REACHED: self.reached.get,
-                _WRITTEN: self.written.get,
+                _NODE: self._nodes.get,
             }
         )
+        self._has_changed = False
+        """Whether a subscription has, in this batch."""
         self._counted_now: set[tuple[int, str]] = set()
         for key, value in store.rows():
             self._restore(key, cbor2.loads(value))
@@ -113,14 +122,12 @@ class Windows:
                 self._counts.setdefault(whose[0], {})[whose[1]] = value
             case "tally":
                 self._tallied.setdefault(whose[0], set()).add(whose[1])
-            case "spell":
-                self._intervals[(whose[0], whose[1])] = tuple(value)
+            case "interval":
+                self._put((whose[0], whose[1]), tuple(value))
+            case "node":
+                self._nodes[whose[0]] = tuple(value)
             case "latest":
                 self.latest[whose[0]] = tuple(value)
-            case "reached":
-                self.reached[whose[0]] = value
-            case "written":
-                self.written[whose[0]] = value
             case _:
                 self._final = tuple(value)
 
@@ -177,26 +184,37 @@ class Windows:
             subjects.add(subject)
         return found
 
-    def end(self, intervals: Any) -> None:  # a pyarrow.Table
-        """Take in the intervals of subscriptions that have ended; of others nothing is kept here."""
-        ended = intervals.filter(pc.is_valid(intervals.column("ended_at")))
-        times = [ended.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")]
-        names = [ended.column(name).to_pylist() for name in ("node", "interest_seq", "session", "subject_filter")]
+    def change(self, intervals: Any) -> None:  # a pyarrow.Table
+        """Take in when subscriptions were in force that were begun, changed or ended."""
+        times = [
+            intervals.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")
+        ]
+        names = [intervals.column(name).to_pylist() for name in ("node", "interest_seq", "session", "subject_filter")]
         for node, seq, session, subject_filter, began, until in zip(*names, *times, strict=True):
-            self._wishes = None
-            self._intervals[(node, seq)] = (session, subject_filter, began, until)
-            self._touched.touch((_INTERVAL, node, seq))
+            known = self._intervals.get((node, seq))
+            found = (session, subject_filter, began, until)
+            if known != found and (known is None or known[3] is None):  # what has ended does not go on again
+                self._changed.add(session)
+                self._has_changed = self._is_over_stale = True
+                self._put((node, seq), found)
+                self._touched.touch((_INTERVAL, node, seq))
+
+    def _put(self, key: tuple[str, int], interval: tuple[str, str | None, int, int | None]) -> None:
+        self._intervals[key] = interval
+        self._of_session.setdefault(interval[0], set()).add(key)
+        if interval[3] is not None:
+            self._ended[key] = interval[3]
+
+    def hear(self, node: str, last_at: int | None, oldest_at: int) -> None:
+        """Note the time of a node's last fact, and when the oldest notification was published that it holds."""
+        self._nodes[node] = (last_at, oldest_at)
+        self._touched.touch((_NODE, node))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
-    def popularity(self, in_force: Callable[[], Any], *, has_changed: bool) -> dict[int, Any]:  # pyarrow.Tables
-        """Return the rows that are new, by window: of all windows if subscriptions changed, else of what was counted.
-
-        *in_force* returns the intervals of subscriptions that go on; it is asked only where these have changed.
-        """
-        if has_changed:
-            self._wishes = None
-        if has_changed:
+    def popularity(self) -> dict[int, Any]:  # pyarrow.Tables
+        """Return the new rows, by window: of all windows if subscriptions changed, else of what was counted."""
+        if self._has_changed:
             wanted = [(window, subject) for window, counts in self._counts.items() for subject in counts]
         else:
             wanted = sorted(self._counted_now)
@@ -206,9 +224,8 @@ class Windows:
             (subject, window, window + self._window_us, self._counts[window][subject]) for window, subject in wanted
         ]
         counted = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=_COUNTED.names)
-        if self._wishes is None:
-            self._wishes = Wishes(self._all_intervals(in_force()))
-        found = self._wishes.met(counted.cast(_COUNTED), self._window_us)
+        wishes, over = self._layers()
+        found = wishes.met(counted.cast(_COUNTED), self._window_us, over)
         for subject, end, subscribers in zip(
             found.column("subject").to_pylist(),
             found.column("window_end").cast(pa.int64()).to_pylist(),
@@ -221,11 +238,21 @@ class Windows:
                 self._touched.touch((_LATEST, subject))
         return by_window(found)
 
-    def _all_intervals(self, in_force: Any) -> Any:
-        columns: list[Any] = list(zip(*self._intervals.values(), strict=True)) or [()] * len(_INTERVAL_SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _INTERVAL_SCHEMA, strict=True)]
-        ended = pa.table(arrays, schema=_INTERVAL_SCHEMA)
-        return pa.concat_tables([in_force.select(_INTERVAL_SCHEMA.names).cast(_INTERVAL_SCHEMA), ended])
+    def _layers(self) -> tuple[Wishes, Wishes | None]:
+        """Return who wanted what and when: of all sessions, and over it of those that have changed since.
+
+        To make the first takes all that are subscribed, and somebody subscribes in nearly every batch of a large fleet.
+        """
+        changed = [key for session in self._changed for key in self._of_session.get(session, ())]
+        if self._wishes is None or SMALL * max(len(changed), len(self._changed)) > self._wishes_size:
+            self._wishes, self._over = Wishes(_table(self._intervals.values())), None
+            self._wishes_size = len(self._intervals)
+            self._changed.clear()
+        elif self._is_over_stale:
+            self._wishes.cover(self._changed)
+            self._over = Wishes(_table(self._intervals[key] for key in changed))
+        self._is_over_stale = False
+        return self._wishes, self._over
 
     def latency(self) -> dict[int, Any]:  # of pyarrow.Tables
         """Return the rows that are new, by window."""
@@ -255,18 +282,15 @@ class Windows:
             del self.latest[subject]
             self._touched.touch((_LATEST, subject))
 
-    def reach(self, ends: Mapping[str, int], written: Mapping[str, int]) -> None:
-        """Note how far nodes have come, and which batch changed each table last."""
-        self.reached |= ends
-        for node in ends:
-            self._touched.touch((_REACHED, node))
-        for table, batch in written.items():
-            if self.written.get(table) != batch:
-                self._touched.touch((_WRITTEN, table))
-        self.written |= written
+    def watermark(self, nodes: int, *, lateness_us: int) -> int:
+        """Return the time that all of so many *nodes* have passed."""
+        times: dict[str, int | None] = {node: last_at for node, (last_at, _) in self._nodes.items()}
+        silent_nodes = {f"$silent{number}": None for number in range(nodes - len(times))}
+        return watermark(times | silent_nodes, lateness_us=lateness_us)
 
-    def advance(self, mark: int, oldest_at: int) -> None:
-        """Let windows be final that end by *mark*, and for latency also before *oldest_at*, that of what is held."""
+    def advance(self, mark: int) -> None:
+        """Let windows be final that end by *mark*, and for latency also before the oldest that is held by any node."""
+        oldest_at = min((oldest for _, oldest in self._nodes.values()), default=INT64_MAX)
         self._final = (max(self._final[0], mark), max(self._final[1], min(mark, oldest_at)))
         for window in [window for window in self._counts if window + self._window_us <= self._final[0]]:
             for subject in self._counts.pop(window):
@@ -277,8 +301,12 @@ class Windows:
                 self._touched.touch((_TALLY, window, subject))
         if self._final[0] > INT64_MIN:
             first_end = self._final[0] - self._final[0] % self._window_us + self._window_us
-            for key in [key for key, interval in self._intervals.items() if interval[3] < first_end]:
-                del self._intervals[key]
+            for key in [key for key, until in self._ended.items() if until < first_end]:
+                session = self._intervals.pop(key)[0]
+                del self._ended[key]
+                self._of_session[session].discard(key)
+                if not self._of_session[session]:
+                    del self._of_session[session]
                 self._touched.touch((_INTERVAL, *key))
 
     def commit(self, batch: int) -> None:
@@ -289,10 +317,17 @@ class Windows:
         self._touched.clear()
         self._tallies.clear()
         self._counted_now.clear()
+        self._has_changed = False
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
+
+
+def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
+    columns: list[Any] = list(zip(*intervals, strict=True)) or [()] * len(_INTERVAL_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _INTERVAL_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=_INTERVAL_SCHEMA)
 
 
 def merged(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables

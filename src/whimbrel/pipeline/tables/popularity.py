@@ -11,7 +11,8 @@ for the batch job and for whoever has counted already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, TypeAlias
@@ -117,15 +118,26 @@ class Wishes:
         began, ended = (intervals.column(name).cast(TIME_TYPE).cast(pa.int64()) for name in ("began_at", "ended_at"))
         self._filter, self._who = number_of[filters.indices.to_numpy()], people.indices.to_numpy()
         self._began, self._ended = began.to_numpy(), ended.fill_null(INT64_MAX).to_numpy()
+        self._sessions = people.dictionary
+        self._is_covered: Any = None
+        self._at: tuple[int, Numbers, Numbers] | None = None
+        """The last moment that was asked for: who wanted something then, by filter, and where each filter begins."""
 
-    def met(self, counted: Any, window_us: int) -> Any:
-        """Return the rows of ``popularity`` that *counted* makes."""
+    def cover(self, sessions: Collection[str]) -> None:
+        """Leave out what some sessions wanted: others say it."""
+        covered = pc.is_in(self._sessions, pa.array(sorted(sessions), pa.string())).to_numpy(zero_copy_only=False)
+        self._is_covered, self._at = covered[self._who], None
+
+    def met(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
+        """Return the rows of ``popularity`` that *counted* makes; *over* has what covered sessions want."""
         counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
         subjects = counts.column("subject").to_pylist()
         ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
         subscribers: list[int] = []
         for end, rows in groupby(range(len(ends)), ends.__getitem__):
-            subscribers += self._subscribers([subjects[row] for row in rows], end)
+            some = [subjects[row] for row in rows]
+            found = self.subscribers(some, end)
+            subscribers += found if over is None else map(operator.add, found, over.subscribers(some, end))
         schema = TABLES["popularity"].schema
         columns = {
             **{name: counts.column(name) for name in ("window_start", "window_end", "subject", "publications")},
@@ -134,12 +146,16 @@ class Wishes:
         }
         return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
-    def _subscribers(self, subjects: list[str], end: int) -> list[int]:
+    def subscribers(self, subjects: list[str], end: int) -> list[int]:
         """Count for each subject the sessions that want it at *end*, which is no part of the window itself."""
-        is_in_force = (self._began < end) & (self._ended >= end) & (self._filter != _NONE)
-        wishes = np.unique(self._filter[is_in_force] * self._people + self._who[is_in_force])
-        filters, who = np.divmod(wishes, self._people)
-        starts = np.searchsorted(filters, np.arange(len(self._is_plain) + 1))
+        if self._at is None or self._at[0] != end:
+            is_in_force = (self._began < end) & (self._ended >= end) & (self._filter != _NONE)
+            if self._is_covered is not None:
+                is_in_force &= ~self._is_covered
+            wishes = np.unique(self._filter[is_in_force] * self._people + self._who[is_in_force])
+            filters, who = np.divmod(wishes, self._people)
+            self._at = (end, who, np.searchsorted(filters, np.arange(len(self._is_plain) + 1)))
+        _, who, starts = self._at
         return self._counts(len(subjects), *self._index.match_many(subjects), starts, who)
 
     def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> list[int]:
