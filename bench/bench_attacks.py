@@ -4,6 +4,7 @@ Each attack (``attacks.py``) has a broker of its own with its data in a temporar
 subscriber (QoS 1, 100 messages a second) and a client that pings (``well_behaved.py``) are one process, the attacker
 is another, which yields to the others (nice 5): in truth it would not run on the broker's machine at all.
 ``ATTACKS=pattern`` in the environment runs only those with that word in their name.
+A quick run has one broker for all attacks that want the same settings: a start takes longer than such an attack.
 Rule: preparing an attack (100,000 retained messages, 20,000 sessions) is not measured.
 Rule: a time is printed, never asserted; what is asserted is that nothing is lost and that memory stays within bounds.
 """
@@ -32,6 +33,7 @@ from attacks import ATTACKS, NEWCOMERS, Attack, Target, attack
 from measure import Check, Grid, Report
 from well_behaved import USER, Experience, experience
 from whimbrel.broker.access.users import Users
+from whimbrel.hold.access import Cost
 from whimbrel.sim.load.processes import Served, cpu_s, raise_file_limit, resident_bytes, serve
 
 __all__ = ["run"]
@@ -39,6 +41,8 @@ __all__ = ["run"]
 _PER_SECOND = 100.0
 _WITHIN_MS = 50.0
 _MIB = 1 << 20
+_HASH_MIB = 128
+"""The broker's default."""
 _NICE = 5
 _FILES = 20_000
 _PREPARE_S = 400.0
@@ -95,13 +99,17 @@ class _Found:
 
 def run(*, quick: bool) -> Report:
     """Run every attack; *quick* with small sizes, which proves that nothing is lost and nothing ends the broker."""
-    seconds, part = (0.5, 0.01) if quick else (12.0, 1.0)
+    seconds, part = (0.2, 0.01) if quick else (12.0, 1.0)
     report = Report("attacks", packages=("whimbrel", "uvloop"))
     raise_file_limit(_FILES)  # of the brokers, which are started from here
     chosen = [each for each in ATTACKS if os.environ.get("ATTACKS", "") in each.name]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context) as client, ProcessPoolExecutor(1, context, os.nice, (_NICE,)) as attacker:
-        found = [_attacked(each, client, attacker, seconds=seconds, part=part) for each in chosen]
+        found = [
+            each_found
+            for attacks in _by_broker(chosen, is_shared=quick)
+            for each_found in _attacked(attacks, client, attacker, seconds=seconds, part=part)
+        ]
     report.grids += [_times(found), _answers(found)]
     for each_found in found:
         report.checks += each_found.checks()
@@ -109,31 +117,50 @@ def run(*, quick: bool) -> Report:
     return report
 
 
+def _by_broker(chosen: list[Attack], *, is_shared: bool) -> list[list[Attack]]:
+    """Return the attacks that have a broker together."""
+    if not is_shared:
+        return [[each] for each in chosen]
+    groups: dict[tuple[object, ...], list[Attack]] = {}
+    for each in chosen:
+        groups.setdefault((each.settings, each.options, each.has_users, each.has_tls), []).append(each)
+    return list(groups.values())
+
+
 def _attacked(
-    which: Attack, client: ProcessPoolExecutor, attacker: ProcessPoolExecutor, *, seconds: float, part: float
-) -> _Found:
+    attacks: list[Attack], client: ProcessPoolExecutor, attacker: ProcessPoolExecutor, *, seconds: float, part: float
+) -> Iterator[_Found]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whimbrel-attacks-")))
-        served = stack.enter_context(_served(which, folder))
-        target = Target(ports=_ports(folder), folder=folder, seconds=seconds, part=part)
-        attacking = attacker.submit(attack, which.name, target)
-        _wait_for(folder / "prepared", attacking)
-        ready = folder / "ready"
-        fared = client.submit(experience, target.port, seconds=seconds, per_second=_PER_SECOND, ready=ready)
-        _wait_for(ready, fared)
-        before, cpu = resident_bytes(served.pid), _cpu_s(served.pid)
-        (folder / "begin").touch()
-        most = _most_bytes(served, attacking, fared)
-        return _Found(
-            attack=which,
-            experience=fared.result(),
-            told=attacking.result(),
-            before_bytes=before,
-            most_bytes=max(most, before),
-            cpu_s=_cpu_s(served.pid) - cpu,
-            load_average=os.getloadavg()[0],
-            is_full=part >= 1,
-        )
+        served = stack.enter_context(_served(attacks[0], folder, hash_mib=_HASH_MIB if part >= 1 else 1))
+        for number, which in enumerate(attacks):
+            own = folder / f"attack-{number}"
+            own.mkdir()
+            target = Target(ports=_ports(folder), folder=own, seconds=seconds, part=part)
+            yield _attacked_once(which, served, target, client, attacker)
+
+
+def _attacked_once(
+    which: Attack, served: Served, target: Target, client: ProcessPoolExecutor, attacker: ProcessPoolExecutor
+) -> _Found:
+    attacking = attacker.submit(attack, which.name, target)
+    _wait_for(target.folder / "prepared", attacking)
+    ready = target.folder / "ready"
+    fared = client.submit(experience, target.port, seconds=target.seconds, per_second=_PER_SECOND, ready=ready)
+    _wait_for(ready, fared)
+    before, cpu = resident_bytes(served.pid), _cpu_s(served.pid)
+    (target.folder / "begin").touch()
+    most = _most_bytes(served, attacking, fared)
+    return _Found(
+        attack=which,
+        experience=fared.result(),
+        told=attacking.result(),
+        before_bytes=before,
+        most_bytes=max(most, before),
+        cpu_s=_cpu_s(served.pid) - cpu,
+        load_average=os.getloadavg()[0],
+        is_full=target.part >= 1,
+    )
 
 
 def _cpu_s(pid: int) -> float:
@@ -162,14 +189,14 @@ def _wait_for(path: Path, work: Future[Counter[str]] | Future[Experience]) -> No
 # -- the broker --------------------------------------------------------------------------------------------------------
 
 
-def _served(which: Attack, folder: Path) -> AbstractContextManager[Served]:
-    """Run a broker with what the attack needs."""
+def _served(which: Attack, folder: Path, *, hash_mib: int) -> AbstractContextManager[Served]:
+    """Run a broker with what the attack needs, which hashes passwords with so much memory."""
     settings, options = which.settings, list(which.options)
     if which.has_users:
         users = Users.read(folder / "users", missing_ok=True)
         for name, password in (USER, *NEWCOMERS.items()):
-            users.add(name, password.decode())
-        settings += f'[access]\nusers = "{folder / "users"}"\n'
+            users.add(name, password.decode(), cost=Cost.of_memory(hash_mib))
+        settings += f'[access]\nusers = "{folder / "users"}"\npassword_hash_mib = {hash_mib}\n'
     if which.has_tls:
         certificate, key = _certificate(folder)
         options += ["--tls-port", "0", "--tls-certificate", str(certificate), "--tls-key", str(key)]

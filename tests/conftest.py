@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.core_seconds import CoreSeconds
 from tests.shared_classes import OPTIONS as SHARED
 
 settings.register_profile("whimbrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
@@ -29,8 +30,15 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", "-XX:TieredStopAtLevel=1 -XX:+Us
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_DAEMON_JAVA_OPTS']} {SHARED.format(_CLASSES)}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a developer ask where the core seconds go."""
+    parser.addoption("--core-seconds", type=int, metavar="N", help="Print the N tests that take most core time.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have done once, before several workers do it side by side: Spark's classes written down, kernels compiled."""
+    if (shown := config.getoption("core_seconds")) is not None:
+        config.pluginmanager.register(CoreSeconds(shown))
     is_leader = not hasattr(config, "workerinput") and config.getoption("numprocesses", None)
     if is_leader and not _CLASSES.exists():
         script = Path(__file__).with_name("shared_classes.py")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker, Verify
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.access import HASH_BYTES, Cost
 from whimbrel.log.writer import LogWriter
@@ -41,7 +41,8 @@ __all__ = [
 NODE = "node-1"
 SECOND_US = 1_000_000
 START = 1_700_000_000 * SECOND_US
-NO_CONFIG = Config()
+QUICK = Config(access=AccessSettings(password_hash_mib=1))
+"""Sessions that do not exist cost as much as a password: with the default, a test would do little but hash."""
 SESSIONS = "$whimbrel/session/"
 ANSWERS = f"{SESSIONS}answer"
 """Where 3.1.1 is answered; in version 5 our clients ask to be answered there too."""
@@ -131,7 +132,7 @@ class Rig:
     def __init__(
         self,
         folder: Path,
-        config: Config = NO_CONFIG,
+        config: Config = QUICK,
         *,
         state: BrokerState | None = None,
         authorizer: Authorizer | None = None,

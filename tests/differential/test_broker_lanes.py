@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -13,11 +14,14 @@ from session_traffic import SessionTraffic
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
+from whimbrel.broker.config import Config
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
 
-CASES, STEPS = 200, 150
+CASES, STEPS = 80, 150
+CASES_OF_SESSIONS = 120
+"""The hardest to meet: of mutations of ``lanes.py``, one showed itself first at seed 27, another at seed 100."""
 PIECEWISE = [f"whimbrel.broker.handlers.publications.{name}" for name in ("publishing", "lanes")]
 PIECEWISE += ["whimbrel.broker.state.hand_overs"]
 PIECEWISE += [f"whimbrel.hold.rules.{name}" for name in ("publications", "members", "changes")]
@@ -66,6 +70,45 @@ def test_lanes_make_no_difference(
     _check_alike(ours, Traffic(slow, seed, clients=clients, has_content=has_content))
 
 
+LEAVES_OUT = replace(Config(), log=replace(Config().log, unwanted=False))
+"""The settings of a broker that does not log what no session wants."""
+
+
+@pytest.mark.parametrize("has_content", [False, True])
+@pytest.mark.parametrize("seed", range(CASES // 20))
+def test_lanes_leave_out_the_same(
+    seed: int,
+    has_content: bool,  # noqa: FBT001 # pytest's parameter
+    tmp_path: Path,
+) -> None:
+    """And all that clients are sent is what they are sent by a broker that logs everything."""
+    clients = 8 if has_content else 5
+    made = {"clients": clients, "has_content": has_content}
+    ours = Traffic(Rig(tmp_path / "lanes", LEAVES_OUT), seed, **made)  # type: ignore[arg-type]  # by name
+    slow = Traffic(Rig(tmp_path / "hold", LEAVES_OUT, has_direct_path=False), seed, **made)  # type: ignore[arg-type]
+    whole = Traffic(Rig(tmp_path / "whole"), seed, **made)  # type: ignore[arg-type]
+    for _ in range(STEPS):
+        assert len({ours.step(), slow.step(), whole.step()}) == 1
+        for traffic in (ours, slow, whole):
+            traffic.settle()
+        assert _sent_to_each(ours) == _sent_to_each(slow) == _sent_to_each(whole)
+    counters = ours.rig.broker.counters, slow.rig.broker.counters
+    assert counters[0].unwanted == counters[1].unwanted
+    rows, all_rows = _rows(ours.rig), _rows(whole.rig)
+    assert rows == _rows(slow.rig)
+    assert len(all_rows) - len(rows) == counters[0].unwanted
+
+
+def _sent_to_each(traffic: Traffic) -> dict[str, list[tuple[str, bytes, int, bool]]]:
+    """Return the publications that every client was sent; packet identifiers follow numbers, which differ."""
+    return {
+        voice.name: [
+            (each.topic, each.payload, each.qos, each.dup) for each in voice.heard if isinstance(each, Publish)
+        ]
+        for voice in traffic.voices
+    }
+
+
 def _some_rights(seed: int, clients: list[str]) -> Rights:
     """Return rights that refuse some clients some topics, and let most have most."""
     rng = Random(seed)
@@ -98,7 +141,7 @@ def test_lanes_make_no_difference_where_there_are_rights(
 
 
 @pytest.mark.parametrize("has_content", [False, True])
-@pytest.mark.parametrize("seed", range(CASES // 2))
+@pytest.mark.parametrize("seed", range(CASES_OF_SESSIONS))
 def test_lanes_make_no_difference_beside_named_sessions(
     seed: int,
     has_content: bool,  # noqa: FBT001 # pytest's parameter

@@ -2,12 +2,13 @@
 
 Rule: the data directory and the ports stay the same over a restart, so that a client finds its broker again.
 Rule: nothing is polled: a thread reads what the broker writes, and ``start`` waits for the line that it listens.
+Rule: it is a fork of a process that has loaded a broker's modules (``broker_forks``), unless a test says
+``is_forked=False``: then it loads them itself, as a user's broker does.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import re
 import signal
@@ -18,6 +19,9 @@ from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import Self
+
+from tests.e2e.broker_forks import Forked, fork_broker
+from tests.e2e.stepped_clock import SteppedClock
 
 __all__ = ["BrokerProcess", "Settings"]
 
@@ -46,18 +50,19 @@ class BrokerProcess:
         folder: Path,
         *options: str,
         settings: Settings | None = None,
-        environment: Mapping[str, str] | None = None,
+        clock: SteppedClock | None = None,
+        is_forked: bool = True,
     ) -> None:
         self.data = folder / "data"
         self.ports: dict[str, int] = {}
         """Where it listens, by kind: mqtt, mqtts, ws, wss, http."""
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
-        self._options, self._environment = options, environment or {}
+        self._options, self._clock, self._is_forked = options, clock, is_forked
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._reader: Thread | None = None
 
     @property
@@ -74,14 +79,10 @@ class BrokerProcess:
     def start(self, *options: str) -> Self:
         """Start it, this once with more *options*, and wait until it listens; on the ports that it had before."""
         assert self._process is None, "it runs"
-        command = [sys.executable, "-m", "whimbrel", "serve", "--config", str(self._config), "--data", str(self.data)]
-        command += ["--port", "0", *self._options, *options]
+        arguments = ["--config", str(self._config), "--data", str(self.data), "--port", "0", *self._options, *options]
         for kind, port in self.ports.items():
-            command += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
-        environment = {**os.environ, **self._environment}
-        process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment
-        )
+            arguments += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
+        process = fork_broker(arguments, self._clock) if self._is_forked else _execute(arguments)
         written: queue.Queue[str | None] = queue.Queue()
         self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
         self._reader.start()
@@ -132,7 +133,7 @@ class BrokerProcess:
             self._process = self._reader = None
         return status
 
-    def _read(self, process: subprocess.Popen[str], written: queue.Queue[str | None]) -> None:
+    def _read(self, process: subprocess.Popen[str] | Forked, written: queue.Queue[str | None]) -> None:
         assert process.stderr is not None
         for line in process.stderr:
             self.lines.append(line)
@@ -144,6 +145,11 @@ class BrokerProcess:
             if "listening" in line:
                 return {kind: int(port) for kind, port in _PORT.findall(line)}
         raise AssertionError("the broker ended before it listened:\n" + "".join(self.lines))
+
+
+def _execute(arguments: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "whimbrel", "serve", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 
 def _toml(settings: Settings) -> str:

@@ -758,19 +758,6 @@ _TOPICS = ("ward/1/pulse", "ward/1/oxygen", "ward/2/pulse")
 _SETTINGS = {"log": {"segment_bytes": 65_536, "view_interval_s": 0.1}}  # so that both change often
 
 
-_SLOW_DISK = """
-import os, time
-
-_fsync = os.fsync
-
-def fsync(file):
-    time.sleep({seconds})
-    _fsync(file)
-
-os.fsync = fsync
-"""
-
-
 def crash(
     folder: Path,
     *,
@@ -786,8 +773,8 @@ def crash(
     *has_calamities*, clocks are set, the process is paused, disks are full, logs are cut and views lost between kills.
     """
     began = time.monotonic()
-    clock = SteppedClock(folder / "clock", more=_SLOW_DISK.format(seconds=fsync_s) if fsync_s else "")
-    broker = BrokerProcess(folder, settings=_SETTINGS, environment=clock.environment)
+    clock = SteppedClock(folder / "clock", fsync_s=fsync_s)
+    broker = BrokerProcess(folder, settings=_SETTINGS, clock=clock)
     rng = Random(seed)
     calamities = Calamities(broker, clock, Random(seed + 1)) if has_calamities else None
     rig, told = asyncio.run(_crash(broker, kills, rng, progress, calamities))

@@ -95,7 +95,7 @@ LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """Yield a broker whose view follows its log closely."""
-    with BrokerProcess(tmp_path, settings={"log": {"view_interval_s": 0.1}}) as process:
+    with BrokerProcess(tmp_path, settings={"log": {"view_interval_s": 0.1}}, is_forked=False) as process:
         yield process
     assert "Traceback" not in (told := "".join(process.lines)), told[-2_000:]
 

@@ -42,7 +42,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     rights.write_text(
         'default = "deny"\n[[rule]]\ntopics = ["home/{user}/#"]\nallow = ["publish", "subscribe"]\n', encoding="utf-8"
     )
-    with BrokerProcess(folder, "--users", str(users), "--rights", str(rights)) as broker:
+    with BrokerProcess(folder, "--users", str(users), "--rights", str(rights), is_forked=False) as broker:
         yield broker
     assert "secret" not in "".join(broker.lines)
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
 import random
-import re
 import subprocess
 import sys
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.broker_process import BrokerProcess
 
 from whimbrel.client import (
     Backoff,
@@ -36,61 +34,20 @@ SOON = Backoff(first_s=0.05, most_s=0.2)
 _PATIENCE_S = 60
 
 
-class Broker:
-    """A broker's process, which can be killed and started again on the same port and the same log."""
-
-    def __init__(self, data: Path) -> None:
-        self._data = data
-        self.port = 0
-        self.said = ""
-        self._process: subprocess.Popen[str] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start it, and wait until it listens."""
-        command = [sys.executable, "-m", "whimbrel", "serve", "--port", str(self.port), "--data", str(self._data)]
-        self._process = process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        ports: queue.Queue[int] = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, args=(process.stderr, ports))
-        self._listener.start()
-        self.port = ports.get(timeout=_PATIENCE_S)
-        assert self.port, self.said
-
-    def _listen(self, stream: Iterable[str], ports: queue.Queue[int]) -> None:
-        """Keep what it says, all of it: a broker that nobody listens to stops when the pipe is full."""
-        for line in stream:
-            self.said += line
-            found = re.search(r"listening .*\bmqtt=(\d+)", line)
-            if found:
-                ports.put(int(found[1]))
-        ports.put(0)  # it ended
-
-    def kill(self) -> None:
-        """End it without any warning."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        self._listener.join()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-
-
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """Yield a broker that a test may kill."""
-    broker = Broker(tmp_path / "data")
-    yield broker
-    broker.kill()
-    assert "Traceback" not in broker.said, broker.said
+    with BrokerProcess(tmp_path) as broker:
+        yield broker
+    assert "Traceback" not in (said := "".join(broker.lines)), said
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Yield a broker that tests share; each has topics of its own."""
-    broker = Broker(tmp_path_factory.mktemp("broker") / "data")
-    yield broker
-    broker.kill()
-    assert "Traceback" not in broker.said, broker.said
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+    assert "Traceback" not in (said := "".join(broker.lines)), said
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -106,7 +63,7 @@ async def _take(client: Client, count: int) -> list[Message]:
 
 
 @asynccontextmanager
-async def _two(broker: Broker, **options: Any) -> AsyncIterator[tuple[Client, Client]]:
+async def _two(broker: BrokerProcess, **options: Any) -> AsyncIterator[tuple[Client, Client]]:
     async with Client("127.0.0.1", broker.port, **options) as one, Client("127.0.0.1", broker.port, **options) as other:
         yield one, other
 
@@ -116,7 +73,7 @@ async def _two(broker: Broker, **options: Any) -> AsyncIterator[tuple[Client, Cl
 
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_message_arrives_as_it_was_sent(broker: Broker, version: int, qos: int) -> None:
+def test_a_message_arrives_as_it_was_sent(broker: BrokerProcess, version: int, qos: int) -> None:
     """The first thing anybody tries, at every quality and in both versions."""
 
     async def work() -> None:
@@ -129,7 +86,7 @@ def test_a_message_arrives_as_it_was_sent(broker: Broker, version: int, qos: int
     _run(work())
 
 
-def test_properties_arrive_too(broker: Broker) -> None:
+def test_properties_arrive_too(broker: BrokerProcess) -> None:
     """What version 5 has beside topic and payload."""
 
     async def work() -> None:
@@ -145,7 +102,7 @@ def test_properties_arrive_too(broker: Broker) -> None:
 
 
 @VERSIONS
-def test_a_content_filter_selects(broker: Broker, version: int) -> None:
+def test_a_content_filter_selects(broker: BrokerProcess, version: int) -> None:
     """What Whimbrel is for: only what is wanted comes."""
 
     async def work() -> None:
@@ -162,7 +119,7 @@ def test_a_content_filter_selects(broker: Broker, version: int) -> None:
     _run(work())
 
 
-def test_many_at_a_time_keep_their_order(broker: Broker) -> None:
+def test_many_at_a_time_keep_their_order(broker: BrokerProcess) -> None:
     """More than the broker's receive maximum are published at once; nobody is thrown out, nothing is out of order."""
 
     async def work() -> None:
@@ -175,7 +132,7 @@ def test_many_at_a_time_keep_their_order(broker: Broker) -> None:
 
 
 @VERSIONS
-def test_a_full_queue_stops_reading_and_loses_nothing(broker: Broker, version: int) -> None:
+def test_a_full_queue_stops_reading_and_loses_nothing(broker: BrokerProcess, version: int) -> None:
     """A slow application, which even publishes while it handles a message, neither drowns nor waits for ever."""
 
     async def work() -> None:
@@ -194,7 +151,7 @@ def test_a_full_queue_stops_reading_and_loses_nothing(broker: Broker, version: i
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_refusals_name_code_and_reason(broker: Broker) -> None:
+def test_refusals_name_code_and_reason(broker: BrokerProcess) -> None:
     """An application reacts to the code, a person to the reason."""
 
     async def work() -> None:
@@ -210,7 +167,7 @@ def test_refusals_name_code_and_reason(broker: Broker) -> None:
 
 
 @VERSIONS
-def test_a_refused_connection_says_why(broker: Broker, version: int) -> None:
+def test_a_refused_connection_says_why(broker: BrokerProcess, version: int) -> None:
     """Entering raises at once: there is nothing to come back to."""
 
     async def work() -> None:
@@ -234,7 +191,7 @@ def test_where_nobody_listens_there_is_no_connection() -> None:
     _run(work())
 
 
-def test_who_is_taken_over_stays_away(broker: Broker) -> None:
+def test_who_is_taken_over_stays_away(broker: BrokerProcess) -> None:
     """Two clients of one name would throw each other out for ever."""
 
     async def work() -> None:
@@ -248,7 +205,7 @@ def test_who_is_taken_over_stays_away(broker: Broker) -> None:
     _run(work())
 
 
-def test_a_closed_client_ends_the_iteration(broker: Broker) -> None:
+def test_a_closed_client_ends_the_iteration(broker: BrokerProcess) -> None:
     """A task that only listens ends with the client, without an error."""
 
     async def work() -> None:
@@ -269,7 +226,7 @@ async def _everything(client: Client) -> list[Message]:
 # -- sessions --------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_keeps_what_comes_while_its_client_is_away(broker: Broker) -> None:
+def test_a_session_keeps_what_comes_while_its_client_is_away(broker: BrokerProcess) -> None:
     """What makes it more than a socket."""
 
     async def work() -> None:
@@ -284,7 +241,7 @@ def test_a_session_keeps_what_comes_while_its_client_is_away(broker: Broker) -> 
     _run(work())
 
 
-def test_what_an_application_died_with_comes_again(broker: Broker) -> None:
+def test_what_an_application_died_with_comes_again(broker: BrokerProcess) -> None:
     """It is acknowledged when the next is asked for: the message in hand was perhaps not handled."""
 
     async def work() -> None:
@@ -310,7 +267,7 @@ async def _dies_at_2(client: Client) -> None:
             _ = 1 / (2 - int(message.text))
 
 
-def test_a_clean_end_keeps_the_will(broker: Broker) -> None:
+def test_a_clean_end_keeps_the_will(broker: BrokerProcess) -> None:
     """The will is for clients that are lost, and leaving is not being lost."""
 
     async def work() -> None:
@@ -327,13 +284,13 @@ def test_a_clean_end_keeps_the_will(broker: Broker) -> None:
 # -- a broker that dies ----------------------------------------------------------------------------------------------
 
 
-async def _restarted(broker: Broker) -> None:
+async def _restarted(broker: BrokerProcess) -> None:
     await asyncio.to_thread(broker.kill)
     await asyncio.to_thread(broker.start)
 
 
 @VERSIONS
-def test_a_client_comes_back_to_a_broker_that_was_killed(own_broker: Broker, version: int) -> None:
+def test_a_client_comes_back_to_a_broker_that_was_killed(own_broker: BrokerProcess, version: int) -> None:
     """Its session is gone, so it subscribes again; what it published meanwhile is sent with the new connection."""
 
     async def work() -> None:
@@ -355,7 +312,7 @@ async def _until_heard(sender: Client) -> None:
         await sender.publish("a/b", {"n": n}, qos=1)
 
 
-def test_qos_2_through_a_broker_that_dies_is_exactly_once(own_broker: Broker) -> None:
+def test_qos_2_through_a_broker_that_dies_is_exactly_once(own_broker: BrokerProcess) -> None:
     """Nothing is lost and nothing comes twice, whenever the broker dies."""
 
     async def work() -> None:
@@ -386,12 +343,14 @@ async def _publish_all(sender: Client, count: int) -> None:
 # -- commands --------------------------------------------------------------------------------------------------------
 
 
-def _whimbrel(broker: Broker, command: str, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
+def _whimbrel(
+    broker: BrokerProcess, command: str, *arguments: str, piped: str = ""
+) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "whimbrel", command, *arguments, "--port", str(broker.port)]
     return subprocess.run(words, input=piped, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
 
 
-def test_what_the_commands_send_and_print(broker: Broker) -> None:
+def test_what_the_commands_send_and_print(broker: BrokerProcess) -> None:
     """A retained message waits for the subscriber, so neither command has to be quick."""
     sent = _whimbrel(broker, "publish", "cli/a", "hello", "--qos", "1", "--retain", "--property", "k=v", "--json")
     assert (sent.returncode, sent.stderr) == (0, "")
@@ -402,7 +361,7 @@ def test_what_the_commands_send_and_print(broker: Broker) -> None:
     assert json.loads(got.stdout) == {"topic": "cli/a", "body": "hello", "qos": 1, "retain": True, "properties": {}}
 
 
-def test_lines_are_published_in_order_and_kept_for_a_session(broker: Broker) -> None:
+def test_lines_are_published_in_order_and_kept_for_a_session(broker: BrokerProcess) -> None:
     """A pipe on one side, a command that runs now and then on the other."""
 
     async def work() -> None:
@@ -418,7 +377,7 @@ def test_lines_are_published_in_order_and_kept_for_a_session(broker: Broker) -> 
     assert [json.loads(line.partition(" ")[2])["n"] for line in got.stdout.splitlines()] == list(range(2, 100))
 
 
-def test_the_commands_exit_with_1_where_the_broker_says_no(broker: Broker) -> None:
+def test_the_commands_exit_with_1_where_the_broker_says_no(broker: BrokerProcess) -> None:
     """A script sees by the code that it was not its own mistake."""
     done = _whimbrel(broker, "publish", "$SYS/mine", "x", "--qos", "1")
     assert (done.returncode, done.stdout) == (1, "")

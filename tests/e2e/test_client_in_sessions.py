@@ -29,6 +29,7 @@ from whimbrel.client import (
     SessionSubscription,
     SubscriptionRefusedError,
 )
+from whimbrel.hold.access import Cost
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5"])
 SOON = Backoff(first_s=0.05, most_s=0.2)
@@ -225,7 +226,7 @@ def test_a_list_names_users_and_groups(tmp_path: Path) -> None:
     """Where the broker knows its users no password of a session is needed."""
     users = Users.read(tmp_path / "users", missing_ok=True)
     for name, groups in (("ann", []), ("bob", ["staff"]), ("eve", [])):
-        users.add(name, WORD, groups=groups or None)
+        users.add(name, WORD, groups=groups or None, cost=Cost.of_memory(1))
     settings = {"access": {"users": str(tmp_path / "users")}}
 
     async def work(broker: BrokerProcess) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -188,8 +188,11 @@ def test_every_prefix_in_one_write_means_the_same(way: str, step: str, tmp_path:
     world, chosen = World(tmp_path), WAYS[way]
     alone = world.name()
     world.say(alone, chosen, _alone(_packets(alone, chosen, everything)))
-    length = sum(map(len, _packets(alone, chosen, everything)))
-    names = {cut: world.name() for cut in range(1, length + 1)}
+    ends = list(accumulate(map(len, _packets(alone, chosen, everything))))
+    length = ends[-1]
+    # Around the ends of packets everywhere, and every byte between them in one of the steps.
+    cut_at = {*range(1 + list(STEPS).index(step), length + 1, len(STEPS)), *ends, *(end + 1 for end in ends[:-1])}
+    names = {cut: world.name() for cut in sorted(cut_at)}
     for cut, name in names.items():
         world.say(name, chosen, _cut(_packets(name, chosen, everything), [(cut, STEPS[step])]))
     heard = world.heard()

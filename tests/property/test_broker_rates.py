@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +24,7 @@ packets = st.lists(
 )
 
 
+@lru_cache(maxsize=8)  # of three streams one grows, and is looked at twice
 def _messages(data: bytes) -> int:
     """Return how many PUBLISH packets begin in *data*, which begins with a packet."""
     inflow = Inflow()

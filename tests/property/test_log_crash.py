@@ -147,7 +147,7 @@ def test_nor_does_a_crash_while_segments_roll(tmp_path: Path, tail: Callable[...
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tail", "facts"), [(nothing, 50), (zeros, 30), (noise, 30)])
+@pytest.mark.parametrize(("tail", "facts"), [(nothing, 30), (zeros, 20), (noise, 20)])
 def test_nor_does_a_crash_anywhere_in_a_long_log(tmp_path: Path, tail: Callable[..., bytes], facts: int) -> None:
     """Facts of all kinds, in several segments; it takes the square of their number."""
     crash_everywhere(tmp_path, a_history(facts), tail, segment_bytes=20 * facts)

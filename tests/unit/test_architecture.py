@@ -133,6 +133,21 @@ def test_importing_whimbrel_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_command_loads_no_other_command() -> None:
+    """A user who lists names must not wait for the filters, the log, asyncio and the parts of every other command."""
+    code = """
+import atexit, sys
+heavy = ["asyncio", "numpy", "structlog", "whimbrel.cli.log", "whimbrel.cli.serve", "whimbrel.cli.session.command"]
+atexit.register(lambda: print([name for name in heavy if name in sys.modules]))
+sys.argv = ["whimbrel", "user", "--help"]
+from whimbrel.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: whimbrel user")
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("word", ["utils", "helpers", "manager", "misc", "common"])
 def test_no_file_is_named_for_nothing(word: str) -> None:
     """A reader should guess the file from the concept."""
@@ -167,6 +182,7 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 BROKER = [
     "setting_fields",
+    "log_settings",
     "config",
     "config_files",
     "counters",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, START, Rig, asking, publishing, quick_scrypt
 
+from whimbrel.broker.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold import access
 from whimbrel.hold.access import DEFAULT_COST, Cost, Passwords, read_access
@@ -39,7 +40,7 @@ def rig(tmp_path: Path, spent: list[Cost]) -> Rig:
     made = SessionChange.CREATED
     state.apply(SessionChanged(node=NODE, seq=1, changed_at=START, session="ward", change=made, access=old))
     state.apply(SessionChanged(node=NODE, seq=2, changed_at=START, session="open", change=made))
-    rig = Rig(tmp_path, state=state)
+    rig = Rig(tmp_path, Config(), state=state)
     spent.clear()
     return rig
 

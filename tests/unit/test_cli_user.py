@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from broker_rig import quick_scrypt
 
 from whimbrel.broker.access.users import Users
 from whimbrel.cli.main import main
@@ -43,6 +44,7 @@ class Input(io.TextIOWrapper):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run ``whimbrel user`` in this process and an empty folder; *typed* are the answers at a terminal."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)  # how dear it is, test_broker_users tells
 
     def invoke(*arguments: str, piped: str = "", typed: list[str] | None = None) -> Done:
         answers = iter(typed or [])

@@ -55,6 +55,21 @@ def test_a_copy_of_the_package_finds_what_another_one_compiled(tmp_path: Path) -
     assert (third[1] != first[1], third[2]) == (True, "1")
 
 
+def test_a_broker_loads_numba_alone() -> None:
+    """Where scipy is installed, numba loads it before its first kernel, and every start would wait for it."""
+    code = """
+import sys
+from whimbrel.match.kernels.compiled import load_numba_alone
+from whimbrel.match.matcher import Interest, Matcher
+load_numba_alone()
+matcher = Matcher.load([("one", Interest(filter_text="a == 'x'"))])
+print(matcher.match_parts(None, {"a": "x"}), [name for name in ("scipy.linalg", "cffi") if name in sys.modules])
+import cffi, scipy.linalg
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[0] []\n"), done.stderr
+
+
 @pytest.mark.parametrize("wrong", ["open to others", "a link", "a file"])
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, wrong: str) -> None:
     """Whoever could put code there would run it as this user."""

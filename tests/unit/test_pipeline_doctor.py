@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
 from whimbrel.log.files import locked
+from whimbrel.log.keeping.cutting import cut, on_disk
+from whimbrel.log.keeping.plan import Plan
+from whimbrel.log.keeping.readers import register, registered
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
@@ -370,3 +373,16 @@ def test_options_that_do_not_belong_together_are_refused_by_name(tmp_path: Path,
     log = _log(tmp_path / "log")
     done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(log), "--out", str(tmp_path / "out"), *options])
     assert str(done.exception).startswith(told)
+
+
+def test_a_reader_that_lost_its_place_is_named(tmp_path: Path) -> None:
+    """A stream that was down for weeks finds out why it cannot go on, and so does its operator."""
+    with LogWriter(tmp_path, "n1", segment_bytes=200) as log:
+        for seq in range(1, 30):
+            log.append(PresenceChanged(node="n1", seq=seq, changed_at=1, device="d", change=PresenceChange.CONNECTED))
+            log.sync()
+    register(tmp_path, "n1", "ward-stream", seq=2, now=1)
+    assert not _not_ok(examine_log(tmp_path))
+    cut(tmp_path, "n1", Plan(segments=on_disk(tmp_path, "n1").segments[:4], lost=tuple(registered(tmp_path, "n1"))))
+    told = _not_ok(examine_log(tmp_path))["reader ward-stream of n1"]
+    assert told.startswith("lost its place: it had read to 2, and the log begins with")

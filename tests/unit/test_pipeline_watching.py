@@ -25,6 +25,7 @@ def _taken(batch: int = 41, **given: Any) -> Taken:
         "facts": 1_000,
         "rows": {"matches": 30, "deliveries": 12},
         "applied": {"a": 100, "b": 50},
+        "done_with": {},
         "newest_at": 90 * SECOND,
         "state": 1_204,
         "state_bytes": 310_400,

@@ -127,6 +127,7 @@ class Broker:
         self._interests = Interests(
             config, self._commits, state, self._sender, authorizer, self._delivering, self._long_work, admission, gate
         )
+        self.history = self._interests.history
         self._ownership = Ownership(config, state, authorizer, self._interests)
         self._sessions = Sessions(
             config,
@@ -195,7 +196,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do, in the next turn."""
-        return self._commits.is_behind or bool(self._long_work) or bool(self._delivering.unfinished)
+        return any((self._commits.is_behind, self._long_work, self._delivering.unfinished, self.history.has_work))
 
     @property
     def applied(self) -> int:
@@ -263,6 +264,7 @@ class Broker:
         self._commits.go_on()
         self._long_work.go_on()
         self._delivering.go_on(self._commits.last_at)
+        self.history.go_on(self._commits.last_at)
         self._end_step(now)
 
     def _resume(self, link: Link) -> None:
@@ -337,6 +339,7 @@ class Broker:
         link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
+        self.history.lost(link)
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now, is_draining=self.is_draining)
             self._delivering.pump_ready(self._commits.last_at)
@@ -347,6 +350,7 @@ class Broker:
         leaving = self._sender.leaving
         while leaving:
             link = leaving.pop()
+            self.history.lost(link)
             if link.client is not None and link.client.link is link:
                 self._connecting.lost(link.client, now, is_draining=self.is_draining)
                 self._delivering.pump_ready(self._commits.last_at)
@@ -363,6 +367,7 @@ class Broker:
     def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
         """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
         self._back_pressure.drain(link, unsent_bytes, now)
+        self.history.resume(link)
         self._let_go(now)
 
     def answered(self, question: BlockingTask, answer: object, now: int) -> None:
@@ -376,6 +381,7 @@ class Broker:
         self.refuse(is_refusing=False)
         self._long_work.begin_turn()
         self._commits.durable(seq)
+        self.history.look()
         self._delivering.pump_ready(self._commits.last_at)
         self._back_pressure.note_full(self._commits.last_at)
         self._let_go(self._commits.last_at)
@@ -390,6 +396,7 @@ class Broker:
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
+        self.history.look()
         self._delivering.pump_ready(stamp)
         self._let_go(now)
 

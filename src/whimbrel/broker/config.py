@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from whimbrel.broker import setting_fields as setting
+from whimbrel.broker.log_settings import LogSettings
 from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
 from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
@@ -319,23 +320,6 @@ class AccessSettings(Section):
     def admits_anonymous(self) -> bool:
         """Whether a client without a user name may connect."""
         return self.anonymous or not self.users
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings(Section):
-    """How what was accepted comes to the disk."""
-
-    section: ClassVar[str] = "log"
-
-    sync_interval_ms: int = setting.whole(
-        50, 0, 60_000, "How long traffic that nobody must hold may wait for the disk; 0 is no time."
-    )
-    segment_bytes: int = setting.whole(
-        67_108_864, 65_536, INT32_MAX, "The size at which a segment ends and the next begins."
-    )
-    view_interval_s: float = setting.real(
-        5, 0.1, 3_600, "How often the view of sessions follows the log; after a crash the rest is replayed."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ class Counters:
     """Publications that clients sent."""
     refused: int = 0
     """Publications that were not accepted."""
+    unwanted: int = 0
+    """Publications of QoS 0 that no session wanted, and that the log left out for it (``[log] unwanted``)."""
     sent: int = 0
     """Copies that were written to clients."""
     reports: int = 0

@@ -18,17 +18,20 @@ from collections.abc import Sequence
 
 from whimbrel.errors import InvalidValueError
 
-__all__ = ["IN_CONNECT", "IN_PUBLISH", "IN_SUBSCRIBE", "PREFIX", "Pairs", "is_marked", "split_own"]
+__all__ = ["IN_CONNECT", "IN_PUBLISH", "IN_SUBSCRIBE", "NUMBER", "PREFIX", "Pairs", "is_marked", "split_own"]
 
 PREFIX = "whimbrel."
 _MARK = ("whimbrel", "1")
 """What a CONNECT carries so that names without the prefix are the broker's too."""
 
 IN_CONNECT = ("session", "password", "receipt", "key")
-IN_SUBSCRIBE = ("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near")
+IN_SUBSCRIBE = ("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "since")
 """UNSUBSCRIBE has the same."""
 IN_PUBLISH = ("key", "insecure")
 """A will has the same."""
+
+NUMBER = f"{PREFIX}id"
+"""Which notification a copy is of, ``node:seq``, on connections that subscribed with ``since``."""
 
 _LONGEST_NAME = 80
 

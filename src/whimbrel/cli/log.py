@@ -77,6 +77,10 @@ def export(
     everything: Annotated[
         bool, typer.Option("--all", help="Also what is durable of the segment that still grows.")
     ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="FOLDER", help="Write to this folder, a log of its own, and not into DIR."),
+    ] = None,
     compact: Annotated[bool, typer.Option("--compact", help="Then merge small parts of a day.")] = False,
     keep_days: Annotated[
         int | None,
@@ -92,11 +96,11 @@ def export(
     """
     every_s = read_seconds(every.removesuffix("s"))
     while True:
-        rows = _export_once(directory, node, everything=everything, as_json=as_json, is_quiet=follow)
+        rows = _export_once(directory, node, into, everything=everything, as_json=as_json, is_quiet=follow)
         if compact and (rows or not follow):
-            _compact(directory, as_json=as_json)
+            _compact(into or directory, as_json=as_json)
         if keep_days is not None:
-            _retain(directory, keep_days, as_json=as_json, is_quiet=follow)
+            _retain(into or directory, keep_days, as_json=as_json, is_quiet=follow)
         if not follow:
             return
         time.sleep(every_s)
@@ -143,9 +147,8 @@ def verify(directory: Directory, *, as_json: AsJson = False) -> None:
         word = f"{len(found.problems)} problems" if found.problems else "ok"
         if not found.segments and not found.parts:
             word += ", the log is empty"
-        typer.echo(
-            f"{word}: {found.records} records in {found.segments} segments, {found.rows} rows in {found.parts} parts"
-        )
+        counted = f"{found.records} records in {found.segments} segments, {found.rows} rows in {found.parts} parts"
+        typer.echo(f"{word}: {counted}" + (f", {found.checkpoints} checkpoints" if found.checkpoints else ""))
     if found.problems:
         raise typer.Exit(1)
 
@@ -178,11 +181,15 @@ def _nodes(directory: Path, node: str | None) -> list[str]:
     return known if node is None else [node]
 
 
-def _export_once(directory: Path, node: str | None, *, everything: bool, as_json: bool, is_quiet: bool) -> int:
+def _export_once(
+    directory: Path, node: str | None, into: Path | None, *, everything: bool, as_json: bool, is_quiet: bool
+) -> int:
     from whimbrel.log import export as exporting  # see verify
 
     rows = 0
-    found = [exporting.export(directory, each, closed_only=not everything) for each in _nodes(directory, node)]
+    found = [
+        exporting.export(directory, each, closed_only=not everything, into=into) for each in _nodes(directory, node)
+    ]
     for done in found:
         rows += done.rows
         if as_json:

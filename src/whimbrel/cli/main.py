@@ -4,60 +4,93 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 from whimbrel import __version__
-from whimbrel.cli.bench import app as bench_app
-from whimbrel.cli.filter import app as filter_app
-from whimbrel.cli.lab import app as lab_app
-from whimbrel.cli.log import app as log_app
-from whimbrel.cli.match import match
-from whimbrel.cli.near import app as near_app
-from whimbrel.cli.nearby import app as nearby_app
-from whimbrel.cli.pipeline.command import app as pipeline_app
-from whimbrel.cli.policy import app as policy_app
-from whimbrel.cli.publish import publish
-from whimbrel.cli.rendezvous.command import app as rendezvous_app
-from whimbrel.cli.serve import serve
-from whimbrel.cli.session.command import app as session_app
-from whimbrel.cli.sim import app as sim_app
-from whimbrel.cli.subscribe import subscribe
-from whimbrel.cli.ticker.command import tickertape
-from whimbrel.cli.user import app as user_app
-from whimbrel.cli.ward.command import demo
 from whimbrel.errors import LanguageError, WhimbrelError
 
 __all__ = ["app", "main"]
 
+_COMMANDS = {
+    "backup": "whimbrel.cli.backup.command:backup",
+    "demo": "whimbrel.cli.ward.command:demo",
+    "match": "whimbrel.cli.match:match",
+    "publish": "whimbrel.cli.publish:publish",
+    "restore": "whimbrel.cli.backup.command:restore",
+    "serve": "whimbrel.cli.serve:serve",
+    "subscribe": "whimbrel.cli.subscribe:subscribe",
+    "tickertape": "whimbrel.cli.ticker.command:tickertape",
+    "bench": "whimbrel.cli.bench:app",
+    "filter": "whimbrel.cli.filter:app",
+    "lab": "whimbrel.cli.lab:app",
+    "log": "whimbrel.cli.log:app",
+    "near": "whimbrel.cli.near:app",
+    "nearby": "whimbrel.cli.nearby:app",
+    "pipeline": "whimbrel.cli.pipeline.command:app",
+    "policy": "whimbrel.cli.policy:app",
+    "rendezvous": "whimbrel.cli.rendezvous.command:app",
+    "session": "whimbrel.cli.session.command:app",
+    "sim": "whimbrel.cli.sim:app",
+    "user": "whimbrel.cli.user:app",
+}
+"""The module and the name in it of every command and command group, in the order of ``--help``."""
+
+
+class _CommandsOnDemand(MutableMapping[str, Any]):
+    """The commands by name; a command's module is imported when the command is asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 # a command of typer's own click
+        if name not in self._loaded:
+            module, _, attribute = _COMMANDS[name].partition(":")
+            found = getattr(import_module(module), attribute)
+            of_one = typer.Typer(rich_markup_mode=None, add_completion=False)
+            if isinstance(found, typer.Typer):
+                of_one.add_typer(found, name=name)
+            else:
+                of_one.command(name)(found)
+            self._loaded[name] = typer.main.get_group(of_one).commands[name]
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401 # so
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class _Group(typer.core.TyperGroup):
+    """All commands; to run one does not load the others, which would triple the start of ``whimbrel user``."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 # those of typer
+        super().__init__(**settings)
+        self.commands = _CommandsOnDemand()
+
+
 app = typer.Typer(
     name="whimbrel",
     help="Publish/subscribe for devices that move, sleep and disappear.",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(bench_app, name="bench")
-app.add_typer(filter_app, name="filter")
-app.add_typer(lab_app, name="lab")
-app.add_typer(log_app, name="log")
-app.add_typer(near_app, name="near")
-app.add_typer(nearby_app, name="nearby")
-app.add_typer(pipeline_app, name="pipeline")
-app.add_typer(policy_app, name="policy")
-app.add_typer(rendezvous_app, name="rendezvous")
-app.add_typer(session_app, name="session")
-app.add_typer(sim_app, name="sim")
-app.add_typer(user_app, name="user")
-app.command("demo")(demo)
-app.command("match")(match)
-app.command("publish")(publish)
-app.command("serve")(serve)
-app.command("subscribe")(subscribe)
-app.command("tickertape")(tickertape)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -92,9 +92,11 @@ def serve(
         return
     from whimbrel.broker.shell.server import Server
     from whimbrel.match.first_use import make_ready
+    from whimbrel.match.kernels.compiled import load_numba_alone
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
+    load_numba_alone()
     make_ready(log.info)  # else the first message would wait for it, and everybody with it
     server = Server(config, accepts_loss=accept_loss)
     found = server.restored
@@ -102,6 +104,10 @@ def serve(
         log.warning("records are missing, and that is accepted", lost=found.lost)
     if found.rebuilt is not None:
         log.warning("the view was set aside and rebuilt from the log", reason=found.rebuilt)
+    for reason in found.unsound:
+        log.warning("a checkpoint is damaged, and an older one was used", reason=reason)
+    if found.checkpoint:
+        log.info("began with a checkpoint, for want of a view", seq=found.checkpoint)
     log.info(
         "log opened", data=config.node.data, last_seq=found.recovery.last_seq, replayed=found.replayed,
         cut_bytes=found.recovery.cut_bytes,

@@ -39,6 +39,14 @@ def subscribe(
         int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept while we are away.")
     ] = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Tells subscriptions to one topic apart.")] = "",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="AGO|ID",
+            help="First what the log has: of 90s, 15m, 24h, 7d, or what came after node:seq.",
+        ),
+    ] = None,
     join: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,7 +72,8 @@ def subscribe(
 
     A message is acknowledged after it was printed. With --client-id and --session-expiry the broker keeps messages
     while this command does not run. With --join the subscription is made in a named session, the first of several, for
-    all its devices. A connection that is lost is made again. Exits 0 after --count messages, 1 when
+    all its devices. With --since the broker's log comes first, and --json shows the id of each message, from which
+    another --since goes on. A connection that is lost is made again. Exits 0 after --count messages, 1 when
     --timeout is over before, or if the broker cannot be reached or refuses.
 
     Example: whimbrel subscribe 'ward/+/bed/#' --filter 'temperature > 38.5' --qos 1
@@ -79,6 +88,8 @@ def subscribe(
         raise typer.BadParameter("--session-expiry needs MQTT 5")
     if not connection.is_v5 and not join and (ttl is not None or most is not None or name or insecure is not None):
         raise typer.BadParameter("--ttl, --max, --name, --insecure and --secure need MQTT 5, or --join")
+    if since is not None and (join or not connection.is_v5):
+        raise typer.BadParameter("--since needs MQTT 5, and no --join: it is for this client alone")
     own_keys = keys_from(keys, key_file)
     # SUBSCRIBE of MQTT 3.1.1 has no place for keys; those of the connection are for every subscription.
     shared_keys, own_keys = ((), own_keys) if connection.is_v5 or join else (own_keys, ())
@@ -92,7 +103,7 @@ def subscribe(
             for topic_filter in topic_filters:
                 await client.subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
-                    insecure=insecure,
+                    insecure=insecure, since=since,
                 )  # fmt: skip
             await print_all(client, count, as_json=as_json)
 
@@ -122,6 +133,8 @@ def _line(message: Message, *, as_json: bool) -> str:
     if not as_json:
         return f"{message.topic} {message.payload.decode(errors='backslashreplace')}"
     fields: dict[str, object] = {"topic": message.topic}
+    if message.id is not None:
+        fields["id"] = message.id
     try:
         fields["body"] = message.payload.decode()
     except UnicodeDecodeError:

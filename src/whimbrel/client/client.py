@@ -35,7 +35,7 @@ from whimbrel.client.errors import (
     is_temporary,
 )
 from whimbrel.client.inbox import Inbox
-from whimbrel.client.interest import Interest
+from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
 from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
@@ -142,6 +142,7 @@ class Client:
         )
         self._session = ClientSession(version, first_id=self._rng.randrange(1, 65_536))
         self._interests: dict[tuple[str, str], Interest] = {}
+        self._places = Places()
         """The subscriptions of the private session; those of a named one are the session's, which others may change."""
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
@@ -306,6 +307,7 @@ class Client:
         session: str | None = None,
         keys: Sequence[str] = (),
         insecure: bool | None = None,
+        since: str | int | None = None,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
 
@@ -314,6 +316,10 @@ class Client:
         one that was joined, or empty for the client's private one; None: the home. *insecure* says whether messages
         are wanted whose keys do not match *keys* and those of the connection.
 
+        With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
+        ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
+        on behind the last message that came, so that each comes once. For MQTT 5, and the client's private session.
+
         MQTT 3.1.1 has *filter* only, except in a named session. In the private session, a subscription that was granted
         is renewed whenever the broker has forgotten it; in a named one it is the session's.
         """
@@ -321,8 +327,9 @@ class Client:
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=name,
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
             identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
-            insecure=insecure,
+            insecure=insecure, since=None if since is None else str(since),
         )  # fmt: skip
+        interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version
         if self._is_by_request(interest):
             return _granted(await self._ask_about(interest, "subscribe", interest.members()))
@@ -333,18 +340,23 @@ class Client:
                 granted = await self._subscribed(link, interest)
             except BrokenLinkError:
                 continue
+            except SubscriptionRefusedError:
+                self._places.end(interest)
+                raise
             if interest.session == PRIVATE:
                 self._interests[interest.key(version)] = interest
             return granted
 
     async def _subscribed(self, link: Link, interest: Interest) -> int:
-        version = self._connect.version
+        version, interest = self._connect.version, self._places.resumed(interest)
         properties = interest.properties(version, home=link.home)
         identifier = link.connection.subscribe((interest.request(version),), properties)
         answer = await self._answer(link, identifier)
         code = answer.codes[0]
         if code >= ReasonCode.UNSPECIFIED_ERROR:
             raise SubscriptionRefusedError(interest.topic_filter, code, answer.reason)
+        if interest.since is not None and answer.reason:
+            self._told(answer.reason)  # what is older than the log
         return code
 
     async def unsubscribe(
@@ -367,7 +379,7 @@ class Client:
             await self._ask_about(interest, "unsubscribe", interest.naming_members())
             return True
         if where == PRIVATE:
-            self._interests.pop(interest.key(version), None)
+            self._places.end(self._interests.pop(interest.key(version), None))
         while True:
             link = await self._linked()
             properties = interest.naming(version, home=link.home)
@@ -526,7 +538,7 @@ class Client:
         renewing = None
         if not answers:
             self._settled.set()
-        if answers or (not link.is_session_present and self._interests):
+        if answers or self._to_renew(link):
             renewing = asyncio.create_task(self._renew(link, answers))
             tasks.append(renewing)
         try:
@@ -581,6 +593,11 @@ class Client:
             if connection.failure is not None:
                 link.abort()
 
+    def _to_renew(self, link: Link) -> list[Interest]:
+        """Return the subscriptions that a new connection has to make again: also what came from the log is over."""
+        found = self._interests.values()
+        return [each for each in found if not link.is_session_present or each.since is not None]
+
     async def _renew(self, link: Link, answers: Sequence[asyncio.Future[Members]]) -> None:
         """Come back to all sessions and subscriptions; if that fails, the link is given up."""
         timeout_s = self._dialling.timeout_s
@@ -590,9 +607,8 @@ class Client:
                     await answer
             link.release()
             self._settled.set()
-            if not link.is_session_present:
-                for interest in list(self._interests.values()):
-                    await self._subscribed(link, interest)
+            for interest in self._to_renew(link):
+                await self._subscribed(link, interest)
         except TimeoutError:
             link.abort()
             silence = self._dialling.unreachable(f"no answer to the request to join in {timeout_s:g} s")
@@ -610,6 +626,7 @@ class Client:
             match event:
                 case Arrived(delivery):
                     self._received += 1
+                    self._places.arrived(delivery.packet)
                     if delivery.packet.topic.startswith(TOPICS):
                         self._hear(delivery)
                     else:

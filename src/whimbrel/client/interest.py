@@ -10,19 +10,23 @@ Rule: a key stands in no ``repr`` and in no error.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from whimbrel.client.joining import PRIVATE
+from whimbrel.client.messages import ID_PROPERTY
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.filters import parse
 from whimbrel.mqtt.errors import ProtocolError
-from whimbrel.mqtt.packets import V5, SubscriptionRequest
+from whimbrel.mqtt.packets import V5, Publish, SubscriptionRequest
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties
 from whimbrel.mqtt.topics import check_topic_filter, split_share
 
-__all__ = ["Interest"]
+__all__ = ["Interest", "Places"]
 
 _IN_TOPIC = "$filter/"
+_HIGHEST = 268_435_455
+"""The largest subscription identifier there is (MQTT 5, 3.8.2.1.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Interest:
     keys: tuple[str, ...] = field(default=(), repr=False)
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
+    since: str | None = None
+    """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 
     def __post_init__(self) -> None:
         try:
@@ -84,6 +90,8 @@ class Interest:
         given += [("key", key) for key in self.keys]
         if self.insecure is not None:
             given.append(("insecure", "yes" if self.insecure else "no"))
+        if self.since is not None:
+            given.append(("since", self.since))
         if version != V5:
             if given or self._has_packet_options():
                 found = ", ".join(dict.fromkeys(name for name, _ in given)) or "options"
@@ -118,4 +126,46 @@ class Interest:
         return {"topic": self.topic_filter, **({"name": self.name} if self.name else {})}
 
     def _has_packet_options(self) -> bool:
-        return any((self.no_local, self.retain_as_published, self.retain_handling, self.identifier))
+        return any((self.no_local, self.retain_as_published, self.retain_handling, self.identifier, self.since))
+
+
+class Places:
+    """Up to where a client has the log, for each subscription with ``since``: a lost connection costs nothing then.
+
+    Each such subscription has an identifier, which the broker puts on its copies: only so is it certain which of
+    several subscriptions a copy is of.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, str | None] = {}
+
+    def begin(self, interest: Interest, others: Iterable[Interest]) -> Interest:
+        """Return *interest* with an identifier of its own, if it needs one; from now on its place is known."""
+        if interest.since is None:
+            return interest
+        if interest.identifier is None:
+            used = {each.identifier for each in others} | self._last.keys()
+            identifier = next(number for number in range(_HIGHEST, 0, -1) if number not in used)
+            interest = replace(interest, identifier=identifier)
+        assert interest.identifier is not None
+        self._last[interest.identifier] = None
+        return interest
+
+    def end(self, interest: Interest | None) -> None:
+        """Forget a subscription."""
+        if interest is not None and interest.identifier is not None:
+            self._last.pop(interest.identifier, None)
+
+    def arrived(self, packet: Publish) -> None:
+        """Take in a message."""
+        if not self._last:
+            return
+        for identifier in packet.properties.identifiers:
+            if identifier in self._last:
+                found = next((value for name, value in packet.properties.user if name == ID_PROPERTY), None)
+                self._last[identifier] = found or self._last[identifier]
+
+    def resumed(self, interest: Interest) -> Interest:
+        """Return *interest* as it goes on where it was."""
+        last = None if interest.identifier is None else self._last.get(interest.identifier)
+        return interest if interest.since is None or last is None else replace(interest, since=last)

@@ -12,10 +12,13 @@ from whimbrel.errors import InvalidValueError, MalformedBodyError
 from whimbrel.mqtt.packets import V5, Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
-__all__ = ["Message", "Payload", "message_of", "payload_of", "publication"]
+__all__ = ["ID_PROPERTY", "Message", "Payload", "message_of", "payload_of", "publication"]
 
 _BROKERS_OWN = ("key", "insecure")
 """User properties that speak to the broker where a client says that it knows Whimbrel, as ours does."""
+
+ID_PROPERTY = "whimbrel.id"
+"""The user property that says which notification a copy is of."""
 
 Payload: TypeAlias = bytes | str | Mapping[str, object]
 """Bytes as they are, text as UTF-8, and a mapping as JSON."""
@@ -39,6 +42,11 @@ class Message:
             return self.payload.decode()
         except UnicodeDecodeError as error:
             raise MalformedBodyError("text", "not UTF-8", offset=error.start) from error
+
+    @property
+    def id(self) -> str | None:
+        """Which notification of the broker's log this is, ``node:seq``; known where something has ``since``."""
+        return next((value for name, value in self.properties.user if name == ID_PROPERTY), None)
 
     @property
     def user(self) -> tuple[tuple[str, str], ...]:

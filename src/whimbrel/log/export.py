@@ -41,23 +41,28 @@ def export_lock(directory: Path, node: str) -> Path:
     return layout.segments_folder(directory, node) / EXPORT_LOCK
 
 
-def export(directory: Path, node: str, *, closed_only: bool = True) -> Exported:
-    """Write what is not in Parquet yet: the closed segments or, where not *closed_only*, all that is durable."""
+def export(directory: Path, node: str, *, closed_only: bool = True, into: Path | None = None) -> Exported:
+    """Write what is not in Parquet yet: the closed segments or, where not *closed_only*, all that is durable.
+
+    The parts, and up to which number there are any, are written *into* another log's folder, or beside the segments.
+    """
     layout.check_format(directory)
+    target = directory if into is None else into
+    layout.create(target)
     rows, paths = 0, []
-    with locked(export_lock(directory, node), "exporting this log"):
-        remove_leftovers(directory, node)
-        exported = layout.exported_seq(directory, node)
-        for first, last in _ranges(directory, node, exported, closed_only=closed_only):
-            written = _export_range(directory, node, first, last)
-            layout.set_exported_seq(directory, node, last)
+    with locked(export_lock(target, node), "exporting this log"):
+        remove_leftovers(target, node)
+        exported = layout.exported_seq(target, node)
+        for first, last in _ranges(directory, target, node, exported, closed_only=closed_only):
+            written = _export_range(directory, target, node, first, last)
+            layout.set_exported_seq(target, node, last)
             exported = last
             rows += sum(writer.rows for writer in written)
             paths += [writer.path for writer in written]
     return Exported(node=node, rows=rows, parts=tuple(paths), last_seq=exported)
 
 
-def _ranges(directory: Path, node: str, exported: int, *, closed_only: bool) -> list[tuple[int, int]]:
+def _ranges(directory: Path, target: Path, node: str, exported: int, *, closed_only: bool) -> list[tuple[int, int]]:
     """Return the ranges of seqs to export, one per segment."""
     found = [first for first, _ in layout.segments(directory, node)]
     if not found:
@@ -66,7 +71,7 @@ def _ranges(directory: Path, node: str, exported: int, *, closed_only: bool) -> 
         found.append(proven_seq(directory, node) + 1)
     # What a crashed export published already must lie within one new range, or it would be seen beside it.
     published = max(
-        (part.last for table in COLUMNS for part in layout.all_parts(directory, table) if part.node == node), default=0
+        (part.last for table in COLUMNS for part in layout.all_parts(target, table) if part.node == node), default=0
     )
     ends = sorted({max(first - 1, published) for first in found[1:]} | {max(published, exported)})
     ranges, begin = [], max(exported + 1, found[0])
@@ -77,7 +82,7 @@ def _ranges(directory: Path, node: str, exported: int, *, closed_only: bool) -> 
     return ranges
 
 
-def _export_range(directory: Path, node: str, first: int, last: int) -> list[PartWriter]:
+def _export_range(directory: Path, target: Path, node: str, first: int, last: int) -> list[PartWriter]:
     open_parts: dict[str, PartWriter] = {}
     finished: list[PartWriter] = []
     today: date | None = None
@@ -89,7 +94,7 @@ def _export_range(directory: Path, node: str, first: int, last: int) -> list[Par
                 finished += _finished(open_parts)
                 today = day
             if table not in open_parts:
-                path = layout.part_path(directory, table, day=day, node=node, first=first, last=last)
+                path = layout.part_path(target, table, day=day, node=node, first=first, last=last)
                 open_parts[table] = PartWriter(path, table)
             open_parts[table].add(row)
             expected += 1
@@ -101,7 +106,7 @@ def _export_range(directory: Path, node: str, first: int, last: int) -> list[Par
         path = layout.segments_folder(directory, node)
         raise CorruptLogError(path, 0, f"seq {first} to {last}: {error}") from None
     except OSError as error:
-        raise LogWriteError(directory, error.strerror or str(error), "nothing half-written is visible") from error
+        raise LogWriteError(target, error.strerror or str(error), "nothing half-written is visible") from error
     finally:
         for writer in (*open_parts.values(), *finished):
             writer.abandon()  # of what was published nothing is left to abandon

@@ -5,6 +5,7 @@
     DIR/whimbrel-log.json                              {"format": 1}
     DIR/segments/NODE/FIRST.seg                        what the node NODE appended, FIRST the seq of its first record
     DIR/segments/NODE/exported.json                    {"seq": the last that is in Parquet}
+    DIR/segments/NODE/checkpoint-SEQ                   the state of the node's fold after SEQ (``checkpoints``)
     DIR/TABLE/date=YYYY-MM-DD/node=NODE/part-FIRST-LAST.parquet
 
 Rule: seqs in names have twenty digits, so names sort as seqs do.
@@ -34,6 +35,8 @@ __all__ = [
     "Part",
     "all_parts",
     "check_format",
+    "checkpoint_path",
+    "checkpoints",
     "create",
     "date_of",
     "exported_seq",
@@ -57,6 +60,7 @@ _US_PER_DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
 
 _SEGMENT = re.compile(r"([0-9]{20})\.seg")
+_CHECKPOINT = re.compile(r"checkpoint-([0-9]{20})")
 _PART = re.compile(r"part-([0-9]{20})-([0-9]{20})\.parquet")
 
 
@@ -120,6 +124,17 @@ def segments(directory: Path, node: str) -> list[tuple[int, Path]]:
     """Return first seq and path of *node*'s segments, in order; the last is the one that grows."""
     folder = segments_folder(directory, node)
     names = [(_SEGMENT.fullmatch(path.name), path) for path in folder.glob("*.seg")]
+    return sorted((int(found[1]), path) for found, path in names if found)
+
+
+def checkpoint_path(directory: Path, node: str, seq: int) -> Path:
+    """Return the checkpoint of *node* that has the state after *seq*."""
+    return segments_folder(directory, node) / f"checkpoint-{seq:020}"
+
+
+def checkpoints(directory: Path, node: str) -> list[tuple[int, Path]]:
+    """Return seq and path of *node*'s checkpoints, in order, sound or not."""
+    names = [(_CHECKPOINT.fullmatch(path.name), path) for path in segments_folder(directory, node).glob("checkpoint-*")]
     return sorted((int(found[1]), path) for found, path in names if found)
 
 

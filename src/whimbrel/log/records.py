@@ -44,10 +44,12 @@ __all__ = [
     "MARK",
     "MARK_BYTES",
     "MAX_BODY_BYTES",
+    "PUBLICATIONS",
     "TABLE_NAMES",
     "TABLE_NUMBERS",
     "body_of",
     "framed",
+    "is_publication",
     "mark",
     "publication_body",
     "receipt_body",
@@ -84,6 +86,8 @@ TABLE_NAMES = {
     compact.DELIVERY: "receipts",
 }
 """The tables of all numbers."""
+PUBLICATIONS = frozenset(number for number, table in TABLE_NAMES.items() if table == "publications")
+"""The numbers of records that are publications."""
 _COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY})
 _MAPS = {
     table: [columns.index(name) - 2 for name in ("attributes", "members", "read", "changed") if name in columns]
@@ -135,6 +139,11 @@ def body_of(fact: Fact) -> tuple[bytes, int]:
     if len(body) > MAX_BODY_BYTES:
         raise InvalidValueError(f"a row of {table}", f"{len(body)} bytes", f"at most {MAX_BODY_BYTES} bytes")
     return body, values[2]  # type: ignore[return-value]  # the third column of every table is its time
+
+
+def is_publication(body: bytes) -> bool:
+    """Tell whether the record *body* is of a publication."""
+    return body[BODY.size - 1] in PUBLICATIONS
 
 
 def framed(body: bytes, salt: int) -> bytes:

@@ -1,7 +1,7 @@
 """Retention: what is older than a day is removed, as whole files.
 
-Rule: a segment goes only if all of it is in Parquet and older; the last one of a node never goes, for it knows the
-next seq. Parts go by their date.
+Rule: a segment goes only if all of it is in Parquet and older, and not beyond the older of the last two checkpoints;
+the last one of a node never goes, for it knows the next seq. Parts go by their date.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import cut_limit
 from whimbrel.log.export import export_lock
-from whimbrel.log.files import locked
+from whimbrel.log.files import locked, sync_file
 from whimbrel.log.segments import NEVER, is_torn_creation, read_header
 
 __all__ = ["Removed", "retain"]
@@ -45,6 +46,7 @@ def retain(directory: Path, *, before: date, now: int) -> Removed:
                 parts += 1
             for path in _old_segments(directory, node, before):
                 size += _remove(path)
+                sync_file(path.parent)  # in order: a crash must not leave an older one before a gap
                 segments += 1
     return Removed(parts=parts, segments=segments, bytes=size)
 
@@ -59,7 +61,9 @@ def _old_parts(directory: Path, node: str, before: date) -> Iterator[Path]:
 
 
 def _old_segments(directory: Path, node: str, before: date) -> Iterator[Path]:
-    exported = layout.exported_seq(directory, node)
+    limit, exported = cut_limit(directory, node), layout.exported_seq(directory, node)
+    if limit is not None:  # a broker begins with the older checkpoint, if the newer is damaged
+        exported = min(exported, limit)
     for (_, path), (first, following) in pairwise(layout.segments(directory, node)):
         if is_torn_creation(following):
             return  # how old the one before is, is not known

@@ -10,13 +10,17 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import checked
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.parts import statistics
 from whimbrel.log.reader import LogReader
 from whimbrel.log.records import BODY, HEAD, TABLE_NAMES, time_from
 from whimbrel.model.rows import COLUMNS
 
-__all__ = ["TableStats", "stats"]
+__all__ = ["CHECKPOINT", "TableStats", "stats"]
+
+CHECKPOINT = "checkpoint"
+"""What a checkpoint is called among the tables."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +59,16 @@ def stats(directory: Path) -> list[TableStats]:
             _count_parts(directory, each, exported)
         _count_segments(directory, node, exported, tables)
         found += [each for each in tables.values() if each.rows]
+        found += [_of_checkpoint(path, node, seq) for seq, path in layout.checkpoints(directory, node)]
     return found
+
+
+def _of_checkpoint(path: Path, node: str, seq: int) -> TableStats:
+    """Return how much state a checkpoint holds; it is of one number, and of one moment."""
+    found = checked(path, node, seq)
+    each = TableStats(table=CHECKPOINT, node=node, rows=found.rows, segment_bytes=found.size_bytes)
+    each.cover((seq, seq), (found.header.state_at, found.header.state_at))
+    return each
 
 
 def _count_parts(directory: Path, each: TableStats, exported: int) -> None:

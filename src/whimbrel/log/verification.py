@@ -18,6 +18,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import checked
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.layout import Part
 from whimbrel.log.parts import batches, part_rows
@@ -38,6 +39,7 @@ class Verified:
     records: int = 0
     parts: int = 0
     rows: int = 0
+    checkpoints: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -110,8 +112,23 @@ class _Node:
                 with self._result.noting():
                     self._verify_part(table, day, part, is_covered=is_covered)
         self._tell_missing()
+        self._verify_checkpoints(found[0][0] if found else 0)
         if found:
             self._tell_gaps(found[0][0])
+
+    def _verify_checkpoints(self, begin: int) -> None:
+        """Read every checkpoint whole; tell where the segments, which begin with *begin*, do not reach one."""
+        for seq, path in layout.checkpoints(self._directory, self._node):
+            with self._result.noting():
+                checked(path, self._node, seq)
+                self._result.checkpoints += 1
+                if begin and seq + 1 < begin:
+                    note = f"{path}: ends before seq {begin}, where the segments begin: a start cannot use it"
+                    self._result.notes.append(note)
+                if self._next_seq and seq >= self._next_seq:
+                    self._result.problems.append(
+                        f"{path}: seq {seq} was durable, and the segments end with {self._next_seq - 1}"
+                    )
 
     def _tell_gaps(self, begin: int) -> None:
         """Tell which numbers were given, and are neither in Parquet nor in the segments, which begin with *begin*."""
@@ -122,7 +139,9 @@ class _Node:
                 "the segments after it are missing"
             )
         if begin > self._exported + 1:
-            note = f"{where}: seq {self._exported + 1} to {begin - 1} are neither exported nor there"
+            known = any(begin <= seq + 1 for seq, _ in layout.checkpoints(self._directory, self._node))
+            state = ": they were cut, and what came of them is in a checkpoint" if known else ""
+            note = f"{where}: seq {self._exported + 1} to {begin - 1} are neither exported nor there{state}"
             self._result.notes.append(note)
 
     def _verify_segment(self, first: int, path: Path, *, is_first: bool, is_last: bool) -> None:

@@ -13,8 +13,8 @@ accepted, but not forgotten, until they are written by another sync or given up 
 file ends where what is durable ends, and nothing more is written until the log is reopened, because the system may
 have dropped the pages it could not write and would call the next fsync a success.
 Rule: no number is given twice. Where others prove that numbers were given whose records are not here (an export, a
-view), the log is not opened, and nothing of it is changed, unless its owner accepts the loss and says how to go on
-(``begin_at``).
+checkpoint, a view), the log is not opened, and nothing of it is changed, unless its owner accepts the loss and says
+how to go on (``begin_at``).
 """
 
 from __future__ import annotations
@@ -352,7 +352,9 @@ class LogWriter:
     def _given(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
         """Return the last number that is known to have been given, and who knows it."""
         exported = layout.exported_seq(self.directory, self.node), f"its export, {layout.EXPORTED_FILE},"
-        return exported if given_by is None else max(exported, given_by())
+        state = max(layout.checkpoints(self.directory, self.node), default=(0, self._folder))  # fsynced before it
+        known = max(exported, (state[0], f"its checkpoint, {state[1].name},"))
+        return known if given_by is None else max(known, given_by())
 
     def _recover(self, given: int, knower: str, *, accepts_loss: bool) -> Recovery:
         self._buffer.clear()

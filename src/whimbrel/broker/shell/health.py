@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.broker.shell.metrics import prometheus
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.running import Running, monotonic_us
@@ -9,7 +10,7 @@ from whimbrel.broker.shell.running import Running, monotonic_us
 __all__ = ["answer"]
 
 
-def answer(running: Running, method: str, path: str) -> Answer:
+def answer(running: Running, keeper: LogKeeper, method: str, path: str) -> Answer:
     """Return the answer to a request for metrics or health."""
     if method != "GET":
         return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
@@ -17,6 +18,6 @@ def answer(running: Running, method: str, path: str) -> Answer:
         is_well = running.failure is None and not running.broker.is_refusing
         return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
     if path == "/metrics":
-        text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now())
+        text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now(), keeper.figures())
         return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
     return Answer(status=404, body=b"there are /metrics and /healthz\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,7 +13,27 @@ from whimbrel import __version__
 from whimbrel.broker.broker import Broker
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["connected", "gauges", "prometheus", "system_values"]
+__all__ = ["LogFigures", "connected", "gauges", "prometheus", "system_values"]
+
+_SYS = {
+    "log_bytes": "bytes",
+    "log_oldest_seq": "oldest",
+    "log_checkpoint_seq": "checkpoint",
+    "log_checkpoint_bytes": "checkpoint/bytes",
+    "log_free_bytes": "disk/free",
+    "log_readers": "readers",
+}
+"""The names of the log's gauges under ``$SYS/broker/log``."""
+
+
+class LogFigures(NamedTuple):
+    """What is known of the log on disk: what there is now, and what was done so far."""
+
+    gauges: Mapping[str, int]
+    counters: Mapping[str, int]
+
+
+NO_FIGURES = LogFigures({}, {})
 
 
 def connected(broker: Broker) -> set[str]:
@@ -42,10 +63,11 @@ def gauges(broker: Broker) -> dict[str, int]:
     }
 
 
-def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
+def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_FIGURES) -> dict[str, str]:
     """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
     counters, now = broker.counters, gauges(broker)
-    return {
+    told = {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in log.gauges.items()}
+    return told | {
         "$SYS/broker/version": f"whimbrel {__version__}",
         "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
         "$SYS/broker/clients/connected": str(now["clients_connected"]),
@@ -66,12 +88,15 @@ def system_values(broker: Broker, uptime_us: int) -> dict[str, str]:
 
 
 class _Collected:
-    def __init__(self, broker: Broker, uptime_us: int, now: int) -> None:
-        self._broker, self._uptime_us, self._now = broker, uptime_us, now
+    def __init__(self, broker: Broker, uptime_us: int, now: int, log: LogFigures) -> None:
+        self._broker, self._uptime_us, self._now, self._log = broker, uptime_us, now, log
+
+    def _gauges(self) -> dict[str, int]:
+        return {**gauges(self._broker), **self._log.gauges}
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
-        for name, value in gauges(self._broker).items():
+        for name, value in self._gauges().items():
             yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
         learned = self._broker.feedback
         yield CounterMetricFamily(
@@ -81,13 +106,15 @@ class _Collected:
         if age_us is not None:
             about = "since the pipeline wrote what was learned"
             yield GaugeMetricFamily("whimbrel_learned_age_seconds", about, value=age_us / 1e6)
+        for name, value in self._log.counters.items():
+            yield CounterMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " so far", value=value)
         for each in fields(self._broker.counters):
             value = getattr(self._broker.counters, each.name)
             yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
 
 
-def prometheus(broker: Broker, uptime_us: int, now: int) -> str:
+def prometheus(broker: Broker, uptime_us: int, now: int, log: LogFigures = NO_FIGURES) -> str:
     """Return all metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(broker, uptime_us, now))
+    registry.register(_Collected(broker, uptime_us, now, log))
     return generate_latest(registry).decode()

@@ -1,9 +1,10 @@
 """The server: the core on its ports, with the threads that it needs; how it starts and how it stops.
 
 What may wait for what: everything of the core happens on the event loop and never waits. One thread writes and fsyncs
-the log (``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), one reads what the
-pipeline learned (``_learner``), others verify passwords (``_askers``) or pack filters (``_packers``). They come back to
-the loop with their results.
+the log (``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), one makes
+checkpoints and cuts the log (``LogKeeper``), one reads history (``HistoryReader``), one reads what the pipeline learned
+(``_learner``), others verify passwords (``_askers``) or pack filters (``_packers``). They come back to the loop with
+their results.
 Its parts: ``net/listeners`` accepts connections, ``net/turns`` reads from and writes to them, ``disk/log_sync`` writes
 the log, ``timers`` and ``system_topics`` act at intervals; all of them share one ``Running``.
 """
@@ -87,11 +88,16 @@ class Server:
         self._stopping: asyncio.Event | None = None
         self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
         self._log_sync = LogSync(self._running, self._storage.log, self._disk, self.stop)
-        self._turns = Turns(self._running, self._log_sync, self._askers)
-        self._listeners = Listeners(self._running, self._turns, partial(health.answer, self._running))
+        self._turns = Turns(self._running, self._log_sync, self._askers, self._storage.history)
+        answer = partial(health.answer, self._running, self._storage.keeper)
+        self._listeners = Listeners(self._running, self._turns, answer)
         heartbeat = HeartbeatWriter(self._running, self._storage.heartbeat, self._disk)
-        self._timers = Timers(self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat)
-        self._system_topics = SystemTopics(self._running, self._learner, self._turns.flush_soon)
+        self._timers = Timers(
+            self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat, self._storage
+        )
+        self._system_topics = SystemTopics(
+            self._running, self._learner, self._turns.flush_soon, self._storage.keeper.figures
+        )
 
     @property
     def ports(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from whimbrel.broker.config import Config
-from whimbrel.broker.shell.metrics import connected, system_values
+from whimbrel.broker.shell.metrics import LogFigures, connected, system_values
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.state.feedback import Announcements, Lessons
 
@@ -26,8 +26,14 @@ _log = structlog.get_logger("whimbrel")
 class SystemTopics:
     """Publishes ``$SYS`` at intervals; *pool* reads the pipeline's tables, *flush_soon* writes to clients."""
 
-    def __init__(self, running: Running, pool: Executor, flush_soon: Callable[[], None]) -> None:
-        self.running, self._pool, self._flush_soon = running, pool, flush_soon
+    def __init__(
+        self,
+        running: Running,
+        pool: Executor,
+        flush_soon: Callable[[], None],
+        log_figures: Callable[[], LogFigures],
+    ) -> None:
+        self.running, self._pool, self._flush_soon, self._log_figures = running, pool, flush_soon, log_figures
         self._feedback_reader = _feedback_reader(running.config)
         self._announcements = Announcements(tells_links=running.config.pipeline.tells_links)
 
@@ -41,7 +47,7 @@ class SystemTopics:
     @until_closed
     def _publish(self) -> None:
         running, broker = self.running, self.running.broker
-        values = system_values(broker, monotonic_us() - running.started_us)
+        values = system_values(broker, monotonic_us() - running.started_us, self._log_figures())
         values |= self._announcements.changes(broker.feedback, connected(broker))
         broker.tell_system(values, running.clock.now())
         self._flush_soon()

@@ -1,4 +1,4 @@
-"""Timers: four times a second time passes for the core, and every few seconds the view follows the log.
+"""Timers: time passes for the core four times a second; every few seconds the view and the keeper of the log go on.
 
 Rule: the time that this process was stopped, or too busy to read, counts as no client's silence. Silence is judged a
 moment after a tick, when everything that waited in the sockets has been read.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
 from whimbrel.broker.shell.disk.log_sync import LogSync
+from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
@@ -34,7 +35,9 @@ class Timers:
         log_sync: LogSync,
         view_writer: ViewWriter,
         heartbeat: HeartbeatWriter,
+        storage: Storage,
     ) -> None:
+        self._storage = storage
         self.running, self._turns, self._listeners = running, turns, listeners
         self._log_sync, self._view_writer, self._heartbeat = log_sync, view_writer, heartbeat
         self._ticked_us = running.started_us
@@ -81,4 +84,6 @@ class Timers:
         running = self.running
         if running.failure is None:
             self._view_writer.turn(running.loop)
+            self._storage.keeper.turn(running.loop, running.clock.now())
+            running.broker.history.begins(*self._storage.keeper.begin)
         running.loop.call_later(running.config.log.view_interval_s, self._write_view)

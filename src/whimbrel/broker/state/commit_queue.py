@@ -14,13 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
+from whimbrel.log.records import is_publication
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, later
 
-__all__ = ["Apply", "CommitQueue", "Pieces"]
+__all__ = ["Apply", "CommitQueue", "Pieces", "Tap"]
 
 _MOST_APPLIED = 200
 """How many facts are applied in one turn of the event loop."""
+_MOST_TAPPED, _MOST_TAPPED_BYTES = 2_000, 1 << 20
+"""How many publications, and bytes of them, a tap keeps: some milliseconds to send."""
 
 Pieces: TypeAlias = Iterator[None]
 """What is left of work that yields after each piece."""
@@ -34,6 +37,30 @@ class _Entry(NamedTuple):
     number: int
     apply: Apply
     is_fact: bool
+
+
+class Tap:
+    """The bodies of the publications that were numbered since it was opened, for one who catches up with them."""
+
+    __slots__ = ("_bytes", "bodies", "first", "is_full")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """The first number that it may have."""
+        self.bodies: list[bytes] = []
+        self._bytes = 0
+        self.is_full = False
+        """It had to let go of them: there were too many."""
+
+    def add(self, body: bytes) -> None:
+        """Keep a record's body, if it is of a publication and there is room."""
+        if self.is_full or not is_publication(body):
+            return
+        self.bodies.append(body)
+        self._bytes += len(body)
+        if self._bytes > _MOST_TAPPED_BYTES or len(self.bodies) > _MOST_TAPPED:
+            self.is_full = True
+            self.bodies.clear()
 
 
 class CommitQueue:
@@ -50,6 +77,31 @@ class CommitQueue:
         """Everything up to this number is durable, though perhaps not applied yet."""
         self._last_at = log.last_at
         self.append, self.append_body = log.append, log.append_body
+        self._taps: list[Tap] = []
+
+    @property
+    def written(self) -> int:
+        """The number of the last fact that is in the log's file."""
+        return self._log.written_seq
+
+    def open_tap(self) -> Tap:
+        """Keep the publications that are numbered from now on, until the tap is closed."""
+        tap = Tap(self.seq)
+        self._taps.append(tap)
+        self.append_body = self._append_tapped
+        return tap
+
+    def close_tap(self, tap: Tap) -> None:
+        """Let a tap get no more."""
+        self._taps.remove(tap)
+        if not self._taps:
+            self.append_body = self._log.append_body
+
+    def _append_tapped(self, body: bytes, at: int) -> int:
+        seq = self._log.append_body(body, at)
+        for tap in self._taps:
+            tap.add(body)
+        return seq
 
     @property
     def seq(self) -> int:

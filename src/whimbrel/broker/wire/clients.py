@@ -94,6 +94,7 @@ class Link:
         "last_at",
         "machine",
         "meter",
+        "numbered_by",
         "opened_at",
         "out",
         "parked",
@@ -132,6 +133,8 @@ class Link:
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
+        self.numbered_by: str | None = None
+        """The node, if copies carry their numbers: something was subscribed to over it with ``since``."""
         self.keep_alive_us = 0
         self.last_at = 0
         self.is_heard = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
+from whimbrel.broker.own_properties import NUMBER
 from whimbrel.log.records import BODY, time_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
@@ -16,13 +17,13 @@ from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.packets import V5
-from whimbrel.mqtt.primitives import encode_varint
+from whimbrel.mqtt.primitives import encode_text, encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties
 
-__all__ = ["LONG", "Message", "kept_bytes", "packet_id_of", "secured_of"]
+__all__ = ["LONG", "Message", "kept_bytes", "number_property", "packet_id_of", "secured_of"]
 
 _IDENTIFIERS = 65_535
-_EXPIRY, _ALIAS, _IDENTIFIER = b"\x02", b"\x23", b"\x0b"
+_EXPIRY, _ALIAS, _IDENTIFIER, _USER = b"\x02", b"\x23", b"\x0b", b"\x26"
 _SECOND_US = 1_000_000
 LONG = 1_024
 """A payload is kept only once where its record has more bytes than this."""
@@ -156,17 +157,18 @@ class Message:
         identifiers: tuple[int, ...] = (),
         alias: int = 0,
         is_alias_known: bool = False,
+        own: bytes = b"",
     ) -> bytes:
-        """Return the PUBLISH for a client."""
+        """Return the PUBLISH for a client, with its *own* properties before those of its publisher."""
         remaining = 0
         if version == V5 and self.expires_at is not None:
             remaining = max(1, -(-(self.expires_at - now) // _SECOND_US))
-        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining)
+        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own)
         parts = self._parts
         if parts is None or self._variant != variant:
             properties = b""
             if version == V5:
-                properties = _own_properties(remaining, alias, identifiers) + self.properties
+                properties = _own_properties(remaining, alias, identifiers) + own + self.properties
             topic = b"" if is_alias_known else self.subject.encode()
             parts = publish_parts(
                 topic, self.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
@@ -193,6 +195,11 @@ def secured_of(notification: Notification) -> Secured:
     if not notification.keys.hashes and notification.deliver_insecure:
         return OPEN
     return Secured(notification.keys, notification.deliver_insecure)
+
+
+def number_property(node: str, seq: int) -> bytes:
+    """Return the user property that says which notification a copy is of; none for what has no number."""
+    return _USER + encode_text(NUMBER) + encode_text(f"{node}:{seq}") if seq else b""
 
 
 def _own_properties(remaining_s: int, alias: int, identifiers: tuple[int, ...]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
 from whimbrel.broker.wire.gate import has_room
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
 from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
@@ -122,6 +122,7 @@ class Sender:
             identifiers=identifiers,
             alias=alias,
             is_alias_known=is_known,
+            own=b"" if link.numbered_by is None else number_property(link.numbered_by, message.seq),
         )
         return None if most and len(data) > most else data
 

@@ -80,6 +80,7 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
         console = Console(stderr=True)
         page = _Page(is_terminal=console.is_terminal, as_json=shell.as_json)
         seen: list[Callable[[Told], None]] = [totals.take, page.take]
+        seen.append(_registering(log, out))
 
         def tell(told: Told) -> None:
             for each in seen:
@@ -107,6 +108,20 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
         _await(lambda: stream.last is None or totals.batch == stream.last.batch, 2.0)
     if not shell.as_json:
         typer.echo(totals.line(out, is_whole=is_whole), err=shell.every_us is not None)
+
+
+def _registering(log: Path, out: Path) -> Callable[[Told], None]:
+    """Return who tells the broker what the stream has read, so that it cuts no more than that from its log."""
+    from whimbrel.log.keeping.readers import Registration, name_for
+    from whimbrel.model.clock import SystemClock
+
+    registration, clock = Registration(log, name_for("stream", out)), SystemClock()
+
+    def take(told: Told) -> None:
+        if told.taken is not None:
+            registration.renew(told.taken.done_with, clock.now())
+
+    return take
 
 
 def _followed(stream: Stream, signals: _Signals) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -54,10 +54,17 @@ _PRIMARY_CODE = 0xFF
 
 
 class SqliteStore:
-    """One file, one writer; *is_synced*: a commit that has returned survives a power failure."""
+    """One file, one writer; *is_synced*: a commit that has returned survives a power failure.
 
-    def __init__(self, path: Path, *, is_synced: bool = False) -> None:
+    A *snapshot* is read only, by any thread, while another store writes the same file: everything in it is as it was
+    at one commit, and the file of changes (-wal) grows until it is closed.
+    """
+
+    def __init__(self, path: Path, *, is_synced: bool = False, snapshot: bool = False) -> None:
         self._path, self._is_synced = path, is_synced
+        if snapshot:
+            self._open_snapshot()
+            return
         with suppress(OSError):  # it is there already, or SQLite will say why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE))
         with self._translated():
@@ -66,6 +73,19 @@ class SqliteStore:
         try:
             with self._translated():
                 self._open()
+                self._applied = self._read_applied()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open_snapshot(self) -> None:
+        with self._translated():
+            uri = f"{self._path.absolute().as_uri()}?mode=ro"
+            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            with self._translated():
+                self._connection.execute("BEGIN")
+                self._check_format()
                 self._applied = self._read_applied()
         except BaseException:
             self._connection.close()
@@ -125,10 +145,14 @@ class SqliteStore:
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
         """Have *rows* and no others, and be the view up to *applied*: all of it or, with an error, nothing."""
+        self.load(applied, rows.items())
+
+    def load(self, applied: int, rows: Iterable[tuple[Key, bytes]]) -> None:
+        """Do what ``replace`` does, row by row; an error that *rows* raises leaves the store as it was."""
         whole("applied", applied, self._applied, INT64_MAX)
         with self._translated(), self._transaction():
             self._connection.execute("DELETE FROM rows")
-            self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", map(_row, rows.items()))
+            self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", map(_row, rows))
             self._write_applied(applied)
         self._applied = applied
 

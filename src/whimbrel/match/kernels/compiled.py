@@ -16,10 +16,12 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -28,7 +30,7 @@ from typing import Any, Self
 from numba import config, njit
 from numba.core import caching
 
-__all__ = ["DONE", "Compiled", "kernels_folder", "njit", "read_only", "safe_folder"]
+__all__ = ["DONE", "Compiled", "kernels_folder", "load_numba_alone", "njit", "read_only", "safe_folder"]
 
 DONE = "all-compiled"
 """The file that says that all kernels are there."""
@@ -36,6 +38,8 @@ _PACKAGES = ("whimbrel.match", "whimbrel.sim.kernels")
 """Whose kernels are kept here."""
 _ROOM_BYTES = 32 << 20
 """Of which they take a tenth."""
+_LOOKS_FOR = {"numba.np.arraymath": "scipy.linalg", "numba.core.typing.cffi_utils": "cffi"}
+"""Which package a module of numba imports, if it is installed, for functions that no kernel of ours calls."""
 
 
 class Compiled(caching._CacheLocator):  # noqa: SLF001 # which is what numba wants it to be
@@ -121,6 +125,21 @@ def read_only(array: Any) -> Any:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def load_numba_alone() -> None:
+    """Load numba without scipy and cffi, which it imports before its first kernel where they are installed.
+
+    They take longer to load than all kernels of the matcher. Only for a process that runs no numba code of others:
+    there a kernel that multiplies matrices would be refused.
+    """
+    for module, package in _LOOKS_FOR.items():
+        if package not in sys.modules:
+            sys.modules[package] = None  # type: ignore[assignment] # an import of it fails
+            try:
+                import_module(module)
+            finally:
+                del sys.modules[package]
 
 
 def _install() -> None:

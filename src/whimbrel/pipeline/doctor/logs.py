@@ -12,6 +12,7 @@ from typing import NamedTuple
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.keeping.readers import lost_readers
 from whimbrel.log.reader import named_header
 from whimbrel.log.segments import Scan, is_proven_later, is_torn_creation
 from whimbrel.model.rows import COLUMNS
@@ -48,6 +49,7 @@ def examine_log(log: Path) -> list[Check]:
         remedy = "start a broker on it, or import facts: whimbrel log import DIR FILE.jsonl"
         checks.append(warning("nodes", "none: the log is empty", "at least one", remedy))
     checks += [_node(node, extent, _hole(log, node)) for node, extent in list(found.items())[:_SHOWN]]
+    checks += [each for node in list(found)[:_SHOWN] for each in _readers(log, node)]
     if len(found) > _SHOWN:
         checks.append(ok("nodes", f"{counted(len(found) - _SHOWN, 'node')} more, all readable"))
     return checks
@@ -60,6 +62,21 @@ def _node(node: str, extent: Extent, hole: tuple[int, int] | None) -> Check:
         return failed(name, found, "every number once", _VERIFY)
     tail = f", {counted(extent.unproven, 'fact')} after it not yet safe from a crash" if extent.unproven else ""
     return ok(name, f"numbers {extent.first} to {extent.last}{tail}", "a proven end")
+
+
+def _readers(log: Path, node: str) -> list[Check]:
+    """Return a warning for each reader that was so far behind that what it had not read was cut."""
+    begin = next((first for first, _ in layout.segments(log, node)), 0)
+    remedy = "let it read more often, or raise log.retain_reader_bytes; what was cut is in no segment any more"
+    return [
+        warning(
+            f"reader {each.name} of {node}",
+            f"lost its place: it had read to {each.seq}, and the log begins with {begin}",
+            "a reader that keeps up",
+            remedy,
+        )
+        for each in lost_readers(log, node)
+    ]
 
 
 def extents(log: Path) -> tuple[dict[str, Extent], dict[str, str]]:

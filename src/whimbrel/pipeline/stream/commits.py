@@ -137,6 +137,8 @@ class Taken:
     """By table, how many rows were written."""
     applied: dict[str, int]
     """By node, the last number that is in the tables."""
+    done_with: dict[str, int]
+    """By node, the last number that is never read again: this batch is, if the driver dies before Spark knows of it."""
     newest_at: int
     """The time of the newest fact in them, in microseconds."""
     state: int
@@ -206,6 +208,7 @@ class BatchCommits:
             facts=sum(last - max(first, 1) + 1 for first, last in spans.values()),  # numbers begin with 1
             rows=rows,
             applied=self.applied,
+            done_with=self.applied | {node: first - 1 for node, (first, _) in spans.items()},
             newest_at=max(
                 (each.last_at for each in self._record.nodes.values() if each.last_at is not None), default=0
             ),

@@ -232,7 +232,8 @@ class Connecting:
         """Let QoS 0 hand-overs of a client have receipts from here on, or none, as its rights are now."""
         client = link.client
         if client is not None and client.link is link:
-            before, link.confirms = link.confirms, self._must_confirm(link, client.id, is_resumed=True)
+            must = link.numbered_by is not None or self._must_confirm(link, client.id, is_resumed=True)
+            before, link.confirms = link.confirms, must
             if link.confirms is not before and not link.is_lagging:
                 self.change_receipts(client, now, is_confirming=link.confirms)
 

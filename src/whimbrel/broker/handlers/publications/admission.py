@@ -40,7 +40,7 @@ class Admission:
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
         self._limits, self._state, self._authorizer = config.limits, state, authorizer
-        self.maximum_qos = config.mqtt.maximum_qos
+        self.maximum_qos, self.logs_unwanted = config.mqtt.maximum_qos, config.log.unwanted
         self.is_refusing = False
         """The disk takes nothing: nothing new is accepted until it does."""
 

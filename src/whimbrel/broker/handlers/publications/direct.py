@@ -66,7 +66,7 @@ class DirectPath:
             commits.seq,
             0,
         )
-        most = 0  # until it is asked whether there is room for more
+        most = unwanted = 0  # until it is asked whether there is room for more
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting:
@@ -90,6 +90,10 @@ class DirectPath:
                 others = lanes.others(handles)
                 if others is None:
                     break
+            if not (self._admission.logs_unwanted or qos or handles or lane or rest):
+                unwanted += 1
+                passed += 1
+                continue
             if ready and not qos:
                 self._pump_ready(now)
                 seq = commits.seq
@@ -107,6 +111,7 @@ class DirectPath:
             passed += 1
         if passed:
             sender.counters.received += passed
+            sender.counters.unwanted += unwanted
             sender.touch(link)
             self._state.tick(now)
         return passed

@@ -232,6 +232,9 @@ class Publishing:
             if expiry_s is not None:
                 expires_at = now + expiry_s * _SECOND_US
         if not qos:
+            if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
+                self.counters.unwanted += 1  # it takes no number: numbers have no gaps
+                return
             self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
         elif qos == 1:
             answer = partial(self.acknowledge, link, identifier)

@@ -1,4 +1,4 @@
-"""Interests: SUBSCRIBE and UNSUBSCRIBE, and the retained messages that come of them (MQTT 5, 3.8 to 3.11)."""
+"""Interests: SUBSCRIBE and UNSUBSCRIBE (MQTT 5, 3.8 to 3.11); what is retained or in the log comes of them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,20 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
 from whimbrel.broker.state.memory import subscription_bytes
-from whimbrel.broker.state.routes import is_long
-from whimbrel.broker.wire.clients import Client, Link, Outgoing
-from whimbrel.broker.wire.gate import Gate, has_room
-from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, SESSIONS, TOLD, can_be_told, subscriptions_of, subscriptions_topic
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.notices import OWN, TOLD, can_be_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
-from whimbrel.hold.sessions import RETAINED
-from whimbrel.language.filters import Filter
-from whimbrel.match.keys import may_deliver
 from whimbrel.match.matcher import ReadInterest
-from whimbrel.match.topics import matches
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
@@ -52,7 +48,7 @@ __all__ = ["OWN_TOPICS", "Interests"]
 _SECOND_US = 1_000_000
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _MOST_REASONS = 20
-_IF_NEW = 1
+_IF_NEW, _NEVER = 1, 2
 _AT_LEAST_ONCE = 1
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
@@ -73,9 +69,12 @@ class Interests:
         admission: Admission,
         gate: Gate,
     ) -> None:
-        self.admission, self._gate = admission, gate
+        self.admission = admission
+        self.history = History(commits, sender, gate, config.log)
+        """What is read from the log for those who subscribe with ``since``; the shell reads it."""
+        self._retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
-        self._delivering, self._long_work = delivering, long_work
+        self._long_work = long_work
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = SessionSum(
@@ -150,14 +149,41 @@ class Interests:
                 if client.link is not link:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
+                told = self._begin_history(link, client, subscription, options, read)
             except ProtocolError as error:
                 codes.append(error.code)
                 if len(reasons) < _MOST_REASONS:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
-                self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+                if told is None:
+                    self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+                elif told:
+                    reasons[told] = None
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+
+    def _begin_history(
+        self, link: Link, client: Client, subscription: Subscription, options: Options, read: ReadInterest | None
+    ) -> str | None:
+        """Begin to send what a subscription with ``since`` wants of the log; return None if it has no ``since``.
+
+        The text says from when on there is a log, where what was asked for is older. One that is there already is
+        taken away first: the log has what is held for it.
+        """
+        if options.since is None:
+            return None
+        begin, told = self.history.asked(options.since, subscription, self._commits.last_at)
+        now = self._commits.last_at
+        self.remove(client, subscription.session, (subscription.subject_filter, subscription.name), now)
+        if not link.confirms:  # so that each copy is one of its own, with its number
+            link.confirms = True
+            self.let_confirm(client, now)
+
+        def put(before: Callable[[], Pieces] | None) -> None:
+            self.put(link, client, subscription, _NEVER, self._commits.last_at, read, before=before)
+
+        self.history.begin(link, client, subscription, *begin, put)
+        return told
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
         """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
@@ -268,8 +294,14 @@ class Interests:
         retain_handling: int,
         now: int,
         read: ReadInterest | None = None,
+        *,
+        before: Callable[[], Pieces] | None = None,
     ) -> None:
-        """Put a subscription that was checked in its place; its filter may have been *read*."""
+        """Put a subscription that was checked in its place; its filter may have been *read*.
+
+        When it is accepted, what is to come *before* comes first.
+        """
+        self.history.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
         self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
@@ -292,87 +324,10 @@ class Interests:
             device=client.id,
         )
         is_owed = client.is_persistent or not is_private(session)
-        self._commits.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        apply: Apply = partial(self._state.apply_interest, fact)
+        self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
         if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
-            self._commits.then(partial(self._send_retained, link, client, subscription, fact.seq, now))
-
-    def _send_retained(self, link: Link, client: Client, subscription: Subscription, asked_seq: int, now: int) -> None:
-        """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
-        wanted = subscription.subject_filter
-        if wanted is None or client.link is not link or is_shared(wanted):
-            return
-        if wanted.startswith(SESSIONS):
-            self._tell_of_sessions(link, client, wanted, now)
-        link.retained[subscription.session, wanted, subscription.name] = asked_seq
-        work = self._retained_pieces(link, client, subscription, wanted, asked_seq)
-        self._long_work.begin(link, work, holds_packets=False)
-
-    def _retained_pieces(
-        self,
-        link: Link,
-        client: Client,
-        subscription: Subscription,
-        wanted: str,
-        asked_seq: int,
-    ) -> Iterator[None]:
-        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
-        identifiers = () if subscription.identifier is None else (subscription.identifier,)
-        identity = (wanted, subscription.name)
-        terms = (self._state.terms.get(subscription.session, (identity,), client.id),)
-        asked: Filter | None = None
-        client.put_retained([], terms)
-        waiting: list[Outgoing] = []
-        allowance = self._state.routes.allowance()
-        for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
-            now = self._commits.last_at
-            if done % PIECE == 0:
-                client.queue.extend(waiting)
-                waiting.clear()
-                self._delivering.pump(client, now)
-                yield
-                allowance.renew()
-                if not self._is_asked_for(link, client, subscription, asked_seq):
-                    return
-            if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
-                continue  # what came, or replaced it, after the subscription comes as it was published
-            if self._gate.refusal(link, client.id, message, now) is not None:
-                continue
-            if subscription.filter_text is not None:
-                if asked is None:
-                    if is_long(subscription.filter_text):
-                        yield  # to read it is a piece of its own
-                    asked = Filter(subscription.filter_text)
-                ask = partial(asked.matches, message.attributes())
-                is_wanted = yield from allowance.attempting(ask)
-                if not self._is_asked_for(link, client, subscription, asked_seq):
-                    return
-                if not is_wanted:
-                    continue
-            if not _keys_allow(message, subscription):
-                continue
-            qos = min(message.qos, subscription.qos or 0)
-            if qos or not has_room(link):  # it is kept, so it can wait at QoS 0 too
-                waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
-            else:
-                self._sender.copy(link, message, identifiers, now, retain=True)
-        client.queue.extend(waiting)
-        key = (subscription.session, wanted, subscription.name)
-        if link.retained.get(key) == asked_seq:
-            del link.retained[key]
-        self._delivering.pump(client, self._commits.last_at)
-
-    def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
-        """Tell whether a connection still waits for what was retained when it made *subscription*."""
-        session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
-        is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
-        return is_latest and (wanted, name) in self._state.subscribed.get(session, ())
-
-    def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
-        """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
-        for session in link.rights:
-            if matches(wanted, subscriptions_topic(session)):
-                message = subscriptions_of(session, self._state.hold.subscriptions(session))
-                self._state.tell(client, message, now)
+            self._commits.then(partial(self._retained.send, link, client, subscription, fact.seq, now))
 
     def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:
         if link.closing is not None:
@@ -424,8 +379,11 @@ class Interests:
 
     def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
         """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
+        is_cancelled = (
+            client is not None and client.link is not None and (self.history.cancel(client.link, session, identity))
+        )
         if self._state.subscribed.get(session, {}).pop(identity, None) is None:
-            return False
+            return is_cancelled
         self._bytes.remove(session, identity)
         self._patterns.remove(session, identity)
         subscription = Subscription(session=session, subject_filter=identity[0], name=identity[1])
@@ -445,6 +403,12 @@ class Interests:
         if link.closing is None:
             told = tuple(codes) if link.machine.version == V5 else ()
             self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))
+
+
+def _applying(before: Callable[[], Pieces], apply: Apply) -> Pieces:
+    """Do what comes before a fact in pieces, then apply it."""
+    yield from before()
+    apply()
 
 
 def _check_told(wanted: str) -> None:
@@ -469,10 +433,3 @@ def _session(link: Link, client: Client, options: Options, topic_filter: str) ->
 def _named_cost(topic_filter: str) -> int:
     """Return what it costs to read which subscription an UNSUBSCRIBE names; it may have a content filter in it."""
     return topic_cost(topic_filter) + (len(topic_filter) // 4 if topic_filter.startswith("$filter/") else 0)
-
-
-def _keys_allow(message: Message, subscription: Subscription) -> bool:
-    keys, deliver_insecure = message.secured
-    return may_deliver(
-        keys, subscription.keys, deliver_insecure=deliver_insecure, accept_insecure=subscription.accept_insecure
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import SubscriptionRequest
 from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
 
-__all__ = ["NO_OPTIONS", "Limits", "Options", "check_filter", "identity_of", "options_of", "subscription_of"]
+__all__ = ["NO_OPTIONS", "Limits", "Options", "Since", "check_filter", "identity_of", "options_of", "subscription_of"]
 
 _IN_TOPIC = "$filter/"
 _LATER = ("policy", "near")
@@ -44,6 +45,15 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """Where a subscription begins in the log: so many *seconds* ago, or behind the number *seq* of *node*."""
+
+    seconds: int | None = None
+    node: str = ""
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The user properties of a SUBSCRIBE or UNSUBSCRIBE that mean something here."""
 
@@ -56,9 +66,24 @@ class Options:
     keys: KeyHashes = NO_KEYS
     is_insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: not said."""
+    since: Since | None = None
+    """From when on it is to have what is in the log; None: only what comes."""
 
 
 NO_OPTIONS = Options()
+_SINCE = re.compile(r"([0-9]{1,10})([smhd]?)|([^\x00-\x20]{1,64}):([0-9]{1,19})")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def since_of(text: str) -> Since:
+    """Return what ``since`` says: ``90``, ``15m``, ``24h``, ``7d``, or ``node:seq``, the last that the client has."""
+    found = _SINCE.fullmatch(text)
+    if found is None:
+        allowed = "a duration (90, 90s, 15m, 24h, 7d), or node:seq, the last number that the client has"
+        raise _refusal(f"user property since={text[:80]!r}, allowed is {allowed}")
+    if found[1] is not None:
+        return Since(seconds=int(found[1]) * _UNITS[found[2]])
+    return Since(node=found[3], seq=int(found[4]))
 
 
 def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool) -> Options:
@@ -93,6 +118,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         session=found.get("session"),
         keys=keys,
         is_insecure=is_insecure,
+        since=None if "since" not in found else since_of(found["since"]),
     )
 
 

@@ -1,10 +1,11 @@
 """Storage: a broker's folder, and how its state comes back from it.
 
 ``log/`` has the truth, ``view-….sqlite`` a view of it that lags a little behind, ``heartbeat-…`` the last moment at
-which the broker lived. A restart is the view and the tail of the log; without a view, it is the whole log.
-Rule: what is missing is said, and never made up for in silence. A log that was cut begins later than with 1, and then
-the view is the only copy of what is older. Where view and log together do not reach from the first fact to the last,
-the broker does not start, unless its operator accepts the loss.
+which the broker lived. A restart is the view and the tail of the log. Without a view that reaches the log's beginning,
+it is the newest sound checkpoint (``log.checkpoints``) and the tail; without a checkpoint, the whole log.
+Rule: what is missing is said, and never made up for in silence. A log that was cut begins later than with 1. Where
+neither view nor checkpoint reaches its first fact, the broker does not start, unless its operator accepts the loss.
+Rule: what a newer Whimbrel wrote is refused, and nothing is changed.
 Rule: a view is never removed: one that cannot be used is set aside, under another name.
 Rule: nobody but the owner may read any of it.
 """
@@ -18,15 +19,19 @@ from itertools import count
 from pathlib import Path
 
 from whimbrel.broker.config import Config
+from whimbrel.broker.setting_fields import ConfigError
 from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
+from whimbrel.broker.shell.disk.history_reader import HistoryReader
+from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.private import client_of
 from whimbrel.hold.rows import Key
-from whimbrel.hold.store.interface import CorruptStoreError, NewerStoreError
+from whimbrel.hold.store.interface import CorruptStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import newest_sound, opened, refuse_newer
 from whimbrel.log.errors import MissingRecordsError
 from whimbrel.log.files import make_folder, tighten
 from whimbrel.log.reader import read
@@ -55,6 +60,10 @@ class Restored:
     """Why it could not be brought up to date, if it could not."""
     lost: str | None = None
     """What is missing, where the operator accepts it."""
+    checkpoint: int = 0
+    """The number of the checkpoint that was begun with, in place of a view; 0 if none was needed."""
+    unsound: tuple[str, ...] = ()
+    """Why newer checkpoints could not be used."""
 
 
 class Storage:
@@ -67,14 +76,22 @@ class Storage:
         self.log = LogWriter(self.log_folder, self._node, segment_bytes=config.log.segment_bytes)
         self.heartbeat = Heartbeat(self.folder / f"heartbeat-{self._node}")
         self._view_path = self.folder / f"view-{self._node}.sqlite"
+        self.keeper = LogKeeper(self.log_folder, self._node, self._view_path, config.log)
+        """Makes checkpoints of the view, and cuts the log."""
+        self.history = HistoryReader(self.log_folder, self._node)
+        """Reads the log for those who subscribe with ``since``."""
         self._store: SqliteStore | None = None
         self._rebuilt: str | None = None
         self._lost: str | None = None
         self._is_gap = False
         """Whether what was lost is older than the log, and not in the view."""
+        self._unsound: list[str] = []
+        self._begun_with = 0
+        """The number of the checkpoint in place of a view."""
 
     def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
         """Open both and return the state they record."""
+        self._refuse_new_name()
         make_folder(self.folder)
         tighten(self.folder)
         try:
@@ -83,8 +100,17 @@ class Storage:
             self.close()
             raise
 
+    def _refuse_new_name(self) -> None:
+        """Raise if the folder is another node's: under a new name the broker would start empty, and nobody told."""
+        others = sorted(each.stem.removeprefix("view-") for each in self.folder.glob("view-*.sqlite"))
+        if others and self._node not in others and not layout.segments(self.log_folder, self._node):
+            allowed = " or ".join(f"'{each}'" for each in others) + f", whose data is in {self.folder}"
+            advice = "keep the name, or give the new node a directory of its own (node.data)"
+            raise ConfigError("", "node.name", self._node, allowed, advice)
+
     def _open(self, routes: Routes, progress: Callable[[int], None]) -> tuple[BrokerState, Restored]:
         recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
+        self._begin_with_checkpoint()
         self._check_reach(recovery)
         if self._store is None:
             self._store = self._new_view()
@@ -118,19 +144,37 @@ class Storage:
             rebuilt=self._rebuilt,
             unwritten=unwritten,
             lost=self._lost,
+            checkpoint=self._begun_with,
+            unsound=tuple(self._unsound),
         )
 
     # -- what is missing ---------------------------------------------------------------------------------------------
 
     def _applied_by_view(self) -> tuple[int, str]:
         """Open the view, if it can be used; return its last fact, which was durable when the view was written."""
+        refuse_newer(self.log_folder, self._node)
         try:
             # Where a loss is accepted, the view is all there is of what was lost, so each commit is synced.
             self._store = SqliteStore(self._view_path, is_synced=self._accepts_loss)
-        except (CorruptStoreError, NewerStoreError) as error:
+        except CorruptStoreError as error:
             self._rebuilt = str(error)
             return 0, "nothing"
         return self._store.applied, f"its view, {self._view_path.name},"
+
+    def _begin_with_checkpoint(self) -> None:
+        """Make the view of the newest sound checkpoint, where there is no view, or one that a cut log left behind."""
+        applied = 0 if self._store is None else max(self._store.applied, 0)
+        begin = layout.segments(self.log_folder, self._node)[0][0]
+        if applied and begin <= applied + 1:
+            return
+        found, self._unsound = newest_sound(self.log_folder, self._node)
+        if found is None or found.header.seq <= applied:
+            return
+        if self._store is None:
+            self._store = self._new_view()
+        self._begun_with = found.header.seq
+        with opened(found.path, self._node, self._begun_with) as reader:
+            self._store.load(self._begun_with, reader.rows())
 
     def _check_reach(self, recovery: Recovery) -> None:
         """Raise if the log does not go back to where the view ends; where that is accepted, begin with no view."""
@@ -146,6 +190,8 @@ class Storage:
             reason = f"the log of {self._node} begins with {begin}, and its view, {self._view_path.name}, ends before"
         else:
             reason = f"they were cut from the log of {self._node}, and it has no view, {self._view_path.name}"
+        if self._unsound:
+            reason += f", and no checkpoint is sound: {'; '.join(self._unsound)}"
         if not self._accepts_loss:
             advice = "restore the view, or start with --accept-loss: all sessions end, and clients are told so"
             raise MissingRecordsError(self.log_folder, applied + 1, begin - 1, reason, advice)
@@ -210,6 +256,8 @@ class Storage:
 
     def close(self) -> None:
         """Let go of everything."""
+        self.keeper.close()
+        self.history.close()
         self.heartbeat.close()
         try:
             self.log.close()

@@ -14,6 +14,7 @@ from typing import cast
 import structlog
 
 from whimbrel.broker.shell.blocking_threads import BlockingThreads
+from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.net.connections import MOST_WEB_READ, Stream
 from whimbrel.broker.shell.net.slow_readers import SlowReaders
@@ -37,8 +38,8 @@ _MOST_WRITES = 1_000
 class Turns:
     """The connections of a server; *pool* has the threads for blocking tasks."""
 
-    def __init__(self, running: Running, log_sync: LogSync, pool: Executor) -> None:
-        self.running, self._log_sync = running, log_sync
+    def __init__(self, running: Running, log_sync: LogSync, pool: Executor, history: HistoryReader) -> None:
+        self.running, self._log_sync, self._history = running, log_sync, history
         self._broker, self._clock = running.broker, running.clock
         log_sync.read_on, log_sync.flush = self._release_held_back, self.flush
         self._blocking_threads = BlockingThreads(running, pool, self.flush_soon)
@@ -191,6 +192,8 @@ class Turns:
             _log.warning(notice.text, client=notice.client, user=notice.user)
         self._write_dirty()
         self._log_sync.sync_if_wanted()
+        if broker.history.has_questions:
+            self._history.turn(self.running.loop, broker.history, self._clock.now, self.flush_soon)
         if self.slowing.is_on:
             self.slowing.look_later()
         if broker.has_work and not self._is_working:

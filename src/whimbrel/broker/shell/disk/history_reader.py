@@ -1,0 +1,109 @@
+"""The history reader: reads pieces of the log for those who subscribe with ``since``, in one thread beside the loop.
+
+Rule: one piece at a time, of one replay after the other, however many ask; between two the thread rests as long as it
+worked, so that the event loop has the interpreter at least half of the time.
+Rule: a piece is bounded in records, bytes and messages, so nobody waits long for a turn, and memory does not grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from whimbrel.broker.handlers.subscriptions.history import History
+from whimbrel.broker.state.history import HistoryChunk, HistoryQuestion
+from whimbrel.broker.wire.messages import Message
+from whimbrel.errors import WhimbrelError
+from whimbrel.log.keeping.cutting import on_disk
+from whimbrel.log.reader import LogReader
+
+__all__ = ["HistoryReader", "read_chunk"]
+
+_MOST_RECORDS, _MOST_BYTES = 4_000, 2 << 20
+_MOST_MESSAGES, _MOST_MESSAGE_BYTES = 200, 64 << 10
+_TURN_S = 0.002
+
+
+def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> HistoryChunk:
+    """Read one piece of the log, from where the replay is in it."""
+    first, matches, now = question.first, question.matches, question.now
+    place = question.place.reader
+    if place is None:
+        first = _first_of(directory, node, question)
+        place = question.place.reader = LogReader(directory, node, first=first)
+    place.extend(question.last)
+    messages: list[Message] = []
+    size, until = 0, place.read_bytes + _MOST_BYTES
+    next_seq, missing = first, 0
+    for count, (_, seq, number, payload) in enumerate(place.records(), start=1):
+        if count == 1 and seq > first:
+            missing = seq - first
+        next_seq = seq + 1
+        message = matches.message(seq, number, payload, now)
+        if message is not None:
+            messages.append(message)
+            size += len(payload)
+        if (
+            count >= _MOST_RECORDS
+            or place.read_bytes >= until
+            or len(messages) >= _MOST_MESSAGES
+            or size >= _MOST_MESSAGE_BYTES
+        ):
+            break
+    if next_seq == question.first <= question.last:
+        return HistoryChunk([], next_seq, trouble=f"no record has the number {next_seq}")
+    return HistoryChunk(messages, next_seq, missing)
+
+
+def _first_of(directory: Path, node: str, question: HistoryQuestion) -> int:
+    """Return the number to begin with: segments whose last record is too old need not be read."""
+    disk = on_disk(directory, node)
+    since_at = question.matches.since_at
+    later = (each.last + 1 for each in disk.segments if each.last_at < since_at)
+    return max(question.first, disk.oldest, max(later, default=0))
+
+
+class HistoryReader:
+    """Reads for *history* what it asks; *done* is called when something was read."""
+
+    def __init__(self, directory: Path, node: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._directory, self._node, self._sleep = directory, node, sleep
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._is_reading = False
+
+    def turn(
+        self, loop: asyncio.AbstractEventLoop, history: History, now: Callable[[], int], done: Callable[[], None]
+    ) -> None:
+        """Read what is asked next, unless something is being read."""
+        if self._is_reading or (question := history.next_question(now())) is None:
+            return
+        self._is_reading = True
+
+        def read(future: asyncio.Future[HistoryChunk]) -> None:
+            self._is_reading = False
+            if not future.cancelled() and not loop.is_closed():
+                history.answered(question, future.result())
+                done()
+
+        loop.run_in_executor(self._pool, self.read, question).add_done_callback(read)
+
+    def read(self, question: HistoryQuestion) -> HistoryChunk:
+        """Read one piece, and rest."""
+        began = time.monotonic()
+        try:
+            chunk = read_chunk(self._directory, self._node, question)
+        except FileNotFoundError:
+            chunk = HistoryChunk([], question.first, trouble="it was cut from the log while it was sent")
+        except (WhimbrelError, OSError) as error:
+            chunk = HistoryChunk([], question.first, trouble=str(error))
+        worked = time.monotonic() - began
+        if worked > _TURN_S:
+            self._sleep(worked)
+        return chunk
+
+    def close(self) -> None:
+        """Read no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

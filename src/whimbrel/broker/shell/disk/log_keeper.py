@@ -1,0 +1,332 @@
+"""The log keeper: makes checkpoints of the view and cuts the log to its bounds, beside the event loop.
+
+A checkpoint is a copy of the view as it was at one commit, read by a connection of its own: the loop and the view
+writer go on meanwhile. So it costs the broker some core time in a thread that rests twice as long as it works.
+Rule: a segment goes only if the older of two sound checkpoints covers it (``log.checkpoints``), so that a start needs
+neither the view nor what was cut.
+Rule: whatever fails here (a full disk, a damaged file) is told once and tried again; serving goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cbor2
+import structlog
+
+from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.shell.metrics import LogFigures
+from whimbrel.errors import WhimbrelError
+from whimbrel.hold.store.sqlite import SqliteStore
+from whimbrel.log import layout
+from whimbrel.log.checkpoints.codec import CheckpointHeader
+from whimbrel.log.checkpoints.folder import CheckpointInfo, cut_limit, save
+from whimbrel.log.keeping.cutting import OnDisk, cut, on_disk
+from whimbrel.log.keeping.plan import Bounds, Plan, Reader, is_checkpoint_due, plan
+from whimbrel.log.keeping.readers import registered
+
+__all__ = ["Kept", "LogKeeper", "Pace"]
+
+_log = structlog.get_logger("whimbrel")
+_ARCHIVE = "archive"
+"""The name of the export to ``[log] export``, as a reader of the log."""
+_EXPORT_S = 3_600
+_LOOK_S = 0.2
+_NICENESS = 10
+_TURN_S = 0.002
+_REST = 2.0
+"""How much longer than it works the thread rests."""
+
+
+class Stopped(Exception):  # noqa: N818 # no error: the broker stops
+    """The work is given up, because the broker stops."""
+
+
+class Pace:
+    """Lets a thread rest between pieces of work, so that the event loop has the interpreter most of the time."""
+
+    def __init__(self, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._sleep, self._since = sleep, time.monotonic()
+        self._stopping = threading.Event()
+
+    def __call__(self) -> None:
+        """Rest, if the last piece took some milliseconds."""
+        if self._stopping.is_set():
+            raise Stopped
+        worked = time.monotonic() - self._since
+        if worked >= _TURN_S:
+            self._sleep(_REST * worked)
+            self._since = time.monotonic()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the work is to be given up."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Let the work be given up at the next rest."""
+        self._stopping.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What one turn found and did."""
+
+    disk: OnDisk
+    free_bytes: int
+    plan: Plan
+    cut_bytes: int = 0
+    checkpoint: CheckpointInfo | None = None
+    """The one that was made."""
+    readers: tuple[Reader, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What happened so far, for metrics."""
+
+    cut_bytes: int = 0
+    checkpoints: int = 0
+    readers_lost: int = 0
+    troubles: tuple[str, ...] = ()
+    last: Kept | None = None
+    expired: set[str] = field(default_factory=set)
+
+
+class LogKeeper:
+    """Keeps the log in *directory* within its bounds; *view* is the file of the view."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node: str,
+        view: Path,
+        settings: LogSettings,
+        *,
+        free: Callable[[], int] | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._directory, self._node, self._view, self._settings = directory, node, view, settings
+        self._free: Callable[[], int] = (lambda: shutil.disk_usage(directory).free) if free is None else free
+        self._pace = Pace() if pace is None else pace
+        self._bounds = Bounds(
+            days=settings.retain_days,
+            bytes=settings.retain_bytes,
+            free_bytes=settings.retain_free_bytes,
+            reader_bytes=settings.retain_reader_bytes,
+            reader_days=settings.retain_reader_days,
+        )
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="keep")
+        self._is_working = False
+        self.totals = _Totals()
+
+    # -- on the event loop -------------------------------------------------------------------------------------------
+
+    def turn(self, loop: asyncio.AbstractEventLoop, now: int) -> None:
+        """Have a look at the log in a thread of its own, unless that is under way."""
+        if not self._is_working:
+            self._is_working = True
+            loop.run_in_executor(self._pool, self.keep, now).add_done_callback(self._kept)
+
+    def close(self) -> None:
+        """Give up what is under way; files that are half made have no name yet."""
+        self._pace.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _kept(self, done: asyncio.Future[Kept | None]) -> None:
+        self._is_working = False
+        if done.cancelled():
+            return
+        if (kept := done.result()) is not None:
+            self.tell(kept)
+
+    def tell(self, kept: Kept) -> None:
+        """Count what a turn did, and say what an operator should know, once."""
+        totals = self.totals
+        totals.last = kept
+        totals.cut_bytes += kept.cut_bytes
+        totals.readers_lost += len(kept.plan.lost)
+        if kept.checkpoint is not None:
+            totals.checkpoints += 1
+            made = kept.checkpoint
+            _log.info("checkpoint made", seq=made.header.seq, rows=made.rows, bytes=made.size_bytes)
+        if kept.cut_bytes:
+            reasons = [reason.value for reason in kept.plan.reasons]
+            _log.info("log cut", bytes=kept.cut_bytes, oldest=kept.disk.oldest, reasons=reasons)
+        for reader in kept.plan.lost:
+            _log.warning(
+                "a reader of the log was too far behind and lost its place: what it had not read was cut",
+                reader=reader.name,
+                read_to=reader.seq,
+                oldest=kept.disk.oldest,
+            )
+        expired = {reader.name for reader in kept.plan.expired}
+        for name in sorted(expired - totals.expired):
+            _log.warning("a reader of the log has not been heard of for too long; nothing is kept for it", reader=name)
+        totals.expired = expired
+        for trouble in kept.troubles:
+            if trouble not in totals.troubles:
+                _log.warning("the log cannot be kept within its bounds now; it is tried again", reason=trouble)
+        totals.troubles = kept.troubles
+
+    @property
+    def begin(self) -> tuple[int, int]:
+        """With which number the log begins, and after which time, as far as is known."""
+        last = self.totals.last
+        return (1, 0) if last is None else (max(last.disk.oldest, 1), last.disk.oldest_at)
+
+    def gauges(self) -> dict[str, int]:
+        """Return what the last turn found, for metrics and ``$SYS``."""
+        last = self.totals.last
+        if last is None:
+            return {}
+        newest = last.disk.checkpoints[-1][0] if last.disk.checkpoints else 0
+        return {
+            "log_bytes": last.disk.segment_bytes,
+            "log_oldest_seq": last.disk.oldest,
+            "log_checkpoint_seq": newest,
+            "log_checkpoint_bytes": last.disk.checkpoint_bytes,
+            "log_free_bytes": last.free_bytes,
+            "log_readers": len(last.readers),
+        }
+
+    def figures(self) -> LogFigures:
+        """Return all of it."""
+        return LogFigures(self.gauges(), self.counters())
+
+    def counters(self) -> dict[str, int]:
+        """Return what was done so far."""
+        totals = self.totals
+        return {
+            "log_cut_bytes": totals.cut_bytes,
+            "log_checkpoints": totals.checkpoints,
+            "log_readers_lost": totals.readers_lost,
+        }
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def keep(self, now: int) -> Kept | None:
+        """Make a checkpoint if one is due, and cut what may go; None if the broker stops meanwhile."""
+        troubles: list[str] = []
+        made: CheckpointInfo | None = None
+        try:
+            disk = on_disk(self._directory, self._node)
+            wanted = self._plan(disk, now)
+            newest = disk.checkpoints[-1] if disk.checkpoints else (0, 0)
+            closed = disk.uncovered(newest[0])
+            size = sum(each.size_bytes for each in closed)
+            if is_checkpoint_due(size, len(closed), newest[1], is_needed=wanted.needs_checkpoint):
+                made = self._checkpoint(now, newest[0], troubles)
+            wanted = self._plan(disk, now)
+            if wanted.segments and self._settings.export:
+                self._archive(wanted.segments[-1].last, troubles)
+                wanted = self._plan(disk, now)
+            size = cut(self._directory, self._node, wanted)
+            return Kept(
+                disk=on_disk(self._directory, self._node),
+                free_bytes=self._free(),
+                plan=wanted,
+                cut_bytes=size,
+                checkpoint=made,
+                readers=tuple(self._readers(now)),
+                troubles=tuple(troubles),
+            )
+        except Stopped:
+            return None
+        except (WhimbrelError, OSError) as error:
+            disk = OnDisk(segments=(), open_bytes=0, checkpoints=(), oldest=0)
+            last = self.totals.last
+            return Kept(
+                disk=disk if last is None else last.disk, free_bytes=0, plan=Plan(), troubles=(*troubles, str(error))
+            )
+
+    def _plan(self, disk: OnDisk, now: int) -> Plan:
+        limit = cut_limit(self._directory, self._node)
+        return plan(
+            disk.segments,
+            other_bytes=disk.open_bytes + disk.checkpoint_bytes,
+            free_bytes=self._free(),
+            limit=0 if limit is None else limit,
+            readers=self._readers(now),
+            bounds=self._bounds,
+            now=now,
+        )
+
+    def _readers(self, now: int) -> list[Reader]:
+        readers = registered(self._directory, self._node)
+        if self._settings.export:
+            target = Path(self._settings.export)
+            seq = layout.exported_seq(target, self._node)
+            readers.append(Reader(name=_ARCHIVE, seq=seq, renewed_at=now))
+        return readers
+
+    def _checkpoint(self, now: int, newest: int, troubles: list[str]) -> CheckpointInfo | None:
+        """Copy the view as it is to a checkpoint, unless it is no newer than the *newest*."""
+        try:
+            view = SqliteStore(self._view, snapshot=True)
+            try:
+                if view.applied <= newest:
+                    return None
+                row = view.get(("now",))
+                header = CheckpointHeader(
+                    node=self._node,
+                    seq=view.applied,
+                    state_at=now if row is None else cbor2.loads(row),
+                    made_at=now,
+                    salt=secrets.randbits(32),
+                )
+                return save(self._directory, header, view.rows(), pause=self._pace)
+            finally:
+                view.close()
+        except (WhimbrelError, OSError) as error:
+            troubles.append(str(error))
+            return None
+
+    def _archive(self, last: int, troubles: list[str]) -> None:
+        """Export what is to be cut, in a process of its own: Arrow stays out of the broker's memory and core."""
+        target = Path(self._settings.export)
+        if layout.exported_seq(target, self._node) >= last:
+            return
+        command = [sys.executable, "-m", "whimbrel", "log", "export", str(self._directory)]
+        command += ["--node", self._node, "--into", str(target)]
+        try:
+            trouble = self._run(command)
+        except OSError as error:
+            trouble = str(error)
+        if trouble is not None:
+            troubles.append(f"the export to {target} failed: {trouble}")
+
+    def _run(self, command: list[str]) -> str | None:
+        """Run a command that may take long, and give it up if the broker stops; return why it failed, if it did."""
+        process = subprocess.Popen(  # noqa: S603 # our own command, no shell
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        began = time.monotonic()
+        while True:
+            try:
+                _, said = process.communicate(timeout=_LOOK_S)
+            except subprocess.TimeoutExpired:
+                is_late = time.monotonic() - began > _EXPORT_S
+                if is_late or self._pace.is_stopping:
+                    process.terminate()
+                    process.communicate()
+                    if is_late:
+                        return f"it took longer than {_EXPORT_S} s"
+                    raise Stopped from None
+            else:
+                return said.strip()[-300:] or f"exit {process.returncode}" if process.returncode else None

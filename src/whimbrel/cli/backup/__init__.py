@@ -1,0 +1,1 @@
+"""``whimbrel backup`` and ``whimbrel restore``."""

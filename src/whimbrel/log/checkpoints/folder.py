@@ -1,0 +1,154 @@
+"""The checkpoints of a node: written beside, read back, renamed; the last two sound ones are kept.
+
+Rule: order of a new checkpoint: written beside its place, fsynced, read back whole, renamed, the folder fsynced; only
+then are those before the last two removed. A crash between any two steps leaves the old ones, or the old and the new.
+Rule: a checkpoint that is not sound (any more) is set aside under a name that begins with ``.`` before an older one
+would be removed for it, so two sound ones stay whatever the disk did to one.
+Rule: a log is never cut beyond the older of the two (``cut_limit``): if the newest turns out to be damaged, the older
+one and the segments after it still make the whole state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.rows import Key
+from whimbrel.log import layout
+from whimbrel.log.checkpoints.codec import CheckpointHeader, CheckpointReader, encoded
+from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, NewerLogError
+from whimbrel.log.files import PRIVATE_FILE, rename, sync_file, write_all
+
+__all__ = ["KEPT", "CheckpointInfo", "checked", "cut_limit", "newest_sound", "opened", "refuse_newer", "save"]
+
+KEPT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """What is known of a checkpoint that was read to its end."""
+
+    header: CheckpointHeader
+    path: Path
+    rows: int
+    size_bytes: int
+
+
+@contextmanager
+def opened(path: Path, node: str, seq: int) -> Iterator[CheckpointReader]:
+    """Open the checkpoint at *path*, whose name says *node* and *seq*."""
+    with path.open("rb") as stream:
+        reader = CheckpointReader(stream, path)
+        header = reader.header
+        if (header.node, header.seq) != (node, seq):
+            raise CorruptLogError(path, 0, f"its header says {header.node}:{header.seq}")
+        yield reader
+
+
+def checked(path: Path, node: str, seq: int, *, pause: Callable[[], None] = lambda: None) -> CheckpointInfo:
+    """Read all of a checkpoint; raise ``CorruptLogError`` where it is not sound. *pause* is called now and then."""
+    with opened(path, node, seq) as reader:
+        for number, _ in enumerate(reader.rows()):
+            if number % 1_024 == 0:
+                pause()
+        size = path.stat().st_size
+        return CheckpointInfo(header=reader.header, path=path, rows=reader.row_count, size_bytes=size)
+
+
+def newest_sound(directory: Path, node: str) -> tuple[CheckpointInfo | None, list[str]]:
+    """Return the newest checkpoint that is sound, and why newer ones are not.
+
+    One that a newer Whimbrel wrote raises ``NewerLogError``: to begin before it would be to go back.
+    """
+    troubles: list[str] = []
+    for seq, path in reversed(layout.checkpoints(directory, node)):
+        try:
+            return checked(path, node, seq), troubles
+        except NewerLogError:
+            raise
+        except (LogError, OSError) as error:
+            troubles.append(str(error))
+    return None, troubles
+
+
+def refuse_newer(directory: Path, node: str) -> None:
+    """Raise ``NewerLogError`` if a newer Whimbrel wrote a checkpoint; what is wrong with one otherwise is no matter."""
+    for seq, path in layout.checkpoints(directory, node):
+        with suppress(CorruptLogError), opened(path, node, seq):
+            pass
+
+
+def cut_limit(directory: Path, node: str) -> int | None:
+    """Return the last number that may be cut from a node's segments; None if no broker keeps checkpoints there.
+
+    With fewer than two checkpoints that is 0: nothing may be cut.
+    """
+    found = layout.checkpoints(directory, node)
+    if not found:
+        return None
+    return found[-KEPT][0] if len(found) >= KEPT else 0
+
+
+def save(
+    directory: Path,
+    header: CheckpointHeader,
+    rows: Iterable[tuple[Key, bytes]],
+    *,
+    pause: Callable[[], None] = lambda: None,
+) -> CheckpointInfo:
+    """Write a checkpoint and let it count once it was read back; *pause* is called between pieces.
+
+    Return the checkpoint of that number that there is already, if there is a sound one.
+    """
+    node, seq = header.node, header.seq
+    path = layout.checkpoint_path(directory, node, seq)
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        _remove_leftovers(directory, node)
+        _set_unsound_aside(directory, node, pause)
+        there = layout.checkpoints(directory, node)
+        if there and there[-1][0] == seq:
+            return checked(path, node, seq, pause=pause)
+        if there and there[-1][0] > seq:
+            raise InvalidValueError("seq of a checkpoint", seq, f"more than {there[-1][0]}, the newest there is")
+        _write(beside, header, rows, pause)
+        made = checked(beside, node, seq, pause=pause)
+        rename(beside, path)
+        for _, old in layout.checkpoints(directory, node)[:-KEPT]:
+            old.unlink()
+        sync_file(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise LogWriteError(path, error.strerror or str(error), "the checkpoints before it stay") from error
+    return CheckpointInfo(header=made.header, path=path, rows=made.rows, size_bytes=made.size_bytes)
+
+
+def _write(path: Path, header: CheckpointHeader, rows: Iterable[tuple[Key, bytes]], pause: Callable[[], None]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
+    try:
+        for piece in encoded(header, rows):
+            write_all(descriptor, piece)
+            pause()
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_unsound_aside(directory: Path, node: str, pause: Callable[[], None]) -> None:
+    for seq, path in layout.checkpoints(directory, node):
+        try:
+            checked(path, node, seq, pause=pause)
+        except NewerLogError:
+            raise
+        except LogError:
+            rename(path, path.with_name(f".unsound-{path.name}"))
+
+
+def _remove_leftovers(directory: Path, node: str) -> None:
+    for path in layout.segments_folder(directory, node).glob(".checkpoint-*.new"):
+        path.unlink(missing_ok=True)
