@@ -59,9 +59,11 @@ $(VENV)/bin/python:
 $(SPARK_STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing Whimbrel and Spark into $(VENV) (Spark is large: a few minutes the first time) …"
 	@$(PIP) --editable '.[spark]'
+	@$(BIN)/whimbrel warm-up
 	@touch $@
 
 $(DEV_STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing Whimbrel, Spark, peers and tools into $(VENV) (Spark is large: a few minutes the first time) …"
 	@$(PIP) --editable '.[$(DEV_EXTRAS)]'
+	@$(BIN)/whimbrel warm-up
 	@touch $(SPARK_STAMP) $@

@@ -15,9 +15,9 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from measure import Check, Comparison, Figure, Job, Report, measure
-from whimbrel.match.matcher import Interest, Matcher, Publications
+from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.proximity.ground import earth_points
-from whimbrel.match.proximity.index import ProximityIndex
+from whimbrel.match.proximity.index import ProximityIndex, Publications
 from whimbrel.model.near import Around
 from whimbrel.model.place import Area, Place, Plane, distance_m
 

@@ -27,7 +27,9 @@ def main(archive: Path) -> None:
 
     archive.parent.mkdir(parents=True, exist_ok=True)
     making = archive.with_name(f"{archive.name}-{os.getpid()}")
-    os.environ["SPARK_SUBMIT_OPTS"] = f'-XX:ArchiveClassesAtExit="{making}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+    quick = os.environ.get("SPARK_DAEMON_JAVA_OPTS", "")  # it lives for less than a minute, too
+    archiving = f'-XX:ArchiveClassesAtExit="{making}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{quick} {archiving}"
     spark = local_session(master="local[1]", memory="1g", partitions=1, is_light=True)
     rows = spark.createDataFrame(pa.table({"a": [1, 2, 3], "b": ["x", "y", None]}))
     with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import enum
+import importlib
+import inspect
 import json
 import os
 import re
@@ -413,7 +416,80 @@ def tables_page() -> str:
     return f"{title}\n\n{MADE_BY}\n\n{status}\n{rest.strip()}\n"
 
 
+API = ("whimbrel", "whimbrel.client", "whimbrel.testing")
+"""What applications import."""
+
+
+def api_page() -> str:
+    """Return the public names of the packages that applications import, with their docstrings."""
+    head = (
+        f"# The Python interface\n\n{MADE_BY}\n\n"
+        "What applications import: the names in `__all__` of these packages. Everything else may change without notice."
+    )
+    return "\n\n".join([head, *map(_package, API)]) + "\n"
+
+
+def _package(name: str) -> str:
+    module = importlib.import_module(name)
+    parts = [f"## `{name}`", _unindented(module)]
+    for each in sorted(module.__all__, key=str.lower):
+        found = getattr(module, each)
+        if inspect.isclass(found):
+            parts.append(_class(each, found))
+        elif callable(found):
+            parts += [f"### `{each}{_signature(found)}`", _unindented(found)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _class(name: str, found: type) -> str:
+    is_error = issubclass(found, Exception)
+    title = f"### `{name}`" if is_error or issubclass(found, enum.Enum) else f"### `{name}{_signature(found)}`"
+    parts = [title, _unindented(found)]
+    members: dict[str, Any] = dict(vars(found))
+    for method, value in members.items():
+        is_shown = not method.startswith("_") and not is_error and inspect.getdoc(value)
+        if is_shown and isinstance(value, property):
+            parts.append(f"#### `{method}`\n\n{_unindented(value)}")
+        elif is_shown and inspect.isroutine(value):
+            plain = getattr(value, "__func__", value)
+            kind = "async " if inspect.iscoroutinefunction(plain) else ""
+            parts.append(f"#### `{kind}{method}{_signature(plain)}`\n\n{_unindented(plain)}")
+    return "\n\n".join(filter(None, parts))
+
+
+def _signature(found: Callable[..., object]) -> str:
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        return ""
+    own = [
+        each.replace(annotation=_Bare(each.annotation)) if isinstance(each.annotation, str) else each
+        for each in signature.parameters.values()
+        if each.name not in {"self", "cls"}
+    ]
+    returns = signature.return_annotation
+    shown = signature.replace(parameters=own, return_annotation=_Bare(returns) if isinstance(returns, str) else returns)
+    return re.sub(r" at 0x[0-9a-f]+|<factory>", "…", str(shown)).removesuffix(" -> None")
+
+
+class _Bare:
+    """An annotation that is shown as it is written, without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _unindented(found: object) -> str:
+    """Return a docstring as Markdown: examples are fenced."""
+    text = inspect.getdoc(found) or ""
+    return re.sub(r"(?m)^(>>> .*(?:\n(?!\n).*)*)", r"```pycon\n\1\n```", text)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/api.md": api_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/configuration.md": configuration_page,
     "docs/reference/tables.md": tables_page,

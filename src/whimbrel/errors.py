@@ -34,13 +34,15 @@ class InvalidInputError(WhimbrelError):
 
 
 class InvalidValueError(InvalidInputError):
-    """A value is outside what its field allows."""
+    """A value is outside what its field allows; *sentence* says it where the usual words would read badly."""
 
-    def __init__(self, what: str, found: object, allowed: str) -> None:
-        super().__init__(what, found, allowed)
-        self.what, self.found, self.allowed = what, found, allowed
+    def __init__(self, what: str, found: object, allowed: str, sentence: str = "") -> None:
+        super().__init__(what, found, allowed, sentence)
+        self.what, self.found, self.allowed, self.sentence = what, found, allowed, sentence
 
     def __str__(self) -> str:
+        if self.sentence:
+            return self.sentence
         return f"{self.what}: found {_shown(self.found)}, allowed is {self.allowed}"
 
 

@@ -17,14 +17,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.commands import Store as Stored
+from whimbrel.hold.commands import Store
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import (
     NOTHING_APPLIED,
     CorruptStoreError,
     Key,
     NewerStoreError,
-    Store,
+    RowStore,
     StoreError,
     StoreUnavailableError,
     decode_key,
@@ -55,9 +55,9 @@ KEYS = st.builds(lambda kind, parts: (kind, *parts), _TEXTS, st.lists(_PARTS, ma
 
 
 @pytest.fixture(params=[MemoryStore, SqliteStore, BlobStore])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RowStore]:
     """Every store there is, empty."""
-    made: Store
+    made: RowStore
     if request.param is BlobStore:
         made = BlobStore(MemoryBlobs())
     else:
@@ -66,14 +66,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def test_a_new_store_is_the_view_of_nothing(store: Store) -> None:
+def test_a_new_store_is_the_view_of_nothing(store: RowStore) -> None:
     """The first fact of a log is number 0, so nothing is -1."""
     assert store.applied == NOTHING_APPLIED == -1
     assert list(store.rows()) == []
     assert store.get(("held", "s", 1)) is None
 
 
-def test_rows_come_back_in_the_order_of_their_keys(store: Store) -> None:
+def test_rows_come_back_in_the_order_of_their_keys(store: RowStore) -> None:
     """A hold that is restored twice is the same hold."""
     store.commit(7, dict(reversed(ROWS.items())), ())
     assert list(store.rows()) == list(ROWS.items())
@@ -81,14 +81,14 @@ def test_rows_come_back_in_the_order_of_their_keys(store: Store) -> None:
     assert store.applied == 7
 
 
-def test_a_commit_replaces_and_drops(store: Store) -> None:
+def test_a_commit_replaces_and_drops(store: RowStore) -> None:
     """What is not there may be dropped as well: the hold does not know what was ever written."""
     store.commit(0, {("a", 1): b"old", ("a", 2): b"gone"}, ())
     store.commit(1, {("a", 1): b"new"}, {("a", 2), ("a", 3)})
     assert list(store.rows()) == [(("a", 1), b"new")]
 
 
-def test_replacing_leaves_nothing_of_what_was_there(store: Store) -> None:
+def test_replacing_leaves_nothing_of_what_was_there(store: RowStore) -> None:
     """Whoever lost track of what it dropped must not leave rows behind that it can never name again."""
     store.commit(3, ROWS, ())
     store.replace(4, {("a", 1): b"only"})
@@ -98,13 +98,13 @@ def test_replacing_leaves_nothing_of_what_was_there(store: Store) -> None:
         store.replace(3, {})
 
 
-def test_what_is_dropped_and_put_is_there(store: Store) -> None:
+def test_what_is_dropped_and_put_is_there(store: RowStore) -> None:
     """Drops come first."""
     store.commit(0, {("a",): b"x"}, {("a",)})
     assert store.get(("a",)) == b"x"
 
 
-def test_the_last_fact_never_goes_back(store: Store) -> None:
+def test_the_last_fact_never_goes_back(store: RowStore) -> None:
     """It may stand still: a tick changes rows, and is no fact."""
     store.commit(5, {("a",): b"1"}, ())
     store.commit(5, {("a",): b"2"}, ())
@@ -124,7 +124,7 @@ class _BreaksOff(dict[Key, bytes]):
             yield item
 
 
-def test_a_commit_that_fails_in_the_middle_changes_nothing(store: Store) -> None:
+def test_a_commit_that_fails_in_the_middle_changes_nothing(store: RowStore) -> None:
     """Half a commit would be a view of no moment that ever was."""
     before: dict[Key, bytes] = {("held", "s", 9): b"before", ("x",): b"stays"}
     store.commit(1, before, ())
@@ -137,14 +137,14 @@ def test_a_commit_that_fails_in_the_middle_changes_nothing(store: Store) -> None
 
 
 @pytest.mark.parametrize("key", [(), (1,), (None, "a"), ("a", 2**63), ("a", "\ud800"), ("\ud800",), ("b", True)])
-def test_a_key_that_cannot_be_kept_is_refused(store: Store, key: Key) -> None:
+def test_a_key_that_cannot_be_kept_is_refused(store: RowStore, key: Key) -> None:
     """Before anything is changed."""
     with pytest.raises(InvalidValueError, match="key"):
         store.commit(1, {("a", 1): b"", key: b""}, ())
     assert (store.applied, list(store.rows())) == (NOTHING_APPLIED, [])
 
 
-def test_closing_twice_does_no_harm(store: Store) -> None:
+def test_closing_twice_does_no_harm(store: RowStore) -> None:
     """Shutting down after an error often does."""
     store.close()
     store.close()
@@ -313,14 +313,14 @@ def test_a_file_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> Non
         assert store.applied == NOTHING_APPLIED
 
 
-def test_a_hold_survives_in_a_store(store: Store) -> None:
+def test_a_hold_survives_in_a_store(store: RowStore) -> None:
     """The whole of it: changes go in after a fact, rows come out, and what is owed is handed over."""
     subscription = Subscription(session="mail", name="all")
     added = InterestChanged(node="n", seq=0, changed_at=0, change=InterestChange.ADDED, subscription=subscription)
     hold = Hold("n")
     hold.apply(added)
     store.commit(0, *hold.changes())
-    assert hold.apply(Notification(node="n", seq=1, published_at=1), [("mail", ((None, "all"),))]) == [Stored(1)]
+    assert hold.apply(Notification(node="n", seq=1, published_at=1), [("mail", ((None, "all"),))]) == [Store(1)]
     store.commit(1, *hold.changes())
     restored = Hold.restore("n", store.rows())
     joined = PresenceChanged(

@@ -19,10 +19,13 @@ from whimbrel.broker.broker import Broker, Verify
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.access import HASH_BYTES, Cost
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import Decoder, encode
 from whimbrel.mqtt.packets import V5, Connack, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.shape.faults import Fault, TransformError
+from whimbrel.shape.transforms import perform
 
 __all__ = [
     "ANSWERS",
@@ -114,6 +117,8 @@ class Peer:
     def read(self) -> None:
         """Take in what the broker has for it, as the shell's turn ends."""
         link = self.link
+        if link.after_seq > self._rig.log.written_seq:  # as the shell does: the log first, then the bytes
+            self._rig.log.sync(wait=False)
         data, link.is_dirty = b"".join(link.out), False
         link.out.clear()
         if self.is_closed:
@@ -182,10 +187,24 @@ class Rig:
 
     def settle(self) -> None:
         """Answer and sync until nobody waits."""
-        while self.broker.wants_sync or self.broker.blocking_tasks or self.broker.has_work:
+        broker = self.broker
+        while broker.wants_sync or broker.blocking_tasks or broker.has_work or broker.transforms:
             self.answer_questions()
+            self.transform()
             self.sync()
             self.work()
+
+    def transform(self) -> None:
+        """Make the bodies that policies wait for, one after the other."""
+        while self.broker.transforms:
+            job = self.broker.transforms.popleft()
+            result: bytes | Fault
+            try:
+                result = perform(job.work, DEFAULT_POLICY_LIMITS)
+            except TransformError as error:
+                result = error.fault
+            self.broker.answered(job, result, self.now)
+            self.flush()
 
     def work(self) -> int:
         """Do all work that is too long for one turn; return how many turns it took."""

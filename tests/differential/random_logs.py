@@ -8,10 +8,13 @@ from random import Random
 from whimbrel.hold.private import client_of, is_private
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Mode,
     Outcome,
+    PolicyChange,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
@@ -58,13 +61,16 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
         elif kind < 0.62:
             yield _interest(random, now, number)
         elif has_receipts and kind < 0.75 and published and joined:
-            yield _receipt(random, now, number, random.choice(sorted(joined)), random.choice(published[-5:]))
+            make = _decision if random.random() < 0.25 else _receipt
+            yield make(random, now, number, random.choice(sorted(joined)), random.choice(published[-5:]))
         elif kind < 0.94:
             yield _presence(random, now, number, joined)
         elif kind < 0.96:
             yield _report(random, now, number)
-        elif kind < 0.97:
+        elif kind < 0.965:
             yield _will(random, now, number)
+        elif kind < 0.975:
+            yield _choice(random, now, number)
         else:
             change = random.choice((SessionChange.CREATED, SessionChange.DELETED))
             session = random.choice(ALL_SESSIONS)
@@ -110,6 +116,7 @@ def _interest(random: Random, now: int, number: dict[str, object]) -> InterestCh
         accept_insecure=random.random() < 0.9,
         qos=qos,
         no_local=has_client and random.random() < 0.3,
+        policy=random.choice((None, None, None, "p")),
     )
     return InterestChanged(**number, changed_at=now, change=change, subscription=subscription)  # type: ignore[arg-type]
 
@@ -134,6 +141,32 @@ def _receipt(
         outcome=outcome,
         via=via,
     )
+
+
+def _decision(
+    random: Random, now: int, number: dict[str, object], member: tuple[str, str], notification_seq: int
+) -> Decided:
+    device, session = member
+    outcome = random.choice((Outcome.DELIVERED, Outcome.DELIVERED, Outcome.WITHHELD))
+    is_sent = outcome is Outcome.DELIVERED
+    return Decided(
+        **number,  # type: ignore[arg-type]  # node and seq
+        decided_at=now,
+        session=session,
+        device=device,
+        notification=NotificationId(str(number["node"]), notification_seq),
+        policy_seq=1,
+        policy="p",
+        outcome=outcome,
+        body_hash=random.randbytes(32) if is_sent else None,
+        body_bytes=3 if is_sent else None,
+    )
+
+
+def _choice(random: Random, now: int, number: dict[str, object]) -> PolicyChanged:
+    device, chosen = random.choice((*DEVICES, "c1", "c2")), PolicyChange.CHOSEN
+    name = random.choice((None, "p", "p"))
+    return PolicyChanged(**number, changed_at=now, change=chosen, owner=device, name=name, device=device)  # type: ignore[arg-type]  # node and seq
 
 
 def _will(random: Random, now: int, number: dict[str, object]) -> WillChanged:

@@ -20,6 +20,8 @@ from whimbrel.model.codecs import attributes_of
 COLUMNS = ("a", "b", "a.b", "temperature", "é", "n" * 30)
 ENCODER = Encoder({(name, ()): number for number, name in enumerate(COLUMNS)}, {}, seed=7)
 DERIVING = Encoder({("a", ()): 0, ("a", ("fold-case",)): 1, ("b", ()): 2}, {}, seed=7)
+VALUED = Encoder({("value", ()): 0, ("a", ()): 1}, {}, seed=7)
+VALUED_DERIVING = Encoder({("value", ()): 0, ("value", ("fold-case",)): 1}, {}, seed=7)
 NAMES = st.sampled_from([*COLUMNS, "c", "", "\0"]) | st.text(max_size=4)
 NUMBERS = st.from_regex(r"-?[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{0,3})?", fullmatch=True)
 PLAIN = st.none() | st.booleans() | st.integers(-(2**33), 2**33) | st.floats() | st.text('ab"\\\x7f é\n', max_size=5)
@@ -39,7 +41,8 @@ OBJECTS = st.builds(
     SPACE,
 )
 CUT = st.builds(lambda body, share: body[: int(len(body) * share)], OBJECTS, st.floats(0, 1))
-BODIES = OBJECTS | CUT | st.binary(max_size=8) | NESTED.map(cbor2.dumps)
+SCALARS = st.builds(lambda space, value: (space + value + space).encode(), SPACE, VALUES | st.text(max_size=6))
+BODIES = OBJECTS | CUT | st.binary(max_size=8) | NESTED.map(cbor2.dumps) | SCALARS
 
 
 def _items(events: Events) -> list[dict[int, tuple[object, ...]]]:
@@ -67,6 +70,8 @@ def test_both_ways_agree_on_any_bodies(bodies: list[bytes]) -> None:
     """Names twice, nesting, nulls, large numbers, other forms, and what is cut off anywhere among them."""
     _both_ways_agree(ENCODER, bodies)
     _both_ways_agree(DERIVING, bodies)
+    _both_ways_agree(VALUED, bodies)
+    _both_ways_agree(VALUED_DERIVING, bodies)
 
 
 @given(number=NUMBERS)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Rig
 from broker_traffic import Traffic
+from policy_traffic import PolicyTraffic
 from session_traffic import SessionTraffic
 from test_broker_lanes import PIECEWISE
 
 from whimbrel.hold.private import is_private
 from whimbrel.log.reader import read
-from whimbrel.model.facts import Outcome
+from whimbrel.model.facts import Decided, Outcome
 from whimbrel.mqtt.packets import Publish
 from whimbrel.pipeline.single import Delivery, SingleProcess
 
@@ -55,6 +56,22 @@ def test_delivered_is_only_what_a_client_was_sent(seeds: range, tmp_path: Path) 
     """At no QoS: whatever a packet limit, an expiry or a closing connection kept back was not delivered."""
     rows = [row for seed in seeds for row in _check(Traffic(Rig(tmp_path / str(seed)), seed))]
     assert {row.via for row in rows if row.outcome is Outcome.DELIVERED} == {None, "live", "held", "retained"}
+
+
+@pytest.mark.parametrize("seeds", [range(30)], ids=str)
+def test_withheld_is_only_what_no_client_was_sent(seeds: range, tmp_path: Path) -> None:
+    """Where policies decide, the account has the body that was handed over, and withheld as it happened."""
+    withheld = 0
+    for seed in seeds:
+        traffic = PolicyTraffic(Rig(tmp_path / str(seed)), seed)
+        account = _check(traffic)
+        decided = [fact for fact in read(traffic.rig.folder, NODE) if isinstance(fact, Decided)]
+        outcomes = {(fact.device, fact.notification.seq, fact.outcome) for fact in decided}
+        for row in account:
+            if row.outcome is Outcome.WITHHELD:
+                assert (row.device, row.seq, Outcome.WITHHELD) in outcomes
+                withheld += 1
+    assert withheld > 20
 
 
 @pytest.mark.parametrize("seed", range(40))

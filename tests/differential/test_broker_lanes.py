@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from broker_traffic import Traffic
+from policy_traffic import PolicyTraffic
 from session_traffic import SessionTraffic
 
 from whimbrel.broker.access.authorizer import Authorizer
@@ -41,11 +42,12 @@ def _heard(traffic: Traffic) -> dict[str, list[Packet]]:
 def _rows(rig: Rig) -> list[tuple[str, dict[str, object]]]:
     """Return the log, without what was sent last to whose session ends there: nobody asks, and lanes do not count.
 
-    Receipts that stand next to each other are of one turn, in which clients are served in any order: sorted.
+    Receipts and decisions that stand next to each other are of one turn, in which clients are served in any order:
+    sorted.
     """
     rig.close()
     rows: list[tuple[str, dict[str, object]]] = []
-    for is_receipt, group in groupby(read_rows(rig.folder, NODE), key=lambda row: row[0] == "receipts"):
+    for is_receipt, group in groupby(read_rows(rig.folder, NODE), key=lambda row: row[0] in {"receipts", "decisions"}):
         found = list(group)
         for table, row in found:
             if table == "presence" and row["session_expiry_us"] == 0:
@@ -151,6 +153,13 @@ def test_lanes_make_no_difference_beside_named_sessions(
     ours = SessionTraffic(Rig(tmp_path / "lanes"), seed, has_content=has_content)
     slow = _without_lanes(tmp_path / "hold")
     _check_alike(ours, SessionTraffic(slow, seed, has_content=has_content))
+
+
+@pytest.mark.parametrize("seed", range(CASES // 4))
+def test_lanes_make_no_difference_beside_policies(seed: int, tmp_path: Path) -> None:
+    """A device with a policy is left to the hold, and the others are served as before."""
+    ours = PolicyTraffic(Rig(tmp_path / "lanes"), seed)
+    _check_alike(ours, PolicyTraffic(_without_lanes(tmp_path / "hold"), seed))
 
 
 def _heard_in_order(traffic: Traffic) -> dict[str, dict[tuple[str, int], list[bytes]]]:

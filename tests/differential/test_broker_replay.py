@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from broker_rig import NODE, Rig, publishing, subscribing
 from broker_traffic import Traffic, Voice
+from policy_traffic import PolicyTraffic
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.store.memory import MemoryStore
@@ -100,6 +101,23 @@ def test_the_view_and_the_log_say_the_same(seed: int, tmp_path: Path) -> None:
     by_log, by_view = (_crashed(traffic, tmp_path / name) for name in ("by-log", "by-view"))
     ours = _restarted(traffic, by_view, _from_view(by_view, store))
     theirs = _restarted(traffic, by_log, _from_log(by_log))
+    assert _finish(ours) == _finish(theirs)
+
+
+@pytest.mark.parametrize("seed", range(CASES // 4))
+def test_the_view_and_the_log_say_the_same_of_policies(seed: int, tmp_path: Path) -> None:
+    """Variables, choices and decisions come back alike, and what is sent again is what was decided."""
+    traffic, store = PolicyTraffic(Rig(tmp_path / "log"), seed), MemoryStore()
+    _viewed(traffic, store)
+    traffic.run(Random(seed).randrange(STEPS // 2, STEPS))
+    by_log, by_view = (_crashed(traffic, tmp_path / name) for name in ("by-log", "by-view"))
+    first, second = _from_log(by_log), _from_view(by_view, store)
+    for name in ("policies", "choices", "failures"):
+        assert getattr(first.decisions.shape, name) == getattr(second.decisions.shape, name)
+    variables = [{key: each.values for key, each in s.decisions.shape.variables.items()} for s in (first, second)]
+    assert variables[0] == variables[1]
+    assert first.decisions._kept == second.decisions._kept
+    ours, theirs = _restarted(traffic, by_view, second), _restarted(traffic, by_log, first)
     assert _finish(ours) == _finish(theirs)
 
 

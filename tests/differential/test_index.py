@@ -20,9 +20,11 @@ from whimbrel.language.printer import print_filter
 from whimbrel.match.events import searching
 from whimbrel.match.index import content, packing, segments
 from whimbrel.match.index.content import ContentIndex
-from whimbrel.match.index.packed import CorruptIndexError, PackedIndex
+from whimbrel.match.index.damage import CorruptIndexError
+from whimbrel.match.index.packed import PackedIndex
 from whimbrel.match.index.packer import PackingProcess, PackingProcessError
-from whimbrel.match.index.segments import Part, Segment, pack_parts
+from whimbrel.match.index.parts import Part
+from whimbrel.match.index.segments import Segment, pack_parts
 from whimbrel.model.attributes import Attributes, checked
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 from whimbrel.testing.strategies import attributes, filters

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.match.index import packing
 from whimbrel.match.index.content import ContentIndex
-from whimbrel.match.index.packed import CorruptIndexError
+from whimbrel.match.index.damage import CorruptIndexError
 from whimbrel.match.kernels.arrays import PackedArrays
 from whimbrel.match.matcher import Interest, Matcher
 

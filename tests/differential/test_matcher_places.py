@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.filters import Filter
-from whimbrel.match.matcher import Interest, Matcher, Publications
+from whimbrel.match.matcher import Interest, Matcher
 from whimbrel.match.placed import Bounds
+from whimbrel.match.proximity.index import Publications
 from whimbrel.match.proximity.stored import read, written
 from whimbrel.match.topics import matches
 from whimbrel.model.attributes import Attributes

@@ -25,7 +25,7 @@ from whimbrel.pipeline.tables.matches import listed_matches, matches
 
 LOGS, FACTS = 20, 100
 RETENTION = Retention(ttl_us=30, max_held=3)
-NAMES = ("publications", "interests", "presence", "sessions", "receipts", "reports", "wills")
+NAMES = ("publications", "interests", "presence", "sessions", "receipts", "reports", "wills", "policies", "decisions")
 
 
 def _tables(spark: SparkSession, facts: Iterable[Fact]) -> LogTables:

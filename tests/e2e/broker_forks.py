@@ -13,6 +13,7 @@ import atexit
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -24,6 +25,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from tests.e2e.stepped_clock import Clocked, SteppedClock
 
@@ -65,7 +67,12 @@ class Forked:
 
 def fork_broker(arguments: Sequence[str], clock: SteppedClock | None = None) -> Forked:
     """Start ``whimbrel serve`` with *arguments* in this folder; its standard error is a pipe."""
-    request: dict[str, object] = {"arguments": list(arguments), "folder": str(Path.cwd())}
+    request: dict[str, object] = {
+        "arguments": list(arguments),
+        "folder": str(Path.cwd()),
+        "environment": dict(os.environ),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
     if clock is not None:
         request |= {"steps": str(clock.path), "fsync_s": clock.fsync_s}
     told, stderr = os.pipe()
@@ -164,8 +171,8 @@ def _tell_ended(statuses: dict[int, int]) -> None:
             os.close(status)
 
 
-def _become_broker(request: dict[str, object], stderr: int) -> None:
-    """Be a process as ``python -m whimbrel serve`` would be, to its end."""
+def _become_broker(request: dict[str, Any], stderr: int) -> None:
+    """Be a process as ``python -m whimbrel serve`` would be if the test had started it, to its end."""
     from whimbrel.cli.main import main
 
     code = 1
@@ -175,10 +182,11 @@ def _become_broker(request: dict[str, object], stderr: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.chdir(str(request["folder"]))
-        arguments = request["arguments"]
-        assert isinstance(arguments, list)
-        sys.argv = ["whimbrel", "serve", *arguments]
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
+        sys.argv = ["whimbrel", "serve", *request["arguments"]]
         main()
         code = 0
     except SystemExit as ended:

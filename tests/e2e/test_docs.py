@@ -46,6 +46,7 @@ _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<title>.*)$", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
 _SPARK = re.compile(r"^\$ whimbrel pipeline (?:generate|run|replay) ", re.MULTILINE)
+_TRIED = re.compile(r"^\$ (?:whimbrel|openssl|mosquitto_(?:pub|sub)|python) ", re.MULTILINE)
 _VARYING = re.compile(r" +[\d,]+\.\d s\b| [\d,]+ a second\b")
 _DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -118,6 +119,7 @@ class Jobs:
         self._directory = directory
         self._jobs: list[BrokerProcess | subprocess.Popen[str] | None] = []
         self._port: int | None = None
+        self._tls_port: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -133,11 +135,14 @@ class Jobs:
 
     def directed(self, arguments: list[str]) -> list[str]:
         """Return *arguments* with the port of the page's broker; a listener that hears nothing ends all the same."""
+        if arguments[-1] == "2>&1":
+            arguments = arguments[:-1]
         if self._port is None or arguments[0] not in {"publish", "subscribe", "session"}:
             return arguments
         listens = arguments[0] == "subscribe" or arguments[:2] == ["session", "join"]
         bound = ["--timeout", str(_LONGEST_S)] if listens else []
-        return [*arguments, "--port", str(self._port), *bound]
+        port = self._tls_port if "--tls-ca" in arguments else self._port
+        return [*arguments, "--port", str(port), *bound]
 
     def perform(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
         """Start, await or end a job; return what it printed so far."""
@@ -166,10 +171,20 @@ class Jobs:
             limit.cancel()
         return printed
 
+    def mosquitto(self, words: list[str], expected: str) -> str:
+        """Run a client of Mosquitto; where there is none, or no broker, what is expected stands."""
+        if self._port is None or shutil.which(words[0]) is None:
+            return expected
+        command = [*words, "-p", str(self._port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_S)
+        return done.stdout + done.stderr
+
     def _serve(self, options: list[str]) -> str:
+        if "--tls-port" in options:  # the page's own may be taken
+            options[options.index("--tls-port") + 1] = "0"
         broker = BrokerProcess(self._directory / ".broker", *options).start()
         self._jobs.append(broker)
-        self._port = broker.port
+        self._port, self._tls_port = broker.port, broker.ports.get("mqtts")
         return "".join(broker.lines)
 
     def _listen(self, arguments: list[str]) -> str:
@@ -223,7 +238,7 @@ def _try_commands(page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) 
         for block in _blocks(page):
             if block.title:
                 (directory / block.title).write_text(block.text, encoding="utf-8")
-            if block.language != "console" or "$ whimbrel " not in block.text:
+            if block.language != "console" or not _TRIED.search(block.text):
                 continue
             for command, expected in _steps(block):
                 words = shlex.split(command)
@@ -231,6 +246,13 @@ def _try_commands(page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) 
                     found = jobs.perform(words, monkeypatch)
                 elif words[0] == "whimbrel":
                     found, code = _whimbrel(jobs.directed(words[1:]), directory, monkeypatch)
+                elif words[0] in {"mosquitto_pub", "mosquitto_sub"}:
+                    found = jobs.mosquitto(words, expected)
+                elif words[0] == "openssl":
+                    subprocess.run(words, cwd=directory, capture_output=True, check=True)
+                    found = ""
+                elif words[0] == "python":
+                    found = expected  # a client of others, at the usual port: test_first_hour runs it
                 else:
                     assert command == "echo $?", f"{block}: this is not run here: {command}"
                     found = f"{code}\n"

@@ -158,4 +158,6 @@ def _check_health(log: Path, out: Path, *, behind: int) -> None:
         assert checks["stream"]["found"].startswith("not running")
         wrong.remove(checks["stream"])
     assert [check for check in wrong if not check["name"].startswith("disk")] == []  # how full it is is not ours
-    assert checks["lag of n"]["found"] == f"{behind} numbers behind the log"
+    assert checks["lag of n"]["found"] == (
+        f"{behind} log record{'' if behind == 1 else 's'} behind" if behind else "up to date"
+    )

@@ -53,6 +53,25 @@ def _test(function: str, value: Any) -> bool | None:
     return {int: "int32", Int64: "int64", float: "real64", str: "string", bytes: "opaque"}[type(value)] == function
 
 
+def _number(function: str, value: Any) -> Any:
+    if type(value) is str:
+        digits = value.removeprefix("-") if value.startswith("-") else value.removeprefix("+")
+        try:
+            found: Any = int(value) if function == "to-int" else float(value)
+        except ValueError:
+            return None
+        if not digits or set(digits) - set("0123456789.eE+-") or digits[0] not in ".0123456789":
+            return None  # Python's readers also take spaces, underscores, other digits, nan and infinity
+        if function == "to-real":
+            return found if abs(found) < float("inf") else None
+        return None if not -(2**63) <= found < 2**63 else found if -(2**31) <= found < 2**31 else Int64(found)
+    if type(value) is bytes or value is None:
+        return None
+    if function == "to-real":
+        return float(value)
+    return None if type(value) is float else value
+
+
 def _value(node: ast.Value, attributes: Any) -> Any:
     if isinstance(node, ast.Literal):
         return node.value
@@ -61,6 +80,8 @@ def _value(node: ast.Value, attributes: Any) -> Any:
     if isinstance(node, ast.Size):
         value = attributes.get(node.name.name)
         return len(value) if type(value) in {str, bytes} else None
+    if isinstance(node, ast.Convert):
+        return _number(node.function, attributes.get(node.name.name))
     if isinstance(node, ast.Text):
         value = _value(node.operand, attributes)
         return _text(str(node.function), value) if type(value) is str else None

@@ -17,6 +17,8 @@ from whimbrel.model.facts import (
     InterestChanged,
     Mode,
     Outcome,
+    PolicyChange,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
@@ -64,6 +66,9 @@ class NaiveHold:
         self.stored: set[int] = set()
         self.qos: dict[int, int] = {}  # seq: the publisher's
         self.turns: dict[tuple[str, str], int] = {}  # (share, session): the last notification it was chosen for
+        self.shaped: set[str] = set()  # devices that chose a policy
+        self.others: dict[tuple[int, str], list[tuple[str, tuple[Identity, ...]]]] = {}  # (seq, share): who is next
+        self.notifications: dict[int, Notification] = {}
         self.commands: list[Command] = []
 
     def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:
@@ -86,6 +91,10 @@ class NaiveHold:
                 self._lapse(fact.changed_at)
                 if fact.change is SessionChange.DELETED:
                     self._delete(fact.session)
+            case PolicyChanged():
+                self._lapse(fact.changed_at)
+                if fact.change is PolicyChange.CHOSEN:
+                    self.shaped = self.shaped - {fact.device or ""} | ({fact.device or ""} if fact.name else set())
             case Reported():
                 self.reports.append(fact)
                 self._lapse(fact.state.reported_at)
@@ -153,6 +162,7 @@ class NaiveHold:
         matches = self._those_that_count(notification, matches)
         seq = notification.seq
         self.qos[seq] = notification.qos
+        self.notifications[seq] = notification
         if notification.expires_at is not None:
             self.expiring.add(seq)
         if notification.expires_at is not None and notification.expires_at <= self.now:
@@ -171,7 +181,7 @@ class NaiveHold:
             if sessions:
                 qos = self._qos(seq, sessions)
                 self.quality |= {(session, device, seq): qos for session, _ in sessions}
-                is_own = qos == 0 and not any(self._confirms(session, device, seq) for session, _ in sessions)
+                is_own = qos == 0 and not any(self._confirms(s, device, seq, ids) for s, ids in sessions)
                 hand_overs.append(HandOver(device, seq, sessions, False, False, qos=qos, is_own_receipt=is_own))
         receipts = len(self.commands)
         for hand_over in hand_overs:
@@ -183,6 +193,13 @@ class NaiveHold:
         self.commands[receipts:receipts] = hand_overs
 
     def _hold(self, notification: Notification, session: str, identities: tuple[Identity, ...]) -> None:
+        ending = self._held_or_ended(notification, session, identities)
+        if ending is not None:
+            self._end(session, notification.seq, ending)
+
+    def _held_or_ended(
+        self, notification: Notification, session: str, identities: tuple[Identity, ...]
+    ) -> Ending | None:
         seq = notification.seq
         lapses: dict[Identity, int] = {}
         for identity in identities:
@@ -196,12 +213,12 @@ class NaiveHold:
                 self._make_room(session, identity)
             self.pending[session, seq] = held
             self.latest[session, seq] = max(held.values())
-        elif live_only:
-            self._end(session, seq, Ending(Outcome.DROPPED, live_only, self.now))
-        else:
-            last = max(lapses.values())
-            latest = tuple(identity for identity in identities if lapses[identity] == last)
-            self._end(session, seq, Ending(Outcome.EXPIRED, latest, last))
+            return None
+        if live_only:
+            return Ending(Outcome.DROPPED, live_only, self.now)
+        last = max(lapses.values())
+        latest = tuple(identity for identity in identities if lapses[identity] == last)
+        return Ending(Outcome.EXPIRED, latest, last)
 
     def _make_room(self, session: str, identity: Identity) -> None:
         while True:
@@ -240,7 +257,9 @@ class NaiveHold:
         if fact.confirms is not None and (fact.change is PresenceChange.JOINED or member in self.members):
             self.confirming[member] = fact.confirms
 
-    def _confirms(self, session: str, device: str, seq: int) -> bool:
+    def _confirms(self, session: str, device: str, seq: int, identities: tuple[Identity, ...]) -> bool:
+        if device in self.shaped or any(self.subscriptions[session, i].policy is not None for i in identities):
+            return True
         confirms = self.confirming.get((session, device))
         return confirms is True or (confirms is False and seq in self.expiring)
 
@@ -287,20 +306,23 @@ class NaiveHold:
                 if mode is Mode.TAKE:
                     self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
                 continue
-            on_its_way = [self.quality[flight] for flight in self.flights if flight[1:] == (device, seq)]
-            self.flights[session, device, seq] = held
-            to = ((session, held),)
-            if on_its_way:
-                self.quality[session, device, seq] = on_its_way[0]
-                self.commands.append(HandOver(device, seq, to, is_held=True, is_again=False, is_copy=False))
-                continue
+            self._receive_at_once(self._give(session, device, seq, held))
+
+    def _give(self, session: str, device: str, seq: int, identities: tuple[Identity, ...]) -> HandOver:
+        on_its_way = [self.quality[flight] for flight in self.flights if flight[1:] == (device, seq)]
+        self.flights[session, device, seq] = identities
+        to = ((session, identities),)
+        if on_its_way:
+            self.quality[session, device, seq] = on_its_way[0]
+            hand_over = HandOver(device, seq, to, is_held=True, is_again=False, is_copy=False)
+        else:
             qos = self.handed.get((device, seq), 0) or self._qos(seq, to)
             self.quality[session, device, seq] = qos
             is_again = (device, seq) in self.handed
-            is_own = qos == 0 and not self._confirms(session, device, seq)
+            is_own = qos == 0 and not self._confirms(session, device, seq, identities)
             hand_over = HandOver(device, seq, to, True, is_again, qos=qos, is_own_receipt=is_own)
-            self.commands.append(hand_over)
-            self._receive_at_once(hand_over)
+        self.commands.append(hand_over)
+        return hand_over
 
     def _go_away(self, session: str, device: str, *, begun: Collection[int] = ()) -> None:
         self.present.discard((session, device))
@@ -327,6 +349,9 @@ class NaiveHold:
         subscriptions = self.flights.pop((session, device, seq))
         via = via if outcome is Outcome.DELIVERED else None
         self._settle(session, device, seq, Ending(outcome, subscriptions, self.now), via)
+        if outcome is Outcome.WITHHELD and session == f"$mqtt/{device}":
+            for share in sorted({share for share, _ in subscriptions if share is not None}):
+                self._serve(seq, share)
         if outcome is Outcome.DELIVERED:
             self.received.add((device, seq))
             self.handed.pop((device, seq), None)
@@ -389,6 +414,7 @@ class NaiveHold:
         self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
         self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}
         self.turns = {pair: seq for pair, seq in self.turns.items() if pair[1] != session}
+        self.shaped -= {session.removeprefix("$mqtt/")} if session.startswith("$mqtt/") else set()
         self.confirming = {pair: which for pair, which in self.confirming.items() if pair[0] != session}
 
     # Rule 13
@@ -446,13 +472,68 @@ class NaiveHold:
         pairs = [(session, identity) for session, identities in matches for identity in identities]
         own = f"$mqtt/{notification.publisher}"
         pairs = [pair for pair in pairs if pair[0] != own or not self.subscriptions[pair].no_local]
-        for share in {identity[0] for _, identity in pairs if (identity[0] or "").startswith("$share/")}:
-            serving = sorted({session for session, identity in pairs if identity[0] == share})
-            serving = [session for session in serving if self._present_in(session)] or serving
-            longest_ago = min(self.turns.get((share or "", session), -1) for session in serving)
-            chosen = next(s for s in serving if self.turns.get((share or "", s), -1) == longest_ago)
-            self.turns[share or "", chosen] = notification.seq
+        matched = list(pairs)
+        for share in {identity[0] or "" for _, identity in pairs if (identity[0] or "").startswith("$share/")}:
+            chosen = self._choose(notification.seq, share, {s for s, identity in pairs if identity[0] == share})
             pairs = [pair for pair in pairs if pair[1][0] != share or pair[0] == chosen]
+            if self._may_withhold(chosen):
+                self.others[notification.seq, share] = []
+        for seq, share in self.others:
+            for session in sorted({s for s, identity in matched if identity[0] == share}):
+                if seq == notification.seq and session not in {s for s, _ in pairs}:
+                    found = tuple(sorted(i for s, i in matched if s == session and i[0] == share))
+                    self.others[seq, share].append((session, found))
         pairs.sort(key=lambda pair: (pair[0], pair[1][0] or "", pair[1][1]))
         sessions = sorted({session for session, _ in pairs})
         return [(session, tuple(identity for s, identity in pairs if s == session)) for session in sessions]
+
+    def _choose(self, seq: int, share: str, sessions: Collection[str]) -> str:
+        serving = sorted(sessions)
+        serving = [session for session in serving if self._present_in(session)] or serving
+        longest_ago = min(self.turns.get((share, session), -1) for session in serving)
+        chosen = next(s for s in serving if self.turns.get((share, s), -1) == longest_ago)
+        self.turns[share, chosen] = seq
+        return chosen
+
+    # Rule 21
+
+    def _may_withhold(self, session: str) -> bool:
+        has_policy = any(found.policy for (s, _), found in self.subscriptions.items() if s == session)
+        return has_policy or any(device in self.shaped for s, device in self.members if s == session)
+
+    def _serve(self, seq: int, share: str) -> None:
+        left = dict(self.others.get((seq, share), ()))
+        left = {s: tuple(i for i in found if self._is_wanted(seq, s, i)) for s, found in left.items()}
+        left = {session: found for session, found in left.items() if found}
+        if not left:
+            return
+        chosen = self._choose(seq, share, left)
+        for key in self.others:
+            if key[0] == seq:
+                self.others[key] = [(s, found) for s, found in self.others[key] if s != chosen]
+        self._pass_on(seq, chosen, left[chosen])
+
+    def _is_wanted(self, seq: int, session: str, identity: Identity) -> bool:
+        found = self.notifications[seq]
+        if (session, identity) not in self.subscriptions:
+            return False
+        is_alive = found.expires_at is None or found.expires_at > self.now
+        return is_alive and found.published_at + self._ttl(session, identity) > self.now
+
+    def _pass_on(self, seq: int, session: str, identities: tuple[Identity, ...]) -> None:
+        ending = self._held_or_ended(self.notifications[seq], session, identities)
+        handed: list[HandOver] = []
+        for device in self._present_in(session):
+            if (session, device, seq) in self.settled:
+                continue
+            if (device, seq) not in self.received:
+                handed.append(self._give(session, device, seq, identities))
+                continue
+            self._settle(session, device, seq, Ending(Outcome.DELIVERED, identities, self.now))
+            if self.members[session, device] is Mode.TAKE and (session, seq) in self.pending:
+                held = tuple(self.pending[session, seq])
+                self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
+        if ending is not None:
+            self._end(session, seq, ending)
+        for hand_over in handed:
+            self._receive_at_once(hand_over)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.hold.store.interface import Store
+from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.stream import blob_store
@@ -107,7 +107,7 @@ class Everything:
 class Played:
     """A stream's windows over batches, its tables, and everything beside them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RowStore) -> None:
         self.store, self.now, self.everything = store, 1_000, Everything()
         self.windows = self._opened()
         self.tables: dict[str, dict[int, Any]] = {"popularity": {}, "latency": {}}

@@ -121,12 +121,12 @@ def test_any_log_folds_and_folds_alike(found: list[Fact]) -> None:
     for fact in found:
         other.apply(fact_of(*row_of(fact)))
     assert repr(_everything(one)) == repr(_everything(other))
-    for device in [*one._automatic]:
+    for device in [*one.devices]:
         one.forget(device)
-    assert not one._automatic
+    assert not one.devices
 
 
 def _everything(state: ShapeState) -> object:
-    automatic = {device: state.automatic(device) for device in state._automatic}
-    manual = {key: state.manual(*key) for key in state._manual}
-    return automatic, manual, state.policies, state._chosen, state._failures
+    automatic = {device: state.automatic(device) for device in state.devices}
+    manual = {key: state.manual(*key) for key in state.variables}
+    return automatic, manual, state.policies, state.choices, state.failures

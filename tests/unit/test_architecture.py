@@ -34,6 +34,7 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
+    "broker/state": "one file a part of what a restart knows again",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
@@ -42,6 +43,7 @@ CROWDED = {
 
 MOST_LINES = 500
 LONG = {
+    "broker/broker.py": "all that a shell asks the core and tells it, side by side",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
@@ -186,6 +188,8 @@ BROKER = [
     "config",
     "config_files",
     "counters",
+    "feedback",
+    "memory",
     "operator_notices",
     "own_properties",
     "access",
@@ -196,7 +200,7 @@ BROKER = [
     "shell",
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
-HANDLERS = ["long_work", "driver", "delivering", "publications", "subscriptions", "sessions", "connections"]
+HANDLERS = ["long_work", "driver", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
 PIPELINE = [
     *("files", "fold", "spark", "tables", "plans", "jobs", "single", "accounts"),
     *("replay", "show", "stream", "doctor"),

@@ -97,18 +97,17 @@ def test_a_bad_value_is_named_with_its_place(tmp_path: Path, document: str, mess
 @pytest.mark.parametrize(
     ("document", "where", "meant"),
     [
-        ("[listen]\nprot = 1883", "listen.prot", "listen.port"),
-        ("[lisen]\nport = 1883", "lisen", "listen"),
-        ("[mqtt]\nport = 1883", "mqtt.port", "listen.port"),
-        ("packet_bytes = 5", "packet_bytes", "limits.packet_bytes"),
-        ("[limits]\npaket_bytes = 5", "limits.paket_bytes", "limits.packet_bytes"),
+        ("[observe]\nloglevel = 'info'", "[observe] has no setting loglevel", "log_level"),
+        ("[lisen]\nport = 1883", "there is no section [lisen]", "[listen]"),
+        ("[mqtt]\nport = 1883", "[mqtt] has no setting port", "listen.port"),
+        ("packet_bytes = 5", "there is no packet_bytes", "limits.packet_bytes"),
+        ("[limits]\npaket_bytes = 5", "[limits] has no setting paket_bytes", "packet_bytes"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(tmp_path: Path, document: str, where: str, meant: str) -> None:
     """A slip of the pen must not be a setting that silently does nothing."""
     refusal = _refusal(tmp_path, document)
-    assert refusal.startswith(f"whimbrel.toml: {where}: found 'an unknown name'")
-    assert refusal.endswith(f"did you mean {meant}?")
+    assert refusal == f"whimbrel.toml: {where}; did you mean {meant}?"
 
 
 def test_a_name_like_nothing_suggests_nothing(tmp_path: Path) -> None:
@@ -150,17 +149,17 @@ def test_a_bad_option_is_said_to_come_from_the_command_line() -> None:
     """Nobody should look for it in the file."""
     with pytest.raises(ConfigError, match=r"^command line: listen\.port: found -2"):
         Config().with_overrides({"listen.port": -2})
-    with pytest.raises(ConfigError, match=r"^command line: listen\.prt: .* did you mean listen\.port\?"):
+    with pytest.raises(ConfigError, match=r"^command line: \[listen\] has no setting prt; did you mean port\?"):
         Config().with_overrides({"listen.prt": None})
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("[listen]\ntls_port = 8883", "listen.tls_port: found 8883, allowed is -1 (off) as long as tls.certificate"),
-        ('[listen]\nwss_port = 0\n[tls]\ncertificate = "c"', "listen.wss_port: found 0, allowed is -1 (off)"),
-        ("[tls]\nrequire_client_certificate = true", "tls.require_client_certificate: found True, allowed is false"),
-        ("[listen]\nhttp_port = 1883", "listen.http_port: found 1883, allowed is another port than listen.port"),
+        ("[listen]\ntls_port = 8883", "TLS needs both --tls-certificate and --tls-key"),
+        ('[listen]\nwss_port = 0\n[tls]\ncertificate = "c"', "TLS needs both --tls-certificate and --tls-key"),
+        ("[tls]\nrequire_client_certificate = true", "tls.require_client_certificate needs tls.client_ca"),
+        ("[listen]\nhttp_port = 1883", "listen.http_port and listen.port are both 1883; give each a port of its own"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, document: str, message: str) -> None:

@@ -11,9 +11,9 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.memory import PENDING_BYTES, Memory, subscription_bytes
 from whimbrel.broker.shell.metrics import gauges
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.memory import PENDING_BYTES, Memory, subscription_bytes
 from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.state import State
 from whimbrel.log.reader import read

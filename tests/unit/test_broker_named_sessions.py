@@ -527,7 +527,17 @@ def test_the_options_of_a_subscription_are_those_of_plain_mqtt(rig: Rig) -> None
     _subscribe(rig, pda, "a", filter="x > 1", name="n", ttl="300", max="20")
     _subscribe(rig, pda, "b", qos=0)
     assert _show(maker, "ann")["subscriptions"] == [
-        {"topic": "a", "name": "n", "filter": "x > 1", "ttl": 300, "max": 20, "qos": 1, "keys": [], "insecure": True},
+        {
+            "topic": "a",
+            "name": "n",
+            "filter": "x > 1",
+            "ttl": 300,
+            "max": 20,
+            "qos": 1,
+            "keys": [],
+            "insecure": True,
+            "policy": None,
+        },
         {
             "topic": "b",
             "name": "",
@@ -537,6 +547,7 @@ def test_the_options_of_a_subscription_are_those_of_plain_mqtt(rig: Rig) -> None
             "qos": 0,
             "keys": [],
             "insecure": True,
+            "policy": None,
         },
     ]
 

@@ -530,6 +530,7 @@ def test_subscribe_and_unsubscribe_by_request(rig: Rig) -> None:
         "qos": 1,
         "keys": [],
         "insecure": False,
+        "policy": None,
     }
     assert maker.ask("show", session="ann")["subscriptions"] == [answer["subscription"]]
     assert not maker.ask("unsubscribe", session="ann", topic="a/+")["ok"]

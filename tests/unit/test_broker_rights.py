@@ -287,7 +287,7 @@ def test_whoever_has_no_user_name_fits_no_placeholder_for_it() -> None:
         ('default = "maybe"', 'default: found \'maybe\', allowed is "allow" or "deny"'),
         (
             'defualt = "deny"',
-            "defualt: found 'an unknown name', allowed is default, rule, client; did you mean default?",
+            "there is no defualt; did you mean default?",
         ),
         ("rule = 3", "rule: found 3, allowed is rules that each begin with [[rule]]"),
         ("rule = [3]", "rule 1: found 3"),
@@ -297,7 +297,7 @@ def test_whoever_has_no_user_name_fits_no_placeholder_for_it() -> None:
         ('[[rule]]\ntopics = []\nallow = ["publish"]', "rule 1, topics: found [], allowed is at least one"),
         ('[[rule]]\ntopics = ["a"]\ndeny = []', "rule 1, deny: found [], allowed is at least one action"),
         ('[[rule]]\ntopics = ["a"]\nallow = ["read"]', "rule 1, allow: found 'read', allowed is \"publish\""),
-        ('[[rule]]\ntopic = ["a"]\nallow = ["publish"]', "rule 1, topic: found 'an unknown name', allowed is user,"),
+        ('[[rule]]\ntopic = ["a"]\nallow = ["publish"]', "rule 1, topic: there is no topic; did you mean topics?"),
         ('[[rule]]\ntopics = ["a/#/b"]\nallow = ["publish"]', "rule 1, topic filter, level 2: found 'a/#/b'"),
         ('[[rule]]\ntopics = ["+{user}"]\nallow = ["publish"]', "rule 1, topic filter, level 1: found '+name'"),
         ('[[rule]]\ntopics = ["a/{usr}"]\nallow = ["publish"]', "rule 1, topic filter: found 'a/{usr}'"),
@@ -311,7 +311,7 @@ def test_whoever_has_no_user_name_fits_no_placeholder_for_it() -> None:
         ('[[client]]\nids = [""]', "client 1, ids: found ''"),
         ('[[client]]\nids = ["{client}"]', "client 1, ids: found '{client}', allowed is text with {user}"),
         ('[[client]]\nids = ["a"]\nuser = "a:b"', "client 1, user name: found 'a:b'"),
-        ('[[client]]\nids = ["a"]\nclient = "b"', "client 1, client: found 'an unknown name', allowed is user, group"),
+        ('[[client]]\nids = ["a"]\nclient = "b"', "client 1, client: there is no client; allowed are user, group, ids"),
         ('[[rule]]\ntopics = ["a"]\nallow = ["publish"]\n[[rule]]', "rule 2, allow and deny: found 'neither'"),
     ],
 )

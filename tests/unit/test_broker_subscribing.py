@@ -78,7 +78,7 @@ def test_a_filter_in_the_topic_may_be_shared() -> None:
         ((("ttl", "²"),), "allowed is a whole number"),
         ((("max", "99999999999"),), "max='99999999999', allowed is"),
         ((("name", "x"), ("name", "y")), "name twice"),
-        ((("policy", "x"),), "which this broker does not offer"),
+        ((("near", "x"),), "which this broker does not offer"),
     ],
 )
 def test_a_bad_option_is_refused_in_words(user: tuple[tuple[str, str], ...], words: str) -> None:

@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ..
 def test_a_broker_that_is_not_there_is_an_honest_no(run: Run) -> None:
     """Exit code 1, and the address that was tried."""
     for arguments in (("publish", "a", "b"), ("subscribe", "a")):
-        done = run(*arguments, "--port", "1")
+        done = run(*arguments, "--port", "1", "--retry", "0")
         assert (done.code, done.out) == (1, "")
         assert done.err == "error: cannot connect to 127.0.0.1 port 1: connection refused\n"
 

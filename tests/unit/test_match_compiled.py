@@ -13,7 +13,7 @@ import pytest
 
 import whimbrel
 from whimbrel.match import first_use
-from whimbrel.match.kernels.compiled import DONE, safe_folder
+from whimbrel.match.kernels.folder import DONE, safe_folder
 
 SCRIPT = """
 from whimbrel.match.kernels import compiled, hash_table as kernels
@@ -106,6 +106,6 @@ def test_the_first_use_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     first_use.make_ready(said.append)
     assert first_use.is_compiled()
     first_use.make_ready(said.append)
-    assert said == ["compiling the matcher, once on this machine: half a minute"]
+    assert said == ["compiling the matcher, once on this machine: about a minute"]
     monkeypatch.setattr(first_use, "kernels_folder", lambda: None)
     assert first_use.is_compiled()

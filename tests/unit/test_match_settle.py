@@ -8,7 +8,8 @@ from itertools import chain, count, islice, repeat
 import pytest
 
 from whimbrel.match.index.content import ContentIndex
-from whimbrel.match.index.segments import Part, Segment, pack_parts
+from whimbrel.match.index.parts import Part
+from whimbrel.match.index.segments import Segment, pack_parts
 
 
 @pytest.fixture

@@ -216,12 +216,12 @@ def test_a_table_must_fit_the_record(last_batch: int, *, is_well: bool) -> None:
 @pytest.mark.parametrize(
     ("applied", "extent", "verdict", "found"),
     [
-        (100, Extent(1, 100, 0), OK, "0 numbers behind the log"),
-        (99, Extent(90, 100, 3), OK, "1 number behind the log"),
-        (-1, Extent(50, 100, 0), OK, "101 numbers behind the log"),
-        (40, Extent(41, 100, 0), OK, "60 numbers behind the log"),
+        (100, Extent(1, 100, 0), OK, "up to date"),
+        (99, Extent(90, 100, 3), OK, "1 log record behind"),
+        (-1, Extent(50, 100, 0), OK, "101 log records behind"),
+        (40, Extent(41, 100, 0), OK, "60 log records behind"),
         (40, Extent(42, 100, 0), FAILED, "the log begins with number 42, the tables end with 40"),
-        (100, Extent(101, 100, 0), OK, "0 numbers behind the log"),
+        (100, Extent(101, 100, 0), OK, "up to date"),
         (100, Extent(1, 99, 0), FAILED, "the log ends with number 99, the tables with 100"),
     ],
 )
@@ -257,13 +257,13 @@ def test_a_stream_that_is_well(tmp_path: Path) -> None:
     folder = _stream(tmp_path / "out")
     before = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     checks = examine_stream(tmp_path / "out", _log(tmp_path / "log", 8), now=NOW)
-    assert _not_ok(checks) == {"stream": "not running, 3 numbers behind the log"}
-    assert {check.name: check.found for check in checks}["lag of a"] == "3 numbers behind the log"
+    assert _not_ok(checks) == {"stream": "not running, 3 log records behind"}
+    assert {check.name: check.found for check in checks}["lag of a"] == "3 log records behind"
     with locked(folder, "keeping these tables"):
         os.utime(folder / "batch.json", (NOW - 10, NOW - 10))
         assert _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW)) == {}
         late = _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW + 600))
-        assert late == {"stream": "running, 3 numbers behind the log, and its last batch was 610 s ago"}
+        assert late == {"stream": "running, 3 log records behind, and its last batch was 610 s ago"}
     assert sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file()) == before
 
 
@@ -340,14 +340,14 @@ def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
 
 
 _STRAYS = [
-    (["--continuous", "--available-now"], "--available-now: found '--continuous beside it'"),
-    (["--every", "2s"], "--every: found 'it without --continuous'"),
-    (["--available-now", "--every", "2s"], "--every: found 'it without --continuous'"),
-    (["--facts-per-batch", "9"], "--facts-per-batch: found 'it without --continuous or --available-now'"),
-    (["--lateness", "1d"], "--lateness: found"),
-    (["--assume-receipts"], "--assume-receipts: found"),
-    (["--metrics-port", "0"], "--metrics-port: found"),
-    (["--continuous", "--metrics-host", "::1"], "--metrics-host: found '::1 without --metrics-port'"),
+    (["--continuous", "--available-now"], "--available-now and --continuous exclude each other"),
+    (["--every", "2s"], "--every needs --continuous"),
+    (["--available-now", "--every", "2s"], "--every needs --continuous"),
+    (["--facts-per-batch", "9"], "--facts-per-batch needs --continuous or --available-now"),
+    (["--lateness", "1d"], "--lateness needs --continuous or --available-now"),
+    (["--assume-receipts"], "--assume-receipts needs --continuous or --available-now"),
+    (["--metrics-port", "0"], "--metrics-port needs --continuous or --available-now"),
+    (["--continuous", "--metrics-host", "::1"], "--metrics-host needs --metrics-port"),
     (["--continuous", "--every", "0s"], "--every: found '0s', allowed is a number and s, m, h or d"),
     (["--continuous", "--master", "sc://host"], "a stream does not work through Spark Connect"),
 ]

@@ -37,7 +37,7 @@ def _taken(batch: int = 41, **given: Any) -> Taken:
 def test_a_line_says_it_all() -> None:
     """Whoever looks at a terminal wants one line: is it alive, does it keep up, does it grow."""
     found = told(_taken(), {"a": 100, "b": 50}, now=100 * SECOND, rows_per_s=12_310.4)
-    assert found.line() == "batch 41 · 12,310 rows/s · 0 numbers (0.0 s) behind · 1,204 remembered, 310 KB"
+    assert found.line() == "batch 41 · 12,310 rows/s · up to date · 1,204 remembered, 310 KB"
 
 
 def test_notes_are_part_of_the_line() -> None:
@@ -73,7 +73,7 @@ def test_before_the_first_batch_nothing_is_claimed() -> None:
 def test_long_lags_are_told_as_people_say_them(seconds: float, text: str) -> None:
     """Nobody reads 31,536,000 s."""
     found = told(_taken(newest_at=0), {"a": 101}, now=int(seconds * SECOND))
-    assert f"1 numbers ({text}) behind" in found.line()
+    assert f"1 log record ({text}) behind" in found.line()
 
 
 def test_programs_get_an_object() -> None:

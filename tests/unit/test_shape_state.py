@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.limits import PolicyLimits
-from whimbrel.model.attributes import Scalar
+from whimbrel.model.attributes import Int64, Scalar
 from whimbrel.model.device import DeviceState
-from whimbrel.model.facts import Decided, Outcome, PolicyChange, PolicyChanged, Reported
+from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChange, PolicyChanged, Reported
 from whimbrel.model.notification import NotificationId
 from whimbrel.shape.agents import Agents, admit
 from whimbrel.shape.faults import Fault
-from whimbrel.shape.order import InOrder
+from whimbrel.shape.rows import keys, restore_row, row_of
 from whimbrel.shape.state import FAILURES, ShapeState
 from whimbrel.shape.transforms import Work
 from whimbrel.shape.variables import fit
@@ -165,20 +164,6 @@ def test_agents_are_compiled_once_and_run_whatever_the_limits_are_now() -> None:
     assert agents.of("return m;") is not None
 
 
-def test_what_is_ready_leaves_in_the_order_it_was_due() -> None:
-    """Per device; another's transform is not waited for."""
-    order: InOrder[str] = InOrder()
-    first, second, other = order.enter("d"), order.enter("d"), order.enter("e")
-    assert order.finish(second, "2") == []
-    assert order.finish(other, "e") == ["e"]
-    assert order.is_waiting("d")
-    assert order.finish(first, "1") == ["1", "2"]
-    assert not order.is_waiting("d")
-    gone = order.enter("d")
-    order.leave("d")
-    assert order.finish(gone, "x") == []
-
-
 def test_devices_take_turns_and_equal_work_waits_once() -> None:
     """One with much to do does not delay the others, and what is too much is refused."""
     queue = WorkQueue(max_jobs=4, max_bytes=100)
@@ -198,11 +183,24 @@ def test_devices_take_turns_and_equal_work_waits_once() -> None:
     assert queue.take() is not None
 
 
-def test_a_broker_that_finds_policies_in_its_log_starts_all_the_same() -> None:
-    """The facts pass the hold and the broker's fold; only their time counts there, until the gate is built."""
-    state = BrokerState("n")
-    for fact in (put("p", 1), chose("p"), decided("p", 1, n=1), removed("p")):
+def test_the_rows_of_a_view_bring_everything_back() -> None:
+    """A broker that starts from its view decides as the one that wrote it would have."""
+    state = ShapeState()
+    report = '{"battery": 0.5, "display": {"width": 240, "height": 320}, "mine": ["a", 7], "far": 5000000000}'
+    facts: list[Fact] = [put("p", 2), put("q", 3), reported(report, sent=3), chose("p")]
+    facts += [decided("p", 2, t=1.0, n=Int64(3))]
+    for fact in [*facts, decided("p", 2, Fault.TIME_OUT), removed("q")]:
         state.apply(fact)
-    rows, gone = state.view.changes()
-    assert set(rows) == {("now",)}
-    assert not gone
+    again = ShapeState()
+    for key in keys(state):
+        value = row_of(state, key)
+        assert value is not None
+        restore_row(again, key, value)
+    assert (again.policies, again.choices, again.failures) == (state.policies, {"d": "p"}, {"p": 1})
+    assert again.automatic("d") == state.automatic("d")
+    assert again.manual("d", "p") == {"t": 1.0, "n": Int64(3)}
+    assert type(again.manual("d", "p")["n"]) is Int64
+    assert state.touched >= {*keys(state), ("policy", "q")}
+    for each in (state, again):
+        each.apply(reported('{"mine": ["b"]}'))
+    assert again.automatic("d") == state.automatic("d")

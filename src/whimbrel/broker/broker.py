@@ -22,6 +22,7 @@ from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import Config
+from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
 from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
 from whimbrel.broker.handlers.connections.silence import end_silent
@@ -30,17 +31,19 @@ from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
 from whimbrel.broker.handlers.publications.system_messages import publish_system_messages
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
+from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.state.feedback import Feedback
+from whimbrel.broker.state.preparation import Preparation
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
@@ -143,6 +146,9 @@ class Broker:
         )
         self._publishing.answer = self._sessions.received
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
+        shaping = self._delivering.shaping
+        self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
+        self._policies = Policies(config, self._commits, state, self._sender, self._publishing, shaping)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
@@ -154,6 +160,7 @@ class Broker:
             self._sessions,
             wills,
             self._ownership,
+            self._policies,
             self.blocking_tasks,
             rng=rng,
             verify=verify,
@@ -176,6 +183,7 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
+        self.preparation = Preparation(state.routes)
         self._connecting.take_over(self._commits.last_at if died_at is None else died_at)
         wills.begin(self._commits.last_at if now is None else now)
         self._ownership.end_shares(self._commits.last_at)
@@ -370,8 +378,8 @@ class Broker:
         self.history.resume(link)
         self._let_go(now)
 
-    def answered(self, question: BlockingTask, answer: object, now: int) -> None:
-        """Take in the answer to a question."""
+    def answered(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
+        """Take in the answer to a question, or what came of a transform."""
         question.then(answer, now)
         self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
@@ -431,6 +439,7 @@ class Broker:
     def take_notices(self) -> list[Notice]:
         """Return what an operator should read in the log of the process since the last call."""
         notices, self._ownership.notices = self._ownership.notices, []
+        notices += self._policies.take_notices()
         if self.rates.news:
             news, self.rates.news = self.rates.news, []
             notices += [each.notice() for each in news]
@@ -489,6 +498,8 @@ class Broker:
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or its disk takes nothing"
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
+        elif self.preparation.reason is not None:
+            self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, self.preparation.reason)
         elif len(self.links) > most:
             self._connecting.refuse(link, ReasonCode.SERVER_BUSY, f"{most} connections, no more are allowed")
         else:

@@ -375,8 +375,8 @@ class Config:
         _check_tls(self.listen, self.tls)
         _check_ports(self.listen)
         if self.sessions.username_is_session and self.access.users:
-            allowed = "false as long as there is a users file, access.users"
-            raise ConfigError("", "sessions.username_is_session", found=True, allowed=allowed)
+            sentence = "sessions.username_is_session is for brokers without a users file, and access.users names one"
+            raise ConfigError("", "sessions.username_is_session", found=True, allowed="false", sentence=sentence)
 
     def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
         """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""
@@ -414,7 +414,8 @@ def with_values(config: Config, tree: Mapping[str, Mapping[str, object]], source
         sections = {section: replace(getattr(config, section), **values) for section, values in tree.items()}
         return replace(config, **sections)
     except ConfigError as error:
-        raise ConfigError(source, error.where, error.found, error.allowed, error.advice) from None
+        sentence = error.sentence
+        raise ConfigError(source, error.where, error.found, error.allowed, error.advice, sentence=sentence) from None
 
 
 def unknown_setting(source: str, where: str) -> ConfigError:
@@ -433,7 +434,15 @@ def unknown_setting(source: str, where: str) -> ConfigError:
     allowed = f"a setting of [{section}]" if key and section in SECTIONS else "a section of the configuration"
     if not key and meant in names:
         allowed += ", and settings inside one"
-    return ConfigError(source, where, "an unknown name", allowed, f"did you mean {meant}?" if meant else "")
+    if key and section in SECTIONS:
+        there, own = f"[{section}] has no setting {key}", f"{section}."
+        shown = meant.removeprefix(own) if meant else ""
+    else:
+        is_section = bool(key) or meant in SECTIONS or not meant
+        there, shown = f"there is no section [{section}]" if is_section else f"there is no {section}", meant or ""
+        shown = f"[{shown}]" if shown in SECTIONS else shown
+    sentence = f"{there}; did you mean {shown}?" if shown else f"{there}; see whimbrel serve --print-config"
+    return ConfigError(source, where, "an unknown name", allowed, sentence=sentence)
 
 
 # -- checks of one setting against another -----------------------------------------------------------------------------
@@ -442,11 +451,11 @@ def unknown_setting(source: str, where: str) -> ConfigError:
 def _check_tls(listen: ListenSettings, tls: TlsSettings) -> None:
     for key in ("tls_port", "wss_port"):
         if getattr(listen, key) >= 0 and not (tls.certificate and tls.key):
-            allowed = "-1 (off) as long as tls.certificate and tls.key are not both given"
-            raise ConfigError("", f"listen.{key}", getattr(listen, key), allowed)
+            sentence = "TLS needs both --tls-certificate and --tls-key (in a file: tls.certificate and tls.key)"
+            raise ConfigError("", f"listen.{key}", getattr(listen, key), "-1 (off)", sentence=sentence)
     if tls.require_client_certificate and not tls.client_ca:
-        allowed = "false as long as tls.client_ca is not given"
-        raise ConfigError("", "tls.require_client_certificate", True, allowed)
+        sentence = "tls.require_client_certificate needs tls.client_ca, which signs the clients' certificates"
+        raise ConfigError("", "tls.require_client_certificate", True, "false", sentence=sentence)
 
 
 def _check_ports(listen: ListenSettings) -> None:
@@ -454,4 +463,5 @@ def _check_ports(listen: ListenSettings) -> None:
     for key in ("port", "ws_port", "tls_port", "wss_port", "http_port"):
         port = getattr(listen, key)
         if port > 0 and taken.setdefault(port, key) != key:
-            raise ConfigError("", f"listen.{key}", port, f"another port than listen.{taken[port]}")
+            sentence = f"listen.{key} and listen.{taken[port]} are both {port}; give each a port of its own"
+            raise ConfigError("", f"listen.{key}", port, "another port", sentence=sentence)

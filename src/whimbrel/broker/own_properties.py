@@ -24,7 +24,7 @@ PREFIX = "whimbrel."
 _MARK = ("whimbrel", "1")
 """What a CONNECT carries so that names without the prefix are the broker's too."""
 
-IN_CONNECT = ("session", "password", "receipt", "key")
+IN_CONNECT = ("session", "password", "receipt", "key", "policy")
 IN_SUBSCRIBE = ("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "since")
 """UNSUBSCRIBE has the same."""
 IN_PUBLISH = ("key", "insecure")

@@ -45,11 +45,17 @@ _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/?#@\x7f]+")
 class ConfigError(WhimbrelError):
     """A file or option of the broker cannot be used. Reaction: correct it; nothing was changed."""
 
-    def __init__(self, source: str, where: str, found: object, allowed: str, advice: str = "") -> None:
+    def __init__(
+        self, source: str, where: str, found: object, allowed: str, advice: str = "", *, sentence: str = ""
+    ) -> None:
         super().__init__(source, where, found, allowed, advice)
         self.source, self.where, self.found, self.allowed, self.advice = source, where, found, allowed, advice
+        self.sentence = sentence
+        """What is said instead, where found and allowed would read badly."""
 
     def __str__(self) -> str:
+        if self.sentence:
+            return ": ".join(filter(None, (self.source, self.sentence)))
         sentence = str(InvalidValueError(": ".join(filter(None, (self.source, self.where))), self.found, self.allowed))
         return f"{sentence}; {self.advice}" if self.advice else sentence
 

@@ -87,14 +87,14 @@ def export(
         typer.Option("--keep-days", metavar="N", min=1, help="Then remove what is older than N days."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on for ever.")] = False,
-    every: Annotated[str, typer.Option("--every", metavar="SECONDS", help="With --follow: how often.")] = "5s",
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="With --follow: how often.")] = "5s",
     as_json: AsJson = False,
 ) -> None:
     """Write closed segments to Parquet: DIR/TABLE/date=…/node=…/part-FIRST-LAST.parquet.
 
     Only whole files ever appear there. It may be stopped at any moment and run again, also while a node writes.
     """
-    every_s = read_seconds(every.removesuffix("s"))
+    every_s = read_seconds(every)
     while True:
         rows = _export_once(directory, node, into, everything=everything, as_json=as_json, is_quiet=follow)
         if compact and (rows or not follow):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # numba takes a second to load, and every other command would
 __all__ = ["match"]
 
 _PASSES = 3
+_SMALL_BYTES = 64 << 10
 
 
 def match(
@@ -46,9 +47,11 @@ def match(
     filter wants everything its subject (an MQTT topic filter) admits; an event without a subject is wanted only by
     subscriptions without one.
     """
-    _prepare()
+    is_small = not count and _is_small(subscriptions)
+    if not is_small:
+        _prepare()
     begun = time.perf_counter()
-    matcher = _loaded(subscriptions)
+    matcher = _loaded(subscriptions, is_small=is_small)
     build_s = time.perf_counter() - begun
     numbers, subjects, attributes = _events(events)
     if not count:
@@ -93,18 +96,38 @@ class _Subscriptions:
             yield _interest(fields)
 
 
-def _loaded(path: Path) -> Matcher:
+def _is_small(path: Path) -> bool:
+    """Tell whether so few subscriptions are to be matched that the compiled matcher is not worth its loading."""
+    return str(path) != "-" and path.is_file() and path.stat().st_size <= _SMALL_BYTES
+
+
+def _loaded(path: Path, *, is_small: bool) -> Matcher:
     from whimbrel.match.matcher import Matcher  # see above
 
     found = _Subscriptions(path)
     try:
-        return Matcher.load(found)
+        if not is_small:
+            return Matcher.load(found)
+        return _added(found)
     except MalformedLineError:
         raise
     except FilterError as error:
         raise MalformedLineError(name_of(path), found.line, error.column, f"in its filter, {error.pointed()}") from None
     except InvalidInputError as error:
         raise MalformedLineError(name_of(path), found.line, 1, str(error)) from None
+
+
+def _added(interests: Iterable[tuple[str, Interest]]) -> Matcher:
+    """Return a matcher of a few subscriptions, which loads no kernels; an id twice is refused."""
+    from whimbrel.match.matcher import Matcher  # see above
+
+    matcher = Matcher()
+    for identity, interest in interests:
+        before = len(matcher)
+        matcher.add(identity, interest)
+        if len(matcher) == before:
+            raise InvalidValueError("subscription id", identity, "one that was not used before")
+    return matcher
 
 
 def _interest(fields: dict[str, object]) -> tuple[str, Interest]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real
 from whimbrel.model.near import DEFAULT_STALE_US, MAX_NEAR_M, parse_near, parse_stale_us
@@ -49,7 +50,7 @@ def explain(
     ] = None,
     stale: Annotated[
         str | None,
-        typer.Option("--stale", metavar="S", help="How many seconds a reported place counts; 120 if not said."),
+        typer.Option("--stale", metavar="TIME", help="How long a reported place counts; 2m if not said."),
     ] = None,
     at: Annotated[
         list[str] | None,
@@ -73,7 +74,7 @@ def explain(
         raise InvalidValueError("radius", radius, "none without a place")
     area = None if where is None or radius is None else Area(where, real("radius", radius, 0, MAX_NEAR_M))
     wanted = None if near is None else parse_near(near)
-    stale_us = DEFAULT_STALE_US if stale is None else parse_stale_us(stale)
+    stale_us = DEFAULT_STALE_US if stale is None else parse_stale_us(str(read_seconds(stale)))
     sightings = [_sighting(text) for text in at or ()]
     fresh = places_at(sightings, now=_NOW, stale_us=stale_us)
     found = conditions(wanted, fresh, place=where, area=area)
@@ -98,5 +99,5 @@ def explain(
 def _sighting(text: str) -> Sighting:
     """Return a place of so many seconds ago."""
     place, _, age = text.partition("@")
-    age_us = parse_stale_us(age) if age else 0
+    age_us = parse_stale_us(str(read_seconds(age))) if age else 0
     return Sighting(0, _NOW - age_us, Place.parse(place))

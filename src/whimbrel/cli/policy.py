@@ -1,16 +1,20 @@
-"""``whimbrel policy``: check and explain policies, and try them on one notification, without a broker."""
+"""``whimbrel policy``: check, explain and try policies without a broker; put, list, show and remove those of one."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from whimbrel.cli.options.connection import run
+from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import name_of
+from whimbrel.cli.session.connection import AskingConnection
 from whimbrel.errors import InvalidValueError, PolicyError
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.language.policies.policy import Policy
@@ -28,7 +32,12 @@ from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, perform
 from whimbrel.shape.variables import AutomaticVariables
 
+if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+    from whimbrel.client import Policies
+
 __all__ = ["app"]
+
+_T = TypeVar("_T")
 
 app = typer.Typer(help="Work with policies over the state of devices.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -85,6 +94,64 @@ def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
     for what, names in lists.items():
         typer.echo(f"{what}: {', '.join(names) or 'none'}")
     typer.echo(f"image library: {'needed' if found.needs_images else 'not needed'}")
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The policy's name.")]
+
+
+@app.command()
+@with_option_groups()
+def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None:
+    """Put POLICY into a broker under NAME, or a new version of it.
+
+    It is checked here first. Devices choose it by name, and so do subscriptions. Exits 1 if the broker cannot be
+    reached or refuses.
+    """
+    text = _policy(policy).text
+    _do(connection, lambda policies: policies.put(name, text))
+    typer.echo(f"put {name}")
+
+
+@app.command()
+@with_option_groups()
+def remove(name: Name, *, connection: AskingConnection) -> None:
+    """Remove the policy NAME from a broker; devices that chose it get everything as it is."""
+    _do(connection, lambda policies: policies.remove(name))
+    typer.echo(f"removed {name}")
+
+
+@app.command("list")
+@with_option_groups()
+def list_policies(*, connection: AskingConnection, as_json: AsJson = False) -> None:
+    """List the policies of a broker: version, owner, and how many devices have chosen each."""
+    found = _do(connection, lambda policies: policies.list())
+    if as_json:
+        typer.echo(json.dumps([each._asdict() for each in found], ensure_ascii=False))
+        return
+    for each in found:
+        owner = "nobody's" if each.owner is None else f"of {each.owner}"
+        suspended = ", suspended: it failed too often" if each.is_suspended else ""
+        typer.echo(f"{each.name}: version {each.version}, {owner}, {each.devices} devices{suspended}")
+
+
+@app.command()
+@with_option_groups()
+def show(name: Name, *, connection: AskingConnection) -> None:
+    """Print the text of the policy NAME of a broker."""
+    found = _do(connection, lambda policies: policies.show(name))
+    typer.echo(found.text, nl=not (found.text or "").endswith("\n"))
+
+
+def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]]) -> _T:
+    """Ask the broker, and return the answer."""
+    answers: list[_T] = []
+
+    async def ask() -> None:
+        async with connection.client_of_its_own() as client:
+            answers.append(await work(client.policies))
+
+    run(ask())
+    return answers[0]
 
 
 @app.command()

@@ -17,6 +17,7 @@ from whimbrel.cli.options.connection import ClientId, Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import MAX_LINE_BYTES
 from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, keys_from
+from whimbrel.cli.options.values import read_whole_seconds
 from whimbrel.errors import MalformedLineError
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
@@ -43,7 +44,8 @@ def publish(
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The quality of service.")] = 0,
     retain: Annotated[bool, typer.Option("--retain", help="Have the broker keep it for later subscribers.")] = False,
     expiry: Annotated[
-        int | None, typer.Option("--expiry", metavar="S", min=0, help="Seconds after which it expires.")
+        int | None,
+        typer.Option("--expiry", metavar="TIME", parser=read_whole_seconds, help="After how long it expires: 90s, 1h."),
     ] = None,
     properties: Annotated[
         list[str] | None,

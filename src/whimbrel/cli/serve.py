@@ -91,13 +91,9 @@ def serve(
         typer.echo(printed(config), nl=False)
         return
     from whimbrel.broker.shell.server import Server
-    from whimbrel.match.first_use import make_ready
-    from whimbrel.match.kernels.compiled import load_numba_alone
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
-    load_numba_alone()
-    make_ready(log.info)  # else the first message would wait for it, and everybody with it
     server = Server(config, accepts_loss=accept_loss)
     found = server.restored
     if found.lost is not None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.cli.options.worlds import WorldOptions, make_contacts_of, show_progress
 from whimbrel.errors import InvalidValueError
 
@@ -72,19 +73,28 @@ def campus(
         float, typer.Option("--subscribers", metavar="N", help="Subscribers of a topic, in the mean.")
     ] = 5.0,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", help="Between two samples of a topic, in the mean.")
+        float,
+        typer.Option(
+            "--interval", metavar="TIME", parser=read_seconds, help="Between two samples of a topic, in the mean."
+        ),
     ] = 4_000.0,
     hello: Annotated[
         str,
         typer.Option("--hello", metavar="change|SECONDS", help="Hello whenever a list changes, or with this period."),
     ] = "change",
     transfer: Annotated[
-        float, typer.Option("--transfer", metavar="SECONDS", help="From a request until its answer has come.")
+        float,
+        typer.Option(
+            "--transfer", metavar="TIME", parser=read_seconds, help="From a request until its answer has come."
+        ),
     ] = 0.0,
     warmup: Annotated[
         float | None,
         typer.Option(
-            "--warmup", metavar="SECONDS", help="What is published before does not count; else two intervals."
+            "--warmup",
+            metavar="TIME",
+            parser=read_seconds,
+            help="What is published before does not count; else two intervals.",
         ),
     ] = None,
     show_retrieved: Annotated[
@@ -137,7 +147,9 @@ def unicast(
     copies: Annotated[
         int, typer.Option("--copies", metavar="L", help="Copies of a message; 1 is direct delivery, 0 epidemic.")
     ] = 10,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two new messages.")] = 30.0,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="TIME", parser=read_seconds, help="Between two new messages.")
+    ] = 30.0,
     message_bytes: Annotated[
         int, typer.Option("--message-bytes", metavar="BYTES", help="The size of a message; 0: transfers take no time.")
     ] = 0,

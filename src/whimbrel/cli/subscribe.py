@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ import typer
 from whimbrel.cli.options.connection import ClientId, Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
-from whimbrel.cli.options.values import read_seconds
+from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.language.filters import parse
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
@@ -33,7 +34,10 @@ def subscribe(
     connection: Connection,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The highest quality of service wanted.")] = 1,
     ttl: Annotated[
-        int | None, typer.Option("--ttl", metavar="S", min=0, help="How long messages are kept while we are away.")
+        int | None,
+        typer.Option(
+            "--ttl", metavar="TIME", parser=read_whole_seconds, help="How long messages are kept while we are away: 1h."
+        ),
     ] = None,
     most: Annotated[
         int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept while we are away.")
@@ -58,13 +62,19 @@ def subscribe(
     key_file: KeyFile = None,
     insecure: Insecure = None,
     session_expiry: Annotated[
-        int, typer.Option("--session-expiry", metavar="S", min=0, help="How long we may be away; needs --client-id.")
+        int,
+        typer.Option(
+            "--session-expiry",
+            metavar="TIME",
+            parser=read_whole_seconds,
+            help="How long we may be away: 7d; needs --client-id.",
+        ),
     ] = 0,
     client_id: ClientId = "",
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="S", parser=read_seconds, help="Stop after S seconds, with exit code 1."),
+        typer.Option("--timeout", metavar="TIME", parser=read_seconds, help="Stop after TIME, with exit code 1."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
 ) -> None:
@@ -105,6 +115,8 @@ def subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
                     insecure=insecure, since=since,
                 )  # fmt: skip
+            if sys.stderr.isatty():  # who types the next command must know when
+                typer.echo(f"subscribed to {', '.join(topic_filters)}; Ctrl-C ends", err=True)
             await print_all(client, count, as_json=as_json)
 
     run(listen(), timeout_s=timeout)

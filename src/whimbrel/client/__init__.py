@@ -4,6 +4,8 @@ from whimbrel.client.answers import Device, SessionChange, SessionDetails, Sessi
 from whimbrel.client.backoff import Backoff
 from whimbrel.client.changes import SessionChanges
 from whimbrel.client.client import Client
+from whimbrel.client.device.policies import Policies, PolicySummary
+from whimbrel.client.device.reporting import Reporting
 from whimbrel.client.errors import (
     CannotConnectError,
     ClientClosedError,
@@ -18,9 +20,11 @@ from whimbrel.client.errors import (
     SubscriptionRefusedError,
 )
 from whimbrel.client.joining import Join, Receipt
+from whimbrel.client.link import Tls
 from whimbrel.client.messages import Message, Payload
 from whimbrel.client.sessions import Sessions
 from whimbrel.hold.access import AccessControlList, Grant, Right
+from whimbrel.mqtt.certificates import CertificateError
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Will
 
@@ -28,6 +32,7 @@ __all__ = [
     "AccessControlList",
     "Backoff",
     "CannotConnectError",
+    "CertificateError",
     "Client",
     "ClientClosedError",
     "ClientError",
@@ -39,10 +44,13 @@ __all__ = [
     "MalformedAnswerError",
     "Message",
     "Payload",
+    "Policies",
+    "PolicySummary",
     "PublishLostError",
     "PublishRefusedError",
     "ReasonCode",
     "Receipt",
+    "Reporting",
     "RequestLostError",
     "Right",
     "SessionChange",
@@ -53,5 +61,6 @@ __all__ = [
     "SessionSummary",
     "Sessions",
     "SubscriptionRefusedError",
+    "Tls",
     "Will",
 ]

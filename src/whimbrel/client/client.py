@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from whimbrel.client.answers import Members, subscription_of
 from whimbrel.client.backoff import Backoff
 from whimbrel.client.changes import ChangeQueues
+from whimbrel.client.device.policies import Policies, check_policy
+from whimbrel.client.device.reporting import Reporting
 from whimbrel.client.errors import (
     CannotConnectError,
     ClientClosedError,
@@ -37,7 +40,7 @@ from whimbrel.client.errors import (
 from whimbrel.client.inbox import Inbox
 from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
-from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, why
+from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, Tls, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
 from whimbrel.client.outbox import Outbox
 from whimbrel.client.requests import TOPICS, Request, Requests
@@ -66,6 +69,8 @@ __all__ = ["Client"]
 
 _FOR_EVER_S = 2**32 - 1
 _REPORT = "$whimbrel/report"
+_FIRST_WAITS = Backoff(first_s=0.1, most_s=0.5)
+_NAMED = "a session keeps messages for its devices by name"
 _ONCE = frozenset({"create", "delete", "access"})
 """Requests that are not made twice."""
 
@@ -88,7 +93,14 @@ class Client:
 
     *join* are named sessions, by ``Join`` or by name: every connection is in all of them before it is used, and the
     first is its home, where ``subscribe`` subscribes if it is told nothing else. *keys* are those of every connection.
-    ``sessions`` has the rest.
+    ``sessions`` has the rest. A client that joins needs a *client_id*: a session keeps messages for its devices by
+    name, and one without a name would never come for them.
+
+    *tls* is a ``Tls``, or a context of your own. *first_retry_s* is for how long entering tries again if the broker
+    cannot be reached yet, or is not ready.
+
+    *policy* decides what this device gets (5 only); ``policies`` has the rest. *reports* says what the client reports
+    of its device by itself; with a policy and nothing said, its battery every 30 seconds.
     """
 
     def __init__(
@@ -104,16 +116,21 @@ class Client:
         clean_start: bool | None = None,
         keep_alive_s: int = 60,
         will: Will | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
         limits: ClientLimits | None = None,
         queue_messages: int = 1_024,
         connect_timeout_s: float = 10.0,
+        first_retry_s: float = 0.0,
         reconnect: Backoff | None = Backoff(),  # noqa: B008 # a frozen value
         rng: random.Random | None = None,
         told: Callable[[str], None] | None = None,
         join: Sequence[Join | str] = (),
         keys: Sequence[str] = (),
+        policy: str | None = None,
+        reports: Reporting | None = None,
     ) -> None:
+        if policy is not None and version != V5:
+            raise InvalidValueError("policy", policy, "none in MQTT 3.1.1, where policies.choose() chooses one")
         if version not in {V311, V5}:
             raise InvalidValueError("version", version, f"{V5}, or {V311} for MQTT 3.1.1")
         if session_expiry_s and version != V5:
@@ -122,7 +139,16 @@ class Client:
             )
         if queue_messages < 1:
             raise InvalidValueError("queue_messages", queue_messages, "at least 1")
-        self._dialling = Dialling(host=host, port=port, tls=tls, timeout_s=connect_timeout_s)
+        if join and not client_id:
+            raise InvalidValueError("client_id", client_id, "a name, where *join* is given: " + _NAMED)
+        self._dialling = Dialling(
+            host=host,
+            port=port,
+            tls=tls.context() if isinstance(tls, Tls) else tls,
+            timeout_s=connect_timeout_s,
+            server_name=tls.server_name if isinstance(tls, Tls) else None,
+        )
+        self._first_retry_s = first_retry_s
         self._limits = limits or ClientLimits()
         self._reconnect = reconnect
         self._rng = rng or random.Random()  # noqa: S311 # waits and identifiers, no secrets
@@ -158,15 +184,19 @@ class Client:
         self._asking: dict[int, asyncio.Future[Answered]] = {}
         self._outbox = Outbox(self._session, self._perform)
         self._joins = Joins(join, keys)
+        self._policy = None if policy is None else check_policy(policy)
+        self._reporting = Reporting() if reports is None and policy is not None else reports
         self._requests = Requests(self._session)
         self._changes = ChangeQueues(self._hear_changes, self._room.set, bound=queue_messages)
         self.sessions = Sessions(self._joins, self._requests, self._ask, self._changes, lambda: self.terms.client_id)
         """The named sessions of the broker."""
+        self.policies = Policies(partial(self.publish, qos=1), self._ask)
+        """The policies of the broker."""
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        link = await self._dial()
+        link = await self._first_dial()
         self._adopt(link)
         self._task = asyncio.create_task(self._run(link), name="whimbrel client")
         try:
@@ -211,7 +241,7 @@ class Client:
     def terms(self) -> ServerLimits:
         """What was agreed with the broker, e.g. the client identifier it assigned."""
         if self._link is None:
-            raise self._failure or ClientClosedError()
+            raise self._failure or self._closed()
         return self._link.connection.terms
 
     @property
@@ -263,18 +293,20 @@ class Client:
         battery: float | None = None,
         display: tuple[int, int] | None = None,
         place: str | None = None,
+        members: Mapping[str, object] | None = None,
         qos: int = 1,
     ) -> ReasonCode:
         """Tell the broker the state of this device, and how many messages it received since its last report.
 
         *battery* is what is left of its charge, 0 to 1, *display* a width and height in pixels, *place* ``lat,lon`` in
-        degrees; None is not known. What is reported is a fact of the broker's log and is published to nobody.
+        degrees; None is not known. *members* are whatever else a policy of this device asks for. What is reported is a
+        fact of the broker's log and is published to nobody.
         """
         count = self._received - self._reported
-        members: dict[str, object] = {"battery": battery, "place": place, "received": count}
+        said: dict[str, object] = {**(members or {}), "battery": battery, "place": place, "received": count}
         if display is not None:
-            members["display"] = {"width": display[0], "height": display[1]}
-        body = payload_of({name: value for name, value in members.items() if value is not None})
+            said["display"] = {"width": display[0], "height": display[1]}
+        body = payload_of({name: value for name, value in said.items() if value is not None})
         DeviceState.from_report(body, device="this", now=0)  # raises what the broker would refuse
         self._reported += count
         try:
@@ -282,6 +314,23 @@ class Client:
         except (PublishRefusedError, PublishLostError):
             self._reported -= count
             raise
+
+    async def _report_regularly(self, reporting: Reporting) -> None:
+        """Report now and then, as long as the connection lasts; a broker that wants no reports is asked no more."""
+        while True:
+            try:
+                await self.report(
+                    battery=reporting.battery(),
+                    display=reporting.display,
+                    place=reporting.place,
+                    members=reporting.members,
+                )
+            except PublishRefusedError as error:
+                self._told(str(error))
+                return
+            except PublishLostError:
+                pass
+            await asyncio.sleep(reporting.every_s)
 
     def _link_now(self) -> Link | None:
         """Return the connection if there is one, for a publication that a caller waits for."""
@@ -307,6 +356,7 @@ class Client:
         session: str | None = None,
         keys: Sequence[str] = (),
         insecure: bool | None = None,
+        policy: str | None = None,
         since: str | int | None = None,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
@@ -314,7 +364,8 @@ class Client:
         *filter* selects by content, e.g. ``temperature > 38.5``. While the client is away the broker keeps messages for
         it, at most *max* of them and each for *ttl_s*. Subscriptions of one topic filter differ by *name*. *session* is
         one that was joined, or empty for the client's private one; None: the home. *insecure* says whether messages
-        are wanted whose keys do not match *keys* and those of the connection.
+        are wanted whose keys do not match *keys* and those of the connection. *policy* decides what is handed over for
+        it, if the device has chosen none.
 
         With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
         ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
@@ -327,7 +378,8 @@ class Client:
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=name,
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
             identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
-            insecure=insecure, since=None if since is None else str(since),
+            insecure=insecure, policy=None if policy is None else check_policy(policy),
+            since=None if since is None else str(since),
         )  # fmt: skip
         interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version
@@ -452,7 +504,10 @@ class Client:
 
     def _check_open(self) -> None:
         if self._is_over or self._task is None:
-            raise self._failure or ClientClosedError()
+            raise self._failure or self._closed()
+
+    def _closed(self) -> ClientClosedError:
+        return ClientClosedError(is_new=self._task is None and not self._is_over)
 
     async def _linked(self) -> Link:
         """Return the connection; wait until there is one, and until it is in all sessions."""
@@ -462,10 +517,27 @@ class Client:
                 return self._link
             await self._settled.wait()
 
+    async def _first_dial(self) -> Link:
+        """Connect for the first time, trying again for a while if that was asked for."""
+        clock, attempt = asyncio.get_running_loop().time, 0
+        until = clock() + self._first_retry_s
+        while True:
+            try:
+                return await self._dial()
+            except (CannotConnectError, ConnectRefusedError) as error:
+                wait_s = _FIRST_WAITS.wait_s(attempt, self._rng)
+                is_final = isinstance(error, ConnectRefusedError) and not is_temporary(error.code)
+                if is_final or clock() + wait_s > until:
+                    raise
+            await asyncio.sleep(wait_s)
+            attempt += 1
+
     async def _dial(self) -> Link:
         """Connect."""
         version = self._connect.version
         connect, given = self._connect, self._joins.in_connect(version)
+        if self._policy is not None:
+            given = (*given, ("policy", self._policy))
         if given:
             connect = connect._replace(properties=Properties(dict(connect.properties.once()), user=given))
         home = self._joins.home_of_connection(version)
@@ -535,6 +607,8 @@ class Client:
         """Read and ping; return why the connection ended."""
         answers = self._requests.ask_first(link, map(Request._make, self._joins.by_request(self._connect.version)))
         tasks = [asyncio.create_task(self._keep_alive(link))]
+        if self._reporting is not None:
+            tasks.append(asyncio.create_task(self._report_regularly(self._reporting)))
         renewing = None
         if not answers:
             self._settled.set()

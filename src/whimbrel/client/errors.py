@@ -179,7 +179,11 @@ class MalformedAnswerError(ClientError):
 
 
 class ClientClosedError(ClientError):
-    """The client was closed while, or before, something was asked of it."""
+    """The client was closed while, or before, something was asked of it; or it was never connected."""
+
+    def __init__(self, *, is_new: bool = False) -> None:
+        super().__init__()
+        self.is_new = is_new
 
     def __str__(self) -> str:
-        return "the client is closed"
+        return "Not connected: use `async with Client(…)`" if self.is_new else "the client is closed"

@@ -47,6 +47,7 @@ class Interest:
     keys: tuple[str, ...] = field(default=(), repr=False)
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
+    policy: str | None = None
     since: str | None = None
     """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 
@@ -55,7 +56,7 @@ class Interest:
             _, plain = split_share(self.topic_filter)
             check_topic_filter(plain)
         except ProtocolError as error:
-            raise InvalidValueError("topic filter", self.topic_filter, error.reason) from error
+            raise InvalidValueError("topic filter", self.topic_filter, "one of MQTT", error.reason) from error
         if self.filter_text is not None:
             parse(self.filter_text)
         for what, number in (("ttl_s", self.ttl_s), ("max", self.max_held)):
@@ -85,7 +86,7 @@ class Interest:
 
         What 3.1.1 has no place for is refused rather than dropped.
         """
-        options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None}
+        options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None, "policy": self.policy}
         given = [(name, str(value)) for name, value in options.items() if value is not None]
         given += [("key", key) for key in self.keys]
         if self.insecure is not None:
@@ -113,9 +114,10 @@ class Interest:
     def members(self) -> dict[str, object]:
         """Return the members of a request that subscribes; what it has no place for is refused rather than dropped."""
         if self._has_packet_options():
-            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys and insecure"
+            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys, insecure and policy"
             raise InvalidValueError("request to subscribe", "options", allowed)
         options = {"filter": self.filter_text, "ttl": self.ttl_s, "max": self.max_held, "insecure": self.insecure}
+        options["policy"] = self.policy
         members: dict[str, object] = {name: value for name, value in options.items() if value is not None}
         if self.keys:
             members["keys"] = list(self.keys)

@@ -10,12 +10,14 @@ import os
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from whimbrel.client.errors import CannotConnectError, ClientError, ConnectRefusedError
+from whimbrel.mqtt.certificates import CertificateError, load_authorities, load_certificate
 from whimbrel.mqtt.client import Accepted, ClientConnection, ClientLimits, ClientSession, Event, Refused
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["READ_BYTES", "BrokenLinkError", "Dialling", "Link", "why"]
+__all__ = ["READ_BYTES", "BrokenLinkError", "Dialling", "Link", "Tls", "why"]
 
 READ_BYTES = 65_536
 _GOODBYE_S = 2.0
@@ -85,6 +87,33 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How a client speaks TLS.
+
+    *ca* is a file of certificates (PEM) that may sign the broker's; the system's if None. *certificate* and *key* are
+    the client's own. *server_name* is the name that the broker's certificate must have, if it is not the host.
+    """
+
+    ca: Path | str | None = None
+    certificate: Path | str | None = None
+    key: Path | str | None = None
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what makes connections; raise ``CertificateError`` if a file cannot be used."""
+        if self.key is not None and self.certificate is None:
+            raise CertificateError("a TLS key needs its certificate")
+        context = ssl.create_default_context()
+        if self.ca is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            load_authorities(context, self.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.certificate is not None:
+            load_certificate(context, self.certificate, self.key)
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialling:
     """Where a broker is, and how long to wait for it."""
 
@@ -92,6 +121,8 @@ class Dialling:
     port: int
     tls: ssl.SSLContext | None
     timeout_s: float
+    server_name: str | None = None
+    """The name that the certificate of the broker must have; the host if None."""
 
     async def dial(self, session: ClientSession, connect: Connect, limits: ClientLimits, *, home: str) -> Link:
         """Connect; *home* is what the link is to have as its home."""
@@ -99,7 +130,9 @@ class Dialling:
         writer = None
         try:
             async with asyncio.timeout(self.timeout_s):
-                reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+                reader, writer = await asyncio.open_connection(
+                    self.host, self.port, ssl=self.tls, server_hostname=self.server_name
+                )
                 connection = ClientConnection(session, connect, limits, now=clock())
                 writer.write(connection.take(now=clock()))
                 events: list[Event] = []
@@ -131,6 +164,10 @@ class Dialling:
 
 def why(error: OSError) -> str:
     """Return what the system says of *error*."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno).lower()  # asyncio's own text is "Connect call failed"
     return error.strerror or str(error)

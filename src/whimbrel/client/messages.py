@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from whimbrel.client.joining import checked_keys
 from whimbrel.errors import InvalidValueError, MalformedBodyError
@@ -20,8 +20,8 @@ _BROKERS_OWN = ("key", "insecure")
 ID_PROPERTY = "whimbrel.id"
 """The user property that says which notification a copy is of."""
 
-Payload: TypeAlias = bytes | str | Mapping[str, object]
-"""Bytes as they are, text as UTF-8, and a mapping as JSON."""
+Payload: TypeAlias = bytes | str | float | Mapping[str, object] | Sequence[object] | None
+"""Bytes as they are, text as UTF-8, and everything else as JSON: mappings, lists, numbers, True, False and None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,15 @@ class Message:
             return self.payload.decode()
         except UnicodeDecodeError as error:
             raise MalformedBodyError("text", "not UTF-8", offset=error.start) from error
+
+    def json(self) -> Any:  # noqa: ANN401 # whatever it is
+        """Return what the payload says in JSON; what is no JSON raises ``MalformedBodyError``."""
+        try:
+            return json.loads(self.text)
+        except json.JSONDecodeError as error:
+            raise MalformedBodyError("JSON", error.msg, error.lineno, error.colno) from error
+        except RecursionError as error:
+            raise MalformedBodyError("JSON", "nested too deeply") from error
 
     @property
     def id(self) -> str | None:
@@ -69,10 +78,13 @@ def payload_of(payload: Payload) -> bytes:
     try:
         if isinstance(payload, str):
             return payload.encode()
-        return json.dumps(dict(payload), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        if isinstance(payload, bytearray | memoryview):
+            return bytes(payload)
+        tree = dict(payload) if isinstance(payload, Mapping) else payload
+        return json.dumps(tree, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidValueError(
-            "payload", str(error), "bytes, text without lone surrogates, or what JSON has"
+            "payload", str(error), "bytes, text without lone surrogates, or what JSON has: numbers, lists, mappings"
         ) from error
 
 

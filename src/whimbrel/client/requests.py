@@ -41,6 +41,8 @@ class Request(NamedTuple):
     verb: str
     session: str
     members: Members
+    topic: str | None = None
+    """Where it is published to; None: the topic of requests about sessions, with the verb."""
 
 
 class _Waiting(NamedTuple):
@@ -109,7 +111,8 @@ class Requests:
         if len(body) > _MAX_BYTES:
             raise InvalidValueError(request.verb, f"{len(body)} bytes", f"at most {_MAX_BYTES} bytes of JSON")
         response_topic = ANSWERS if version == V5 else None
-        return publication(TOPICS + request.verb, body, version=version, qos=qos, response_topic=response_topic)
+        topic = TOPICS + request.verb if request.topic is None else request.topic
+        return publication(topic, body, version=version, qos=qos, response_topic=response_topic)
 
     # -- being answered ----------------------------------------------------------------------------------------------
 

@@ -23,12 +23,13 @@ from whimbrel.client.answers import (
     summaries_of,
 )
 from whimbrel.client.changes import ChangeQueues, SessionChanges
-from whimbrel.client.errors import ClientError, MalformedAnswerError, RequestLostError
+from whimbrel.client.errors import ClientError, MalformedAnswerError, RequestLostError, SessionRefusedError
 from whimbrel.client.interest import Interest
 from whimbrel.client.joining import Join, Joins, Receipt, check_session, checked_keys, checked_password, join_members
 from whimbrel.client.requests import ANSWERS, TOPICS, Request, Requests
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import AccessControlList
+from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish
 
 __all__ = ["CHANGES", "Sessions"]
@@ -64,13 +65,26 @@ class Sessions:
         admin: str | None = None,
         user: str | None = None,
         acl: AccessControlList | None = None,
-    ) -> None:
-        """Create the session *name*, without joining it.
+        exist_ok: bool = False,
+    ) -> bool:
+        """Create the session *name*, without joining it; tell whether it was created now.
+
+        A session that exists is refused with 0x87; with *exist_ok* it is left as it is, if this client may see it.
 
         Passwords are *owner*'s; or *user*'s and *admin*'s; or all three. With none, and without a list (*acl*), the
         session belongs to the user who is connected; or is open to everybody if the broker has verified no user.
         """
-        await self._asked("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
+        try:
+            await self._asked("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
+        except SessionRefusedError as refusal:
+            if not exist_ok or refusal.code != ReasonCode.NOT_AUTHORIZED:
+                raise
+            try:
+                await self.show(name, password=owner or admin or user)
+            except SessionRefusedError:
+                raise refusal from None
+            return False
+        return True
 
     async def join(
         self, name: str, *, password: str | None = None, receipt: Receipt = "take"
@@ -234,7 +248,7 @@ def _access(
     words = {"user": user, "admin": admin, "owner": owner}
     passwords = {level: checked_password(word) for level, word in words.items() if word is not None}
     if passwords and acl is not None:
-        raise InvalidValueError("access", "passwords and a list", "one of them")
+        raise InvalidValueError("access", "both", "one", "give passwords or a list (acl), not both")
     if acl is not None:
         return dict(members_of(acl.to_text().encode()))
     if not passwords:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import itemgetter
+from typing import NamedTuple
 
 from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.private import client_of, is_shared
 from whimbrel.hold.state import Session, State
 
-__all__ = ["Matches", "matches_that_count", "sorted_identities", "sorted_matches"]
+__all__ = ["Matches", "Served", "chosen_of", "matches_that_count", "sorted_identities", "sorted_matches"]
 
 _NEVER = -1
+
+
+class Served(NamedTuple):
+    """Who serves shares, by their texts."""
+
+    chosen: Mapping[str, str]
+    """The session that is chosen this time."""
+    others: Mapping[str, Matches]
+    """Those in which nothing else matched, where a policy of the chosen one may withhold (rule 21)."""
+
+
+_NOBODY = Served({}, {})
 
 
 def sorted_matches(matches: Matches) -> Matches:
@@ -26,10 +39,10 @@ def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
     return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
 
 
-def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Mapping[str, str]]:
+def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Served]:
     """Return *matches* without what does not count: a client's own notifications, and shares that others serve.
 
-    And, by share, the session that is chosen to serve it this time.
+    And who serves each share.
     """
     found: list[tuple[str, tuple[Identity, ...]]] = []
     shares: dict[str, list[str]] = {}
@@ -46,13 +59,32 @@ def matches_that_count(state: State, publisher: str | None, matches: Matches) ->
         if identities:
             found.append((name, identities))
     if not shares:
-        return found, {}
-    chosen = {share: _chosen(state, share, names) for share, names in shares.items()}
-    found = [
+        return found, _NOBODY
+    chosen = {share: chosen_of(state, share, names) for share, names in shares.items()}
+    counted = [
         (name, tuple(i for i in identities if i[0] is None or chosen.get(i[0], name) == name))
         for name, identities in found
     ]
-    return [match for match in found if match[1]], chosen
+    others = {
+        share: _others(share, found, counted)
+        for share, name in chosen.items()
+        if _may_withhold(state, state.sessions[name])
+    }
+    return [match for match in counted if match[1]], Served(chosen, others)
+
+
+def _may_withhold(state: State, session: Session) -> bool:
+    """Tell whether a policy may decide about what is handed over in a session."""
+    return session.with_policy > 0 or not state.shaped.isdisjoint(session.members)
+
+
+def _others(share: str, found: Matches, counted: Matches) -> Matches:
+    """Return the sessions in which a share matched that another serves, and nothing else counts."""
+    return [
+        (name, sorted_identities(tuple(identity for identity in identities if identity[0] == share)))
+        for (name, identities), (_, left) in zip(found, counted, strict=True)
+        if not left and any(identity[0] == share for identity in identities)
+    ]
 
 
 def _is_no_local(session: Session, identity: Identity) -> bool:
@@ -60,7 +92,7 @@ def _is_no_local(session: Session, identity: Identity) -> bool:
     return subscription is not None and subscription.no_local
 
 
-def _chosen(state: State, share: str, names: list[str]) -> str:
+def chosen_of(state: State, share: str, names: list[str]) -> str:
     """Return the session whose turn it is: of those with a present device, if any, the one chosen longest ago."""
     sessions, turns = state.sessions, state.turns.get(share, {})
     able = [name for name in names if any(member.is_present for member in sessions[name].members.values())]

@@ -22,6 +22,8 @@ from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
+_WITHOUT_SHARES = 2
+"""How many values the row of a copy has beside its devices, where no share has others."""
 
 __all__ = ["Key", "keys", "restore_state", "row_table"]
 
@@ -35,6 +37,7 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
     yield from (("place", device) for device in state.places)
+    yield from (("shaped", device) for device in state.shaped)
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
 
@@ -67,7 +70,17 @@ def row_table(state: State) -> RowTable:
         held = state.copies.get(seq)
         if held is None:
             return None
-        return [sorted(held.received), dict(sorted(held.attempted.items())), held.qos, held.expires_at]
+        row = [sorted(held.received), dict(sorted(held.attempted.items())), held.qos, held.expires_at]
+        if not held.shares:
+            return row
+        shares = {
+            share: [[name, [own for _, own in identities]] for name, identities in others]
+            for share, others in sorted(held.shares.items())
+        }
+        return [*row, held.published_at, shares]
+
+    def shaped(device: str) -> object | None:
+        return True if device in state.shaped else None
 
     def place(device: str) -> object | None:
         seen = state.places.get(device)
@@ -83,6 +96,7 @@ def row_table(state: State) -> RowTable:
         "pending": pending,
         "copy": copy,
         "place": place,
+        "shaped": shaped,
         "turn": turn,
     }
 
@@ -116,9 +130,17 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
+            if len(later) > _WITHOUT_SHARES:
+                copy.published_at = later[2]
+                copy.shares = {
+                    share: [(name, tuple((share, own) for own in names)) for name, names in others]
+                    for share, others in later[3].items()
+                }
         elif key[0] == "place":
             number, reported_at, *where = value
             state.places[str(key[1])] = Sighting(number, reported_at, Place(*where))
+        elif key[0] == "shaped":
+            state.shaped.add(str(key[1]))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
     pending = [key for key in found if key[0] == "pending"]

@@ -17,6 +17,7 @@ from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.changes import Changes
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
+from whimbrel.hold.rules.keeping import Keeping
 from whimbrel.hold.rules.members import Members
 from whimbrel.hold.rules.places import Places
 from whimbrel.hold.rules.publications import Publications
@@ -27,6 +28,7 @@ from whimbrel.hold.view import View
 from whimbrel.model.facts import (
     Fact,
     InterestChanged,
+    PolicyChanged,
     PresenceChanged,
     Receipt,
     Reported,
@@ -66,12 +68,13 @@ class Hold:
         self._view = View(self._state, is_followed=state is not None)
         self._lanes = FastLanes(self._state, self._view, retention)
         endings = Endings(self._state, self._view)
-        members = Members(self._state, self._view, endings, self._lanes)
+        keeping = Keeping(self._state, endings, retention)
+        members = Members(self._state, self._view, endings, self._lanes, keeping)
         publications = Publications(
-            self._state, self._view, endings, self._lanes, members, retention=retention, has_fast_lane=has_fast_lane
+            self._state, self._view, endings, self._lanes, members, keeping, has_fast_lane=has_fast_lane
         )
         self._places = Places(self._state, self._view) if heeds_places else None
-        self._presence = members.presence
+        self._presence, self._choose = members.presence, members.choose
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
         # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.
         self.published, self.publishing = publications.published, publications.publishing
@@ -168,7 +171,9 @@ class Hold:
             return all_of(self._changes.session_changed(fact))
         if isinstance(fact, Reported) and self._places is not None:
             self._places.reported(fact)
-        return self.tick(time_of(fact))  # of wills, policies and decisions only the time counts here
+        if isinstance(fact, PolicyChanged):
+            return self._choose(fact)
+        return self.tick(time_of(fact))  # of wills and decisions only the time counts here
 
     def applying(self, fact: Fact, matches: Matches = ()) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from whimbrel.hold.commands import Identity, Matches
@@ -12,7 +14,10 @@ from whimbrel.model.facts import Outcome
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["Copy", "FastLane", "Flight", "LaneTerms", "Member", "Pending", "Session", "State"]
+__all__ = ["NO_SHARES", "Copy", "FastLane", "Flight", "LaneTerms", "Member", "Pending", "Session", "State"]
+
+
+NO_SHARES: Mapping[str, Matches] = MappingProxyType({})
 
 
 class Flight(NamedTuple):
@@ -59,7 +64,7 @@ class Pending:
 class LaneTerms:
     """What some subscriptions of a session say together, worked out once."""
 
-    __slots__ = ("handed", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
+    __slots__ = ("handed", "has_policy", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
 
     def __init__(self, session: str, identities: tuple[Identity, ...]) -> None:
         self.identities = identities
@@ -71,6 +76,8 @@ class LaneTerms:
         self.room = 0
         """How many may be pending before any of them must displace one; 0 if any is live only."""
         self.shortest_us = self.longest_us = 0
+        self.has_policy = False
+        """Whether any of them has a policy, so that each hand-over has a receipt (rule 16)."""
 
 
 class FastLane:
@@ -99,6 +106,7 @@ class Session:
         "name",
         "pending",
         "subscriptions",
+        "with_policy",
         "with_qos",
     )
 
@@ -115,6 +123,8 @@ class Session:
         """What is held for each subscription, the oldest first."""
         self.with_qos = 0
         """How many subscriptions have a quality of service."""
+        self.with_policy = 0
+        """How many subscriptions have a policy."""
         self.conditional = 0
         """How many may match and yet not count: shares, and those that want nothing of their own."""
 
@@ -122,12 +132,22 @@ class Session:
 class Copy:
     """What is remembered of a notification while any session has it pending, or in flight in a fast lane."""
 
-    __slots__ = ("attempted", "expires_at", "flight_count", "has_row", "published_at", "qos", "received", "sessions")
+    __slots__ = (
+        "attempted",
+        "expires_at",
+        "flight_count",
+        "has_row",
+        "published_at",
+        "qos",
+        "received",
+        "sessions",
+        "shares",
+    )
 
     def __init__(self, qos: int = 2, published_at: int = 0, expires_at: int | None = None) -> None:
         self.qos = qos
         self.published_at, self.expires_at = published_at, expires_at
-        """When it was published is only for those in the fast lane: the others know their lapses."""
+        """When it was published is only for those in the fast lane and of a share: the others know their lapses."""
         self.flight_count = 0
         """How many have it in flight in a fast lane."""
         self.has_row = False
@@ -137,6 +157,8 @@ class Copy:
         """Devices that have it: never again to these."""
         self.attempted: dict[str, int] = {}
         """Devices that it may have been sent to and was taken back from without a receipt, and with which quality."""
+        self.shares: Mapping[str, Matches] = NO_SHARES
+        """By share, the sessions that are given it if a policy of the one that serves the share withholds (rule 21)."""
 
     def lapse_of(self, ttl_us: int) -> int:
         """Return until when it is held for a subscription with this time to live (rule 3)."""
@@ -159,6 +181,7 @@ class State:
         "places",
         "privates",
         "sessions",
+        "shaped",
         "turns",
     )
 
@@ -179,12 +202,21 @@ class State:
         """How many subscriptions may match and yet not count, in all sessions."""
         self.turns: dict[str, dict[str, int]] = {}
         """By share and session, the last notification that the session was chosen for (rule 18)."""
+        self.shaped: set[str] = set()
+        """Devices that have chosen a policy: each hand-over to them has a receipt (rule 16)."""
 
     def is_held(self, seq: int, session: str) -> bool:
         """Tell whether a notification is held for any subscription of a session."""
         found = self.sessions.get(session)
         pending = None if found is None else found.pending.get(seq)
         return pending is not None and bool(pending.held)
+
+    def has_policy(self, session: Session, identities: tuple[Identity, ...]) -> bool:
+        """Tell whether any of some subscriptions has a policy."""
+        if not session.with_policy:
+            return False
+        found = (session.subscriptions.get(identity) for identity in identities)
+        return any(subscription is not None and subscription.policy is not None for subscription in found)
 
     def begin(self, name: str) -> Session:
         """Return a new session."""
@@ -220,6 +252,8 @@ class State:
             return
         if subscription.qos is not None:
             session.with_qos += change
+        if subscription.policy is not None:
+            session.with_policy += change
         if is_shared(subscription.subject_filter) or (session.is_private and subscription.no_local):
             session.conditional += change
             self.conditional += change

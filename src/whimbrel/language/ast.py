@@ -18,11 +18,13 @@ __all__ = [
     "BinaryOp",
     "Compare",
     "CompareOp",
+    "Convert",
     "Equals",
     "Literal",
     "Name",
     "Node",
     "Not",
+    "NumberFunction",
     "Or",
     "Pattern",
     "PatternFunction",
@@ -106,6 +108,13 @@ class TextFunction(StrEnum):
     DECOMPOSE_COMPAT = "decompose-compat"
 
 
+class NumberFunction(StrEnum):
+    """Anything to a number."""
+
+    TO_INT = "to-int"
+    TO_REAL = "to-real"
+
+
 class Value:
     """A term with a value: an integer, a real, a string, or none (undefined)."""
 
@@ -165,6 +174,14 @@ class Binary(Value):
 class Size(Value):
     """``size(name)``: characters of a string, bytes of an opaque."""
 
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Value):
+    """``to-int(name)`` and ``to-real(name)``: the number that a string spells, or that the attribute is."""
+
+    function: NumberFunction
     name: Name
 
 
@@ -253,7 +270,7 @@ def children(node: Node) -> tuple[Node, ...]:
             return (subject, *options)
         case Pattern(_, subject, _):
             return (subject,)
-        case Test(_, name) | Size(name):
+        case Test(_, name) | Size(name) | Convert(_, name):
             return (name,)
         case _:
             return ()

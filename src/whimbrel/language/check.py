@@ -12,10 +12,12 @@ from whimbrel.language.ast import (
     Binary,
     BinaryOp,
     Compare,
+    Convert,
     Equals,
     Literal,
     Name,
     Node,
+    NumberFunction,
     Pattern,
     Predicate,
     Size,
@@ -87,8 +89,10 @@ def value_kind(node: Value) -> ValueKind:
             if isinstance(value, str):
                 return ValueKind.STRING
             return ValueKind.REAL if isinstance(value, float) else ValueKind.INTEGER
-        case Size():
+        case Size() | Convert(NumberFunction.TO_INT):
             return ValueKind.INTEGER
+        case Convert():
+            return ValueKind.REAL
         case Text():
             return ValueKind.STRING
         case Unary(op, operand):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from whimbrel.language.ast import PatternFunction, TestFunction, TextFunction
+from whimbrel.language.ast import NumberFunction, PatternFunction, TestFunction, TextFunction
 
 __all__ = ["FUNCTIONS", "Function", "FunctionKind"]
 
-FunctionKind: TypeAlias = TestFunction | PatternFunction | TextFunction | None
+FunctionKind: TypeAlias = TestFunction | PatternFunction | TextFunction | NumberFunction | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,10 @@ def _pattern(kind: PatternFunction, answers: str) -> Function:
 
 def _text(kind: TextFunction, answers: str) -> Function:
     return Function(name=kind, usage=f"{kind}(S)", least=1, most=1, answers=answers, kind=kind)
+
+
+def _number(kind: NumberFunction, answers: str) -> Function:
+    return Function(name=kind, usage=f"{kind}(name)", least=1, most=1, answers=answers, kind=kind)
 
 
 _ALL = (
@@ -67,6 +71,13 @@ _ALL = (
     _text(TextFunction.FOLD_CASE, "S in Unicode lower case"),
     _text(TextFunction.DECOMPOSE, "S in Unicode normal form D"),
     _text(TextFunction.DECOMPOSE_COMPAT, "S in Unicode normal form KD"),
+    _number(
+        NumberFunction.TO_INT, "the integer that the attribute is, or spells as a string, such as '-7'; else undefined"
+    ),
+    _number(
+        NumberFunction.TO_REAL,
+        "the number that the attribute is, or spells as a string, such as '21.5' or '1e3', as real64; else undefined",
+    ),
 )
 
 FUNCTIONS = MappingProxyType({function.name: function for function in _ALL})

@@ -8,6 +8,7 @@ from whimbrel.language.ast import (
     And,
     Binary,
     Compare,
+    Convert,
     Equals,
     Name,
     Node,
@@ -109,6 +110,8 @@ def _collect_value(node: Value, wanted: frozenset[AttributeType], types: dict[st
     match node:
         case Name(name):
             _add(name, wanted, types)
+        case Convert(_, name):
+            _add(name.name, _STRING | _NUMBERS, types)
         case Size(name):
             _add(name.name, _STRING | {AttributeType.OPAQUE}, types)
         case Text(_, operand):

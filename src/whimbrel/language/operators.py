@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from whimbrel.language.ast import BinaryOp, CompareOp, TextFunction, UnaryOp
-from whimbrel.model.attributes import Int64, Scalar
+from whimbrel.language.ast import BinaryOp, CompareOp, NumberFunction, TextFunction, UnaryOp
+from whimbrel.model.attributes import Int64, Scalar, integer
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 
-__all__ = ["Number", "binary", "compare", "text", "unary"]
+__all__ = ["INTEGER_TEXT", "MAX_REAL_TEXT", "REAL_TEXT", "Number", "binary", "compare", "number", "text", "unary"]
 
 Number: TypeAlias = int | float
 _NUMBERS = (int, float)  # for isinstance, which would make a union anew each time
@@ -27,6 +29,13 @@ _ORDER: Mapping[CompareOp, Callable[[Any, Any], bool]] = {
     CompareOp.GT: operator.gt,
     CompareOp.GE: operator.ge,
 }
+
+
+INTEGER_TEXT = "[+-]?[0-9]{1,19}"
+REAL_TEXT = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+MAX_REAL_TEXT = 64
+"""How the strings look that spell a number; no spaces, and of a real no more characters than this."""
+_INTEGER, _REAL = re.compile(INTEGER_TEXT), re.compile(REAL_TEXT)
 
 
 def compare(op: CompareOp, left: Scalar, right: Scalar) -> bool | None:
@@ -88,6 +97,22 @@ def text(function: TextFunction, operand: Scalar) -> str | None:
             return unicodedata.normalize("NFD", operand)
         case TextFunction.DECOMPOSE_COMPAT:
             return unicodedata.normalize("NFKD", operand)
+
+
+def number(function: NumberFunction, operand: Scalar) -> Number | None:
+    """Return the value of ``function(operand)``; a string must spell a number that its type holds."""
+    match function, operand:
+        case NumberFunction.TO_INT, int():
+            return operand
+        case NumberFunction.TO_INT, str() if _INTEGER.fullmatch(operand):
+            found = int(operand)
+            return integer(found) if INT64_MIN <= found <= INT64_MAX else None
+        case NumberFunction.TO_REAL, int() | float():
+            return float(operand)
+        case NumberFunction.TO_REAL, str() if len(operand) <= MAX_REAL_TEXT and _REAL.fullmatch(operand):
+            real = float(operand)
+            return real if math.isfinite(real) else None
+    return None
 
 
 def _wrapped(number: int, bits: int) -> int:

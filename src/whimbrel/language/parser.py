@@ -19,11 +19,13 @@ from whimbrel.language.ast import (
     BinaryOp,
     Compare,
     CompareOp,
+    Convert,
     Equals,
     Literal,
     Name,
     Node,
     Not,
+    NumberFunction,
     Or,
     Pattern,
     PatternFunction,
@@ -259,6 +261,8 @@ class Parser:
                 subject = self._must_be_text(values[0], function, spans[0])
                 patterns = zip(values[1:], spans[1:], strict=True)
                 return Pattern(kind, subject, tuple(self._must_be_pattern(v, function, s) for v, s in patterns))
+            case NumberFunction() as kind:
+                return Convert(kind, self._must_be_name(values[0], function, spans[0]))
             case None if function.name == "size":
                 return Size(self._must_be_name(values[0], function, spans[0]))
             case None:

@@ -13,6 +13,7 @@ from whimbrel.language.ast import (
     Binary,
     BinaryOp,
     Compare,
+    Convert,
     Equals,
     Literal,
     Name,
@@ -98,6 +99,8 @@ def _term(node: Node) -> tuple[str, int]:
 def _call(node: Node) -> str:
     match node:
         case Test(function, name):
+            return f"{function}({print_name(name.name)})"
+        case Convert(function, name):
             return f"{function}({print_name(name.name)})"
         case Size(name):
             return f"size({print_name(name.name)})"

@@ -22,6 +22,7 @@ from whimbrel.language.ast import (
     And,
     Binary,
     Compare,
+    Convert,
     Equals,
     Literal,
     Name,
@@ -222,6 +223,9 @@ class _Translator:
             case Size(attribute):
                 at = self._template.place(attribute)
                 return lambda tokens: Size(_names[tokens[at]])
+            case Convert(conversion, attribute):
+                at = self._template.place(attribute)
+                return lambda tokens: Convert(conversion, _names[tokens[at]])
             case Text(function, operand):
                 inner = self.value(operand)
                 return lambda tokens: Text(function, inner(tokens))

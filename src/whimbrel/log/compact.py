@@ -6,6 +6,8 @@ publisher, subject, properties and body; the body ends where the record ends. A 
 notification's seq (int64 each) and how it came (uint8), then session, device and subscriptions as one CBOR list, which
 is the same in all receipts of a subscriber and is made once (``receipt_prefix``). All numbers are big-endian.
 
+Rule: the flag 0x40 says that a body which is no object was matched by its attribute ``value``; a record without it is
+an older Whimbrel's, which knew no such attribute.
 Rule: they read as the very rows that full records would give; only ``records`` knows which it was.
 Rule: attributes are not written; the reader derives them from the body (``model.codecs.attributes_of``). So a
 publication may be compact only where its attributes are those of its body and nothing else, it has no place, keys or
@@ -42,8 +44,8 @@ __all__ = [
 PUBLICATION = 7
 DELIVERY = 8
 
-_RETAIN, _QOS_SHIFT, _EXPIRES, _PACKET, _PROPERTIES = 0x01, 1, 0x08, 0x10, 0x20
-_KNOWN_FLAGS = 0x3F
+_RETAIN, _QOS_SHIFT, _EXPIRES, _PACKET, _PROPERTIES, _VALUE = 0x01, 1, 0x08, 0x10, 0x20, 0x40
+_KNOWN_FLAGS = 0x7F
 _QOS_BITS = 3
 
 _TIME = struct.Struct(">q")
@@ -75,7 +77,7 @@ def publication_body(
     properties: bytes = b"",
 ) -> bytes:
     """Return the body of a record of a publication as it came; *publisher* and *subject* are UTF-8, empty if none."""
-    flags = qos << _QOS_SHIFT | retain
+    flags = qos << _QOS_SHIFT | retain | _VALUE
     if expires_at is None and packet_id is None and not properties:  # nearly always
         start = _pack_publication(seq, PUBLICATION, published_at, flags, len(publisher), len(subject))
         return b"".join((start, publisher, subject, body))
@@ -140,7 +142,7 @@ def publication_values(payload: bytes) -> list[object]:
         published_at,
         _text("publisher", payload[at:subject_at]),
         _text("subject", payload[subject_at:properties_at]),
-        attributes_of(body),
+        attributes_of(body, has_value=bool(flags & _VALUE)),
         body,
         flags >> _QOS_SHIFT & _QOS_BITS,
         bool(flags & _RETAIN),

@@ -1,24 +1,36 @@
-"""The first use on a machine: kernels are compiled, which takes half a minute, before a service begins.
+"""The first use on a machine: kernels are compiled, which takes a minute, and later loaded from the cache.
 
-Rule: a service compiles the kernels that it uses before it accepts work; later processes load them from the cache
-(``compiled``). Those of ``proximity`` no service uses yet.
+A command compiles them before it begins (``make_ready``). A service does not wait: ``Kernels`` has a child process
+compile them, and everything is matched by the delta (``index.delta``) until they are there.
+Rule: what a service loads, it loads beside its event loop, and uses each kernel once before a segment takes over.
+Rule: this module loads numba only where a function says so. The kernels of ``proximity`` no service uses yet.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from whimbrel.language.ast import PatternFunction
-from whimbrel.language.budget import UNBOUNDED
-from whimbrel.match.events.bodies import Bodies
-from whimbrel.match.events.searching import FEW, ColumnPattern, ColumnPatterns
-from whimbrel.match.kernels.compiled import DONE, kernels_folder
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.index.packer import PackingProcess, PackingProcessError
+from whimbrel.match.kernels.folder import DONE, kernels_folder
 
-__all__ = ["compile_all", "is_compiled", "make_ready"]
+if TYPE_CHECKING:
+    from whimbrel.match.index.parts import Part
+    from whimbrel.match.index.segments import Segment
+    from whimbrel.match.matcher import Matcher
+
+__all__ = ["COMPILING", "Kernels", "compile_all", "is_compiled", "load_kernels", "make_ready"]
+
+COMPILING = "compiling the matcher, once on this machine: about a minute"
+_NICE, _BESIDE = 10, "--beside-a-service"
+_END_S = 5.0
 
 
 def is_compiled() -> bool:
@@ -30,15 +42,17 @@ def is_compiled() -> bool:
 def make_ready(say: Callable[[str], object]) -> None:
     """Compile the kernels if they are not in the cache, and *say* that it takes a while."""
     if not is_compiled():
-        say("compiling the matcher, once on this machine: half a minute")
+        say(COMPILING)
         compile_all()
 
 
-def compile_all() -> None:
-    """Use every kind of kernel once."""
-    import pyarrow as pa  # only compiling needs it
-
-    from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
+def load_kernels() -> Matcher:
+    """Use every kernel that matching one event or many needs, so that this process has it; numba is loaded."""
+    from whimbrel.language.ast import PatternFunction
+    from whimbrel.language.budget import UNBOUNDED
+    from whimbrel.match.events.bodies import Bodies
+    from whimbrel.match.events.searching import FEW, ColumnPattern, ColumnPatterns
+    from whimbrel.match.matcher import Interest, Matcher
 
     matcher = Matcher.load([("first", Interest(filter_text="a == 'x' && begins-with(b, 'y')"))])
     matcher.match_parts(None, {"a": "x"})
@@ -46,6 +60,17 @@ def compile_all() -> None:
     matcher.content.match_rows(Bodies([b'{"a": "x"}']))
     many = [ColumnPattern(number, PatternFunction.REGEX, f"x{number}", UNBOUNDED) for number in range(FEW)]
     ColumnPatterns(many, seed=1).candidates(b"x")
+    return matcher
+
+
+def compile_all() -> None:
+    """Use every kind of kernel once."""
+    import pyarrow as pa  # only compiling needs it
+
+    from whimbrel.match.matcher import Matcher
+    from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
+
+    matcher = load_kernels()
     with tempfile.TemporaryDirectory(prefix="whimbrel-first-use-") as scratch:
         matcher.save(Path(scratch) / "matcher")
         Matcher.map(Path(scratch) / "matcher")
@@ -56,5 +81,76 @@ def compile_all() -> None:
             (folder / DONE).touch()
 
 
+def _load_numba_alone() -> None:
+    from whimbrel.match.kernels.compiled import load_numba_alone  # it loads numba
+
+    load_numba_alone()
+
+
+class Kernels:
+    """The kernels of a service: compiled in a child process, loaded in the thread that packs the first segment.
+
+    It packs with *packing*, and so is a ``Pack`` itself; *say* is told what goes on, with a level and a sentence.
+    """
+
+    def __init__(self, packing: PackingProcess, *, say: Callable[[str, str], object]) -> None:
+        self._packing, self._say = packing, say
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_loaded, self._is_closed = False, False
+
+    def begin(self) -> None:
+        """Have a child process compile the kernels if they are not in the cache; return at once."""
+        with self._lock:
+            if self._child is not None or self._is_closed or is_compiled():
+                return
+            self._child = self._start()
+        threading.Thread(target=self._watch, args=(self._child,), name="compiling", daemon=True).start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._say("info", f"{COMPILING}; until then filters are matched without it, more slowly")
+        command = [sys.executable, "-m", __name__, _BESIDE]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 # ours
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> None:
+        code = child.wait()
+        if self._is_closed:
+            return
+        if code == 0:
+            self._say("info", "the matcher is compiled")
+        else:
+            self._say("warning", f"the matcher could not be compiled beforehand (exit code {code}); it is tried again")
+
+    def __call__(self, parts: Sequence[Part]) -> Segment:
+        """Return a segment of what lives in *parts*, once the kernels are there."""
+        self.begin()
+        if self._child is not None:
+            self._child.wait()
+        with self._lock:
+            if self._is_closed:
+                raise PackingProcessError("the service stops")
+            if not self._is_loaded:
+                _load_numba_alone()
+                load_kernels()
+                self._is_loaded = True
+        return self._packing(parts)
+
+    def close(self) -> None:
+        """End all child processes."""
+        self.stop_compiling()
+        self._packing.close()
+
+    def stop_compiling(self) -> None:
+        """End the child process that compiles, so that no thread waits for it; what it compiled is in the cache."""
+        self._is_closed = True
+        child = self._child
+        if child is not None and child.poll() is None:
+            child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_END_S)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == [_BESIDE]:
+        os.nice(_NICE)
     make_ready(print)

@@ -14,7 +14,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,16 +23,12 @@ from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
-from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run
+from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run, pack_here
+from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
 from whimbrel.match.index.delta import ReadFilter, finished, reading
-from whimbrel.match.index.packed import DAMAGE, CorruptIndexError
-from whimbrel.match.index.segments import pack_parts
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest
 from whimbrel.match.keys import KeyTable, may_deliver
-from whimbrel.match.placed import SAVED as SAVED_PLACES
-from whimbrel.match.placed import Bounds, Placed, Publications
-from whimbrel.match.proximity.index import ProximityIndex
 from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
@@ -41,7 +37,11 @@ from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import UNBOUNDED
 
-__all__ = ["NEVER", "Interest", "Matcher", "Publications", "ReadInterest", "check_stored"]
+if TYPE_CHECKING:  # places load numba, and nobody has any before the first subscription with a place
+    from whimbrel.match.placed import Bounds, Placed
+    from whimbrel.match.proximity.index import ProximityIndex, Publications
+
+__all__ = ["NEVER", "Interest", "Matcher", "ReadInterest", "check_stored"]
 
 _QUARANTINE = 65_536
 """Handles freed after a handle before it is given out again."""
@@ -62,7 +62,6 @@ class _Indexed(NamedTuple):
     has_subject: bool
 
 
-_NOWHERE = Publications.of_one(None, None, 0)
 NEVER = "never == 1 && never == 2"
 """A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
 
@@ -132,7 +131,7 @@ def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
 class Matcher:
     """Subscriptions by id; *run* starts a repacking beside the matching, *pack* does it (see ``ContentIndex``)."""
 
-    def __init__(self, *, run: Run | None = None, pack: Pack = pack_parts, bounds: Bounds | None = None) -> None:
+    def __init__(self, *, run: Run | None = None, pack: Pack = pack_here, bounds: Bounds | None = None) -> None:
         self._placed: Placed | None = None
         """Subscriptions that places make a difference to; none is made before there is one."""
         self._bounds = bounds
@@ -160,7 +159,7 @@ class Matcher:
         interests: Iterable[tuple[str, Interest]],
         *,
         run: Run | None = None,
-        pack: Pack = pack_parts,
+        pack: Pack = pack_here,
         bounds: Bounds | None = None,
     ) -> Matcher:
         """Pack many subscriptions at once; an id twice is refused."""
@@ -276,7 +275,7 @@ class Matcher:
         """Return the handles of everyone who wants *notification*."""
         where = None
         if self._placed is not None:
-            where = Publications.of_one(notification.place, notification.radius_m, notification.published_at)
+            where = self._placed.at(notification.place, notification.radius_m, notification.published_at)
         return self.match_parts(
             notification.subject,
             notification.attributes,
@@ -309,7 +308,7 @@ class Matcher:
         if self._everything:
             found = [*found, *self._everything]
         if self._placed is not None:
-            found = self._placed.heard(found, subject, attributes, _NOWHERE if where is None else where)
+            found = self._placed.heard(found, subject, attributes, where)
         if not self._interests and deliver_insecure:
             return found
         return [handle for handle in found if self._may_have(keys, handle, deliver_insecure=deliver_insecure)]
@@ -358,8 +357,7 @@ class Matcher:
             handles = np.concatenate([handles, np.tile(everyone, every_row.size)])
             sources += 1
         if self._placed is not None:
-            nowhere = [None] * len(attributes)
-            published = Publications.of(nowhere, nowhere, [0] * len(attributes)) if where is None else where
+            published = self._placed.nowhere(len(attributes)) if where is None else where
             rows, handles = self._placed.heard_many(rows, handles, subjects, _reader(attributes), published)
             sources = 1
         if self._interests or deliver_insecure is not None:
@@ -409,6 +407,8 @@ class Matcher:
 
     def _with_places(self) -> Placed:
         if self._placed is None:
+            from whimbrel.match.placed import Placed  # see above
+
             self._placed = Placed(self._bounds)
         return self._placed
 
@@ -446,7 +446,9 @@ class Matcher:
         try:
             matcher._take({name: extra.pop(f"matcher.{name}") for name in _SAVED})
             if "matcher.places.handles" in extra:
-                placed = {name: extra.pop(f"matcher.places.{name}") for name in SAVED_PLACES}
+                from whimbrel.match.placed import SAVED, Placed  # see above
+
+                placed = {name: extra.pop(f"matcher.places.{name}") for name in SAVED}
                 matcher._placed = Placed.of(placed, handles=len(matcher))
         except DAMAGE as error:
             raise CorruptIndexError(str(path), f"not a matcher ({error})") from error

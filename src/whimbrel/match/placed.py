@@ -32,7 +32,7 @@ from whimbrel.match.proximity.stored import read, written
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.near import Around, Near
-from whimbrel.model.place import Area
+from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
 
 __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
@@ -40,6 +40,7 @@ __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
 _Rest: TypeAlias = tuple[str | None, str | None]
 """Subject filter and content filter."""
 SAVED = (*SAVED_INDEX, "rest.handles", "rest.which", "rest.bytes", "rest.start", "plain")
+_NOWHERE = Publications.of_one(None, None, 0)
 _METRES_OF_A_DEGREE = 111_700.0
 
 
@@ -137,8 +138,21 @@ class Placed:
 
     # -- matching ----------------------------------------------------------------------------------------------------
 
-    def heard(self, found: list[int], subject: str | None, attributes: Attributes, where: Publications) -> list[int]:
-        """Return who of *found* hears a publication, and who else does."""
+    @staticmethod
+    def at(place: Place | None, radius_m: float | None, time: int) -> Publications:
+        """Return where and when one publication was made."""
+        return Publications.of_one(place, radius_m, time)
+
+    @staticmethod
+    def nowhere(count: int) -> Publications:
+        """Return *count* publications without a place."""
+        return Publications.of([None] * count, [None] * count, [0] * count)
+
+    def heard(
+        self, found: list[int], subject: str | None, attributes: Attributes, where: Publications | None
+    ) -> list[int]:
+        """Return who of *found* hears a publication, and who else does; it has no place if *where* is None."""
+        where = _NOWHERE if where is None else where
         spot = where.spots[0]
         has_area = spot[5] == spot[5]  # NaN
         if found and (has_area or self._sharing):

@@ -51,10 +51,16 @@ def check_topic_filter(text: object) -> str:
         for number, level in enumerate(levels, 1):
             if len(level) > 1 and _has_wildcard(level):
                 allowed = "+ and # only as whole levels"
-                raise InvalidValueError(f"topic filter, level {number}", level, allowed)
+                why = f"+ and # must be whole levels, and {level[:40]!r} is more than that"
+                raise InvalidValueError(f"topic filter, level {number}", level, allowed, _no_filter(topic_filter, why))
             if level == "#" and number < len(levels):
-                raise InvalidValueError(f"topic filter, level {number}", topic_filter, "# only as the last level")
+                sentence = _no_filter(topic_filter, "# may only be the last level")
+                raise InvalidValueError(f"topic filter, level {number}", topic_filter, "# last", sentence)
     return topic_filter
+
+
+def _no_filter(text: str, why: str) -> str:
+    return f"{text[:80]!r} is no topic filter: {why}"
 
 
 def is_topic_filter(text: object) -> bool:

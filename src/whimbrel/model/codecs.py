@@ -6,7 +6,8 @@ user properties are strings.
 Rule: a name twice is refused, also when two paths flatten to the same name; the body wins over a property.
 Rule: any bytes give attributes or ``MalformedBodyError``; values already in Python, ``InvalidValueError``.
 Rule: ``attributes_of`` never refuses, and what it gives never changes: the log writes bodies alone where it can and
-derives the attributes when it is read (``log.compact``), so another rule would change what old facts say.
+derives the attributes when it is read (``log.compact``), so another rule would change what old facts say. So where the
+rule did change (a body that is no object has the attribute ``value``), the log knows by which rule a fact was matched.
 
 What ``to_json`` and ``to_cbor`` write reads back equal; only the width of an int64 that fits int32 is lost,
 because neither form has it. The typed form (``typed``) loses nothing.
@@ -54,20 +55,31 @@ __all__ = [
 
 
 _OBJECT = re.compile(rb"[ \t\n\r]*+\{")
+_SCALAR = re.compile(rb'[ \t\n\r]*+["0-9tfn-]')
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_MOST_TEXT_BYTES = 1_024
 _LIMITS = Limits(max_names=1_000, max_depth=32, max_bytes=1 << 20, max_name_bytes=1_024)
 """Those of ``attributes_of``, whatever the defaults of today are."""
 
 
 def attributes_of(
-    body: bytes, properties: Sequence[tuple[str, str]] = (), *, content_type: str | None = None
+    body: bytes,
+    properties: Sequence[tuple[str, str]] = (),
+    *,
+    content_type: str | None = None,
+    has_value: bool = True,
 ) -> Attributes:
     """Return the attributes of a publication as it came: those of its *body*, and its user *properties*.
 
-    The body is JSON or CBOR if its *content_type* says so, or if it begins as a JSON object or a CBOR map does; else,
-    or where it does not parse, it has none. Of a property's name that comes twice the first counts, and the body's
-    value before it; a property that can be no attribute is left out, and all are where there are too many.
+    The body is JSON or CBOR if its *content_type* says so, or if it begins as a JSON object or a CBOR map does; where
+    it does not parse, it has none. Another body that is one JSON scalar, or else short text, is the attribute
+    ``value``. Of a property's name that comes twice the first counts, and the body's
+    value before it; a property that can be no attribute is left out, and all are where there are too many. Without
+    *has_value* it is what an older Whimbrel made of it.
     """
     found = _attributes_of_body(body, content_type)
+    if not found and has_value and _kind(content_type) != "application/cbor":
+        found = _value_of(body)
     if not properties:
         return found
     values: dict[str, object] = {**found}
@@ -80,9 +92,12 @@ def attributes_of(
     return found
 
 
+def _kind(content_type: str | None) -> str:
+    return "" if content_type is None else content_type.partition(";")[0].strip().lower()
+
+
 def _attributes_of_body(body: bytes, content_type: str | None) -> Attributes:
-    kind = "" if content_type is None else content_type.partition(";")[0].strip().lower()
-    read = _READERS.get(kind)
+    read = _READERS.get(_kind(content_type))
     if read is None:
         if _OBJECT.match(body):
             read = from_json
@@ -97,6 +112,26 @@ def _attributes_of_body(body: bytes, content_type: str | None) -> Attributes:
         return read(body, limits=_LIMITS)
     except MalformedBodyError:
         return NO_ATTRIBUTES
+
+
+def _value_of(body: bytes) -> Attributes:
+    """Return the attribute ``value`` of a body that is one JSON scalar, or else short text without control characters.
+
+    What begins as an object does is an object, or nothing.
+    """
+    if not body or len(body) > _LIMITS.max_bytes or _OBJECT.match(body):
+        return NO_ATTRIBUTES
+    if _SCALAR.match(body):
+        with suppress(MalformedBodyError):
+            tree = read_json(b'{"value":' + body + b"}", limits=_LIMITS)
+            if len(tree) == 1 and not isinstance(tree["value"], dict | list):  # else it was no scalar, and not alone
+                return _flattened("JSON", tree, _LIMITS)
+    if len(body) <= _MOST_TEXT_BYTES:
+        with suppress(UnicodeDecodeError, InvalidValueError):
+            text = body.decode()
+            if not _CONTROL.search(text):
+                return checked({"value": text}, limits=_LIMITS)
+    return NO_ATTRIBUTES
 
 
 def _flat_attributes(body: bytes) -> Attributes | None:

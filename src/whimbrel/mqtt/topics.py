@@ -38,10 +38,11 @@ def check_topic_filter(topic_filter: str) -> None:
     if "+" not in topic_filter and "#" not in topic_filter:
         return
     *before, last = topic_filter.split("/")
-    if any("#" in level or ("+" in level and level != "+") for level in before):
-        raise _bad_filter(topic_filter, "+ stands only as a whole level, # only as the last")
-    if len(last) > 1 and ("+" in last or "#" in last):
-        raise _bad_filter(topic_filter, "+ and # stand only as whole levels")
+    if "#" in before:
+        raise _bad_filter(topic_filter, "# may only be the last level")
+    for level in (*before, last):
+        if len(level) > 1 and ("+" in level or "#" in level):
+            raise _bad_filter(topic_filter, f"+ and # must be whole levels, and {level[:40]!r} is more than that")
 
 
 def disallowed_in(text: str) -> str | None:
@@ -68,7 +69,7 @@ def split_share(topic_filter: str) -> tuple[str | None, str]:
 
 def _check_text(text: str, what: str, code: ReasonCode) -> None:
     if not text:
-        raise ProtocolError(code, f"{what} without a character")
+        raise ProtocolError(code, f"a {what} needs at least one character")
     if "\0" in text:
         raise ProtocolError(code, f"{what} {text[:80]!r} has U+0000")
     try:
@@ -80,4 +81,4 @@ def _check_text(text: str, what: str, code: ReasonCode) -> None:
 
 
 def _bad_filter(topic_filter: str, why: str) -> ProtocolError:
-    return ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"topic filter {topic_filter[:80]!r}: {why}")
+    return ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, f"{topic_filter[:80]!r} is no topic filter: {why}")

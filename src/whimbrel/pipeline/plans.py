@@ -25,6 +25,9 @@ FORMAT = 3
 _HOUR_US = 3_600 * 1_000_000
 
 
+_UNITS_US = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the tables need to know beside the log."""
@@ -87,8 +90,41 @@ def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
     if differing:
         told = ", ".join(f"{name} {asked[name]}" for name in differing)
         allowed = ", ".join(f"{name} {begun[name]}" for name in differing)
-        raise InvalidValueError(f"plan of the stream in {path.parent.parent}", told, f"{allowed}, or another folder")
+        was = " and ".join(_as_option(name, begun[name]) for name in differing)
+        wanted = " and ".join(_as_option(name, asked[name]).removeprefix(f"{_option(name)} ") for name in differing)
+        keep = "keep it" if len(differing) == 1 else "keep them"
+        sentence = f"This stream began with {was}; {keep}, or choose another --out for {wanted}"
+        raise InvalidValueError(f"plan of the stream in {path.parent.parent}", told, allowed, sentence)
     return plan
+
+
+def _option(name: str) -> str:
+    return f"--{name.removesuffix('_us').replace('_', '-')}"
+
+
+def _as_option(name: str, value: object) -> str:
+    """Return a field of a plan as it is said on the command line."""
+    option = _option(name)
+    if isinstance(value, dict):
+        inner = (_as_option(each, part).removeprefix("--") for each, part in value.items())
+        return f"{option} ({', '.join(inner)})"
+    if isinstance(value, bool):
+        return option if value else f"no {option}"
+    if name.endswith("_us") and isinstance(value, int):
+        return f"{option} {_time(value)}"
+    if isinstance(value, list):
+        return f"{option} {','.join(map(str, value))}"
+    return f"{option} {value}"
+
+
+def _time(microseconds: int) -> str:
+    """Return a duration as an option has it."""
+    if not microseconds:
+        return "0s"
+    for unit, size in _UNITS_US:
+        if microseconds % size == 0:
+            return f"{microseconds // size}{unit}"
+    return f"{microseconds / 1_000:g}ms"
 
 
 def _written(plan: StreamPlan) -> dict[str, Any]:

@@ -66,7 +66,13 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
         there = (
             sorted(path.name for path in out.iterdir() if path.is_dir() and path.name in TABLES) if out.is_dir() else []
         )
-        raise InvalidValueError(f"table in {out}", table, ", ".join(there) or "none: there are no tables")
+        if there and table == "dead_letters":
+            sentence = f"{table} is empty: nothing failed so far"
+        elif there:
+            sentence = f"{out} has no table {table}; it has {', '.join(there)}"
+        else:
+            sentence = f"{out} has no tables; `whimbrel pipeline run --out {out}` makes them"
+        raise InvalidValueError(f"table in {out}", table, ", ".join(there), sentence)
     check_folder(out, table)
     # Files of an older Whimbrel lack the newest columns; with a schema these are null.
     files = [str(path) for path in data_files(out, table)]

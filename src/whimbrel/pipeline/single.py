@@ -17,7 +17,7 @@ from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.match.matcher import Interest, Matcher, check_stored
-from whimbrel.model.facts import Fact, InterestChanged, Outcome, Receipt, SessionChange, SessionChanged
+from whimbrel.model.facts import Decided, Fact, InterestChanged, Outcome, Receipt, SessionChange, SessionChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange
 
@@ -66,6 +66,8 @@ class _Node:
         self.owners: dict[str, tuple[str, Identity]] = {}
         """Whose each id of the matcher is; ids of those that are gone do no harm."""
         self.published: dict[int, Notification] = {}
+        self.shaped: dict[tuple[int, str | None], bytes] = {}
+        """By notification and device, the hash of the body that a policy decided to hand over."""
 
 
 class SingleProcess:
@@ -102,6 +104,9 @@ class SingleProcess:
             for session, identity in [key for key in node.interests if key[0] == fact.session]:
                 node.matcher.remove(_id(session, identity))
                 del node.interests[(session, identity)]
+        elif isinstance(fact, Decided) and fact.body_hash is not None:
+            if node.folding.hold.is_stored(fact.notification.seq):
+                node.shaped[fact.notification.seq, fact.device] = fact.body_hash
         elif isinstance(fact, Receipt) and fact.via == RETAINED and fact.published_at is not None:
             self.deliveries.append(_retained(fact))
         self._note(node, node.folding.apply(fact, wanted)[0])
@@ -137,7 +142,9 @@ class SingleProcess:
     def _note(self, node: _Node, settled: list[Settle]) -> None:
         for session, device, seq, subscriptions, outcome, decided_at, lapses_at, via in settled:
             what = node.published[seq]
-            body_hash = hashlib.sha256(what.body).digest() if outcome is Outcome.DELIVERED else None
+            body_hash = None
+            if outcome is Outcome.DELIVERED:
+                body_hash = node.shaped.get((seq, device)) or hashlib.sha256(what.body).digest()
             self.deliveries.append(
                 Delivery(
                     node.node,

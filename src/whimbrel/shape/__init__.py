@@ -3,14 +3,12 @@
 from whimbrel.shape.agents import Agents, admit
 from whimbrel.shape.decision import Decision, decide, decided, finished
 from whimbrel.shape.faults import Fault
-from whimbrel.shape.order import InOrder
 from whimbrel.shape.state import PolicyVersion, ShapeState
 
 __all__ = [
     "Agents",
     "Decision",
     "Fault",
-    "InOrder",
     "PolicyVersion",
     "ShapeState",
     "admit",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyLimits
@@ -45,10 +45,24 @@ class TransformPool:
         self._results: dict[bytes, asyncio.Future[bytes | Fault]] = {}
         self._idle = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: set[asyncio.Task[bytes | Fault]] = set()
+        self._is_closed = False
         self._wake = asyncio.Event()
         self.performed = 0
         """How many transforms were made, not counting those that were known."""
         self.killed = 0
+
+    def begin(self, device: Hashable, work: Work, then: Callable[[bytes | Fault], None]) -> None:
+        """Have *work* done, and *then* called with what comes of it; not if the pool is closed before."""
+        task = asyncio.get_running_loop().create_task(self.perform(device, work))
+        self._asked.add(task)
+
+        def end(done: asyncio.Task[bytes | Fault]) -> None:
+            self._asked.discard(done)
+            if not done.cancelled() and not self._is_closed:
+                then(done.result())
+
+        task.add_done_callback(end)
 
     async def perform(self, device: Hashable, work: Work) -> bytes | Fault:
         """Return what comes of *work* for *device*: a body, or why there is none."""
@@ -66,6 +80,7 @@ class TransformPool:
 
     async def close(self) -> None:
         """End the processes; whoever waits is told that it failed."""
+        self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -37,37 +37,41 @@ class ShapeState:
 
     def __init__(self) -> None:
         self.policies: dict[str, PolicyVersion] = {}
-        self._chosen: dict[str, str] = {}
-        self._automatic: dict[str, AutomaticVariables] = {}
-        self._manual: dict[tuple[str, str], ManualVariables] = {}
-        self._failures: dict[str, int] = {}
+        self.choices: dict[str, str] = {}
+        self.devices: dict[str, AutomaticVariables] = {}
+        self.variables: dict[tuple[str, str], ManualVariables] = {}
+        self.failures: dict[str, int] = {}
+        """By policy, how often it failed in a row by its own fault."""
+        self.touched: set[tuple[str, ...]] = set()
+        """The keys of rows that have changed, for a view that follows (``rows``)."""
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact in; those of other tables change nothing."""
         if isinstance(fact, Decided):
             self._apply_decision(fact)
         elif isinstance(fact, Reported):
-            self._automatic.setdefault(fact.state.device, AutomaticVariables()).take(fact.state)
+            self.touched.add(("device", fact.state.device))
+            self.devices.setdefault(fact.state.device, AutomaticVariables()).take(fact.state)
         elif isinstance(fact, PolicyChanged):
             self._apply_policy(fact)
 
     def automatic(self, device: str) -> Attributes:
         """Return the automatic variables of *device*; those of a device that never reported are none."""
-        found = self._automatic.get(device)
+        found = self.devices.get(device)
         return NO_ATTRIBUTES if found is None else found.values
 
     def manual(self, device: str, policy: str) -> Attributes:
         """Return the manual variables of *device* under the name *policy*."""
-        found = self._manual.get((device, policy))
+        found = self.variables.get((device, policy))
         return NO_ATTRIBUTES if found is None else found.values
 
     def chosen(self, device: str) -> str | None:
         """Return the name of the policy that *device* chose as its own."""
-        return self._chosen.get(device)
+        return self.choices.get(device)
 
     def is_suspended(self, policy: str) -> bool:
         """Tell whether *policy* failed too often in a row."""
-        return self._failures.get(policy, 0) >= FAILURES
+        return self.failures.get(policy, 0) >= FAILURES
 
     def in_force(self, policy: str | None) -> PolicyVersion | None:
         """Return the version of *policy* to run; None if there is none, or if it is suspended."""
@@ -75,44 +79,52 @@ class ShapeState:
 
     def forget(self, device: str) -> None:
         """Forget a device that is gone for good."""
-        self._automatic.pop(device, None)
-        self._chosen.pop(device, None)
-        for key in [key for key in self._manual if key[0] == device]:
-            del self._manual[key]
+        self.touched.add(("device", device))
+        self.devices.pop(device, None)
+        self.choices.pop(device, None)
+        for key in [key for key in self.variables if key[0] == device]:
+            self._drop_variables(key)
 
     def _apply_decision(self, fact: Decided) -> None:
         if fact.changed or fact.removed:
             key = fact.device, fact.policy
-            manual = self._manual.setdefault(key, ManualVariables())
+            self.touched.add(("variables", *key))
+            manual = self.variables.setdefault(key, ManualVariables())
             manual.take(fact.changed, fact.removed)
             if not manual.values:
-                del self._manual[key]
+                del self.variables[key]
         version = self.policies.get(fact.policy)
         if version is None or version.seq != fact.policy_seq:
             return  # the failures of an older version are not this one's
         if fact.reason in _BLAMED:
-            self._failures[fact.policy] = self._failures.get(fact.policy, 0) + 1
-        elif fact.reason is None:
-            self._failures.pop(fact.policy, None)
+            self.touched.add(("policy", fact.policy))
+            self.failures[fact.policy] = self.failures.get(fact.policy, 0) + 1
+        elif fact.reason is None and self.failures.pop(fact.policy, 0):
+            self.touched.add(("policy", fact.policy))
+
+    def _drop_variables(self, key: tuple[str, str]) -> None:
+        if self.variables.pop(key, None) is not None:
+            self.touched.add(("variables", *key))
 
     def _apply_policy(self, fact: PolicyChanged) -> None:
+        self.touched.add(("policy", fact.name or "") if fact.device is None else ("device", fact.device))
         match fact.change:
             case PolicyChange.PUT:
                 assert fact.name is not None
                 assert fact.text is not None
                 version = PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text)
                 self.policies[fact.name] = version
-                self._failures.pop(fact.name, None)
+                self.failures.pop(fact.name, None)
             case PolicyChange.REMOVED:
                 assert fact.name is not None
                 self.policies.pop(fact.name, None)
-                self._failures.pop(fact.name, None)
-                for key in [key for key in self._manual if key[1] == fact.name]:
-                    del self._manual[key]
+                self.failures.pop(fact.name, None)
+                for key in [key for key in self.variables if key[1] == fact.name]:
+                    self._drop_variables(key)
             case PolicyChange.CHOSEN:
                 assert fact.device is not None
-                before = self._chosen.pop(fact.device, None)
+                before = self.choices.pop(fact.device, None)
                 if before is not None and before != fact.name:
-                    self._manual.pop((fact.device, before), None)
+                    self._drop_variables((fact.device, before))
                 if fact.name is not None:
-                    self._chosen[fact.device] = fact.name
+                    self.choices[fact.device] = fact.name

@@ -46,6 +46,20 @@ class AutomaticVariables:
         """By the first part of their names, the one said last at the end."""
         self.values: Attributes = {}
 
+    @classmethod
+    def of(
+        cls, reported_at: int | None, own: dict[str, Scalar], members: dict[str, dict[str, Scalar]]
+    ) -> AutomaticVariables:
+        """Return those that a ``snapshot`` has."""
+        found = cls()
+        found._reported_at, found._own, found._members = reported_at, own, members
+        found._put_together()
+        return found
+
+    def snapshot(self) -> tuple[int | None, Attributes, Mapping[str, Attributes]]:
+        """Return when the last report came, what Whimbrel knows by name, and the other members, the last said last."""
+        return self._reported_at, self._own, self._members
+
     def take(self, state: DeviceState) -> None:
         """Take a report in."""
         own = self._own
@@ -64,10 +78,13 @@ class AutomaticVariables:
         if state.place is not None:
             own |= {"Place.latitude": state.place.latitude, "Place.longitude": state.place.longitude}
         self._take_members(state.members)
+        self._put_together()
+
+    def _put_together(self) -> None:
         values: dict[str, Scalar] = {}
         for each in self._members.values():
             values |= each
-        self.values = values | own
+        self.values = values | self._own
 
     def _take_members(self, members: Attributes) -> None:
         said: dict[str, dict[str, Scalar]] = {}

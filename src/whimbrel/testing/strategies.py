@@ -17,10 +17,12 @@ from whimbrel.language.ast import (
     BinaryOp,
     Compare,
     CompareOp,
+    Convert,
     Equals,
     Literal,
     Name,
     Not,
+    NumberFunction,
     Or,
     Pattern,
     PatternFunction,
@@ -77,6 +79,7 @@ _REAL = st.one_of(_SMALL.map(float), st.sampled_from([-0.0, 0.5, 2.0**53, 1e300]
 _FINITE = _REAL.filter(lambda real: abs(real) <= 1.7e308)
 _STRING = st.one_of(
     st.sampled_from(["", "a", "ab", "abc", "ABC", "foobar", "Á", "Á", "ß", "x\ny", "*", "[a]", "it's", '"\\'])
+    | st.sampled_from(["7", "-7", "+1.5", "1e3", ".5", "1.", " 7", "7\n", "1_0", "٣", "9223372036854775808", "1e999"])
     # the rest of Unicode, lone surrogates aside
     | st.text(st.characters(codec="utf-8"), max_size=6)
 )
@@ -151,7 +154,12 @@ def _numbers() -> st.SearchStrategy[Value]:
     """Numeric terms in which integers stay apart from reals where the static check wants them to."""
     name = st.builds(Name, names())
     integers = st.recursive(
-        st.one_of(name, st.builds(Literal, st.one_of(_INT32, _INT64)), st.builds(Size, name)),
+        st.one_of(
+            name,
+            st.builds(Literal, st.one_of(_INT32, _INT64)),
+            st.builds(Size, name),
+            st.builds(Convert, st.just(NumberFunction.TO_INT), name),
+        ),
         lambda inner: st.one_of(
             st.builds(Unary, st.sampled_from(UnaryOp), inner),
             st.builds(Binary, st.sampled_from(BinaryOp), inner, inner),
@@ -161,7 +169,7 @@ def _numbers() -> st.SearchStrategy[Value]:
     signs = st.sampled_from([UnaryOp.NEGATE, UnaryOp.PLUS])
     arithmetic = st.sampled_from([op for op in BinaryOp if op not in INTEGER_OPS])
     return st.recursive(
-        st.one_of(integers, st.builds(Literal, _FINITE)),
+        st.one_of(integers, st.builds(Literal, _FINITE), st.builds(Convert, st.just(NumberFunction.TO_REAL), name)),
         lambda inner: st.one_of(st.builds(Unary, signs, inner), st.builds(Binary, arithmetic, inner, inner)),
         max_leaves=3,
     )

@@ -365,5 +365,6 @@ def _actions(source: str, where: str, value: object) -> frozenset[Action]:
 
 def _refuse_key(source: str, where: str, key: str, known: Sequence[str]) -> NoReturn:
     meant = nearest(key, known)
-    advice = f"did you mean {meant}?" if meant else ""
-    raise ConfigError(source, where, "an unknown name", ", ".join(known), advice)
+    advice = f"did you mean {meant}?" if meant else f"allowed are {', '.join(known)}"
+    sentence = f"{where}: there is no {key}; {advice}" if where != key else f"there is no {key}; {advice}"
+    raise ConfigError(source, where, "an unknown name", ", ".join(known), sentence=sentence)

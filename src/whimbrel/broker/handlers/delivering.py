@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.shaping import Shaping
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link, Outgoing, Terms
@@ -16,6 +17,7 @@ from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.compact import receipt_body
 from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import NotificationId
@@ -31,6 +33,8 @@ _PUBREL = b"\x62\x02"
 _EXACTLY_ONCE = 2
 _MOST_SENT = 1_000
 """How many messages one client is sent in a turn of the event loop: some 5 µs each."""
+_OF_DECISION = 40
+"""As how many messages one counts that a policy decides about."""
 
 
 class Delivering:
@@ -39,6 +43,9 @@ class Delivering:
     def __init__(self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
         self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
+        self.shaping = Shaping(
+            commits, state, DEFAULT_POLICY_LIMITS, send=self._send, withhold=self._withhold, go_on=self.pump
+        )
         self.unfinished: deque[Client] = deque()
         """Clients to which more may be sent."""
 
@@ -63,7 +70,9 @@ class Delivering:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
         gate = self._gate
         is_open = gate.is_open
-        for _ in range(_MOST_SENT):
+        left = _MOST_SENT
+        while left > 0:
+            left -= 1
             out = client.next_to_send()
             if out is None:
                 return
@@ -73,17 +82,40 @@ class Delivering:
             if not is_open or message.expires_at is not None:
                 refused = gate.refusal(link, client.id, message, now, is_begun=_is_begun(out))
             if refused is not None:
+                client.sent -= 1
                 self._receipt(client, out, refused, now)
-            elif not out.qos and out.via is RETAINED:
-                # Where a newer one has come while it waited for room, that was sent, or dropped.
-                if self._state.retained.get(message.subject) is message:
-                    self._sender.copy(link, message, out.identifiers, now, retain=True)
-            elif not out.qos:
-                is_sent = self._sender.copy(link, message, out.identifiers, now, retain=out.retain)
-                self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
-            elif not self._sender.hand_over(link, out, now):
-                self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+            elif not out.qos and out.via is RETAINED and self._state.retained.get(message.subject) is not message:
+                client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
+            elif self.shaping.is_for(client, out):
+                self.shaping.begin(client, link, out, now)
+                left -= _OF_DECISION
+            elif link.unsent:
+                self.shaping.send_behind(client, link, out)
+            else:
+                self._send(client, link, out, now)
         self.unfinished.append(client)
+
+    def _send(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
+        """Send what may be sent."""
+        if out.is_decided and out.qos:
+            identifier = packet_id_of(out.message.seq)
+            flying = client.flying.get(identifier)
+            if flying is None or flying.message.seq != out.message.seq:
+                return  # it was taken back while the disk was waited for
+            client.flying[identifier] = flying._replace(message=out.message, is_decided=True)
+        if not out.qos:
+            is_sent = self._sender.copy(link, out.message, out.identifiers, now, retain=out.retain)
+            client.sent -= not is_sent
+            if out.via is not RETAINED or out.is_decided:
+                self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
+        elif not self._sender.hand_over(link, out, now):
+            client.sent -= 1
+            self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+
+    def _withhold(self, client: Client, out: Outgoing, now: int) -> None:
+        """Take in that policies sent nothing of a message."""
+        client.sent -= 1  # it was not due to the device
+        self._receipt(client, out, Outcome.WITHHELD, now)
 
     def go_on(self, now: int) -> None:
         """Send more to one of those who had as much as a turn may take."""
@@ -182,6 +214,7 @@ class Delivering:
         commits, message = self._commits, out.message
         now = commits.now(now)
         self._sender.counters.receipts += bool(out.terms)
+        self._state.decisions.received(client.id, message.seq)
         if out.qos:
             client.flying.pop(packet_id_of(message.seq), None)
         for terms in out.terms:

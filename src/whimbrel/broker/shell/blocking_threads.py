@@ -1,4 +1,7 @@
-"""Blocking threads: perform the core's blocking tasks, such as verifying a password, beside the event loop."""
+"""Blocking threads: perform the core's blocking tasks, such as verifying a password, beside the event loop.
+
+Bodies that policies want are made by ``Transforms``, in processes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from concurrent.futures import Executor
 from functools import partial
 
 from whimbrel.broker.access.blocking_tasks import BlockingTask
+from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.shell.running import Running
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.pool import TransformPool
 
-__all__ = ["MOST_AT_ONCE", "BlockingThreads"]
+__all__ = ["MOST_AT_ONCE", "BlockingThreads", "Transforms"]
 
 MOST_AT_ONCE = 2
 """How many passwords are hashed at once, each in 128 MiB."""
@@ -37,3 +43,28 @@ class BlockingThreads:
         if running.failure is None and not running.is_closed:
             running.broker.answered(task, done.result(), running.clock.now())
             self._flush_soon()
+
+
+class Transforms:
+    """The bodies that are being made for devices whose policies want them; the pool bounds how many may wait."""
+
+    def __init__(self, running: Running, flush_soon: Callable[[], None]) -> None:
+        self._running, self._flush_soon, self._pool = running, flush_soon, TransformPool()
+
+    def begin(self) -> None:
+        """Begin what the core wants to be made."""
+        jobs = self._running.broker.transforms
+        while jobs:
+            job = jobs.popleft()
+            self._pool.begin(job.client.id, job.work, partial(self._end, job))
+
+    def _end(self, job: TransformJob, result: bytes | Fault) -> None:
+        running = self._running
+        if running.failure is None and not running.is_closed:
+            running.broker.answered(job, result, running.clock.now())
+            self._flush_soon()
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._pool.close()
+        await asyncio.sleep(0)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from whimbrel.broker.state.feedback import Lessons
+from whimbrel.broker.feedback import Lessons
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 
 __all__ = ["MAX_FILES", "MAX_FILE_BYTES", "FeedbackReader", "Links", "Plan"]

@@ -16,6 +16,8 @@ def answer(running: Running, keeper: LogKeeper, method: str, path: str) -> Answe
         return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
     if path == "/healthz":
         is_well = running.failure is None and not running.broker.is_refusing
+        if is_well and running.broker.preparation.reason is not None:
+            return Answer(status=503, body=f"{running.broker.preparation.reason}\n".encode())
         return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
     if path == "/metrics":
         text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now(), keeper.figures())

@@ -42,6 +42,7 @@ from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
+from whimbrel.match.first_use import Kernels
 from whimbrel.match.index.packer import PackingProcess
 from whimbrel.match.matcher import Matcher
 
@@ -64,7 +65,7 @@ class Server:
         self.config = config
         self._users = Users.read(Path(config.access.users)) if config.access.users else None
         rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
-        self._pack = PackingProcess()
+        self._pack = Kernels(PackingProcess(), say=_say)
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
@@ -125,6 +126,9 @@ class Server:
         self._running.loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         secured = tls_context(self.config.tls)
+        self._pack.begin()
+        if self.broker.preparation.reason is not None:
+            _say("info", f"{self.broker.preparation.reason}: until then CONNECT is answered with 0x88")
         self.broker.tick(self._running.clock.now())  # before any client comes back to a session that is over
         await self._listeners.start(secured)
         self._timers.start()
@@ -158,7 +162,7 @@ class Server:
         for stream in list(streams):
             if stream.transport is not None:
                 stream.transport.abort()
-        await asyncio.sleep(0)
+        await self._turns.transforms.close()
         deadline = time.monotonic() + _DRAIN_S
         while (self._log_sync.is_syncing or self._view_writer.is_writing) and time.monotonic() < deadline:  # noqa: ASYNC110 # see above
             await asyncio.sleep(0.005)
@@ -174,11 +178,16 @@ class Server:
         """Let go of everything."""
         self._running.is_closed = True
         self._turns.slowing.stop()
+        self._pack.stop_compiling()
         for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):
             pool.shutdown(wait=True, cancel_futures=True)
         with suppress(WhimbrelError):
             self._storage.close()
         self._pack.close()
+
+
+def _say(level: str, event: str) -> None:
+    getattr(_log, level)(event)
 
 
 def _tell_time(event: str, by_s: float) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
+from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
+from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
 from whimbrel.broker.state.held_messages import HeldMessages
-from whimbrel.broker.state.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.routes import Found, Routes
 from whimbrel.broker.state.terms_cache import TermsCache
@@ -30,12 +31,15 @@ from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.hold.touched_rows import Key
 from whimbrel.log.records import body_of
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Outcome,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     Receipt,
+    Reported,
     SessionChange,
     SessionChanged,
     WillChanged,
@@ -65,12 +69,17 @@ class BrokerState:
         self.wills = Wills(self._touch_will, self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, those that wait for fsync among them, and how many each asks to be held."""
-        self.view = BrokerView(self.hold, self.memory, self.clients, self.held, self.retained, self.wills)
+        self.decisions = Decisions(node, self.memory)
+        self.view = BrokerView(
+            self.hold, self.memory, self.clients, self.held, self.retained, self.wills, self.decisions
+        )
         self._touch = self.view.touch
         self.volatile = VolatileState()
         """What a restart does not know."""
         self.terms = TermsCache(self.hold, self.clients)
-        hand_overs = HandOvers(self.volatile, self.clients, self.held, self.terms, self.subscribed, self._touch)
+        hand_overs = HandOvers(
+            self.volatile, self.clients, self.held, self.decisions, self.terms, self.subscribed, self._touch
+        )
         # Its methods are the state's own: each call would cost a second one for everything handed over.
         self._perform, self.performing, self.tell = hand_overs.perform, hand_overs.performing, hand_overs.tell
 
@@ -106,7 +115,15 @@ class BrokerState:
             self.wills.apply(fact)
             self._perform(self.hold.apply(fact), fact.changed_at)
         else:
+            self.take(fact)
             self._perform(self.hold.apply(fact), time_of(fact))
+
+    def take(self, fact: Reported | PolicyChanged | Decided) -> None:
+        """Let policies know of a fact, as soon as it is appended."""
+        is_held = isinstance(fact, Decided) and fact.notification.seq in self.held.by_seq
+        self.decisions.take(fact, is_held=is_held)
+        if isinstance(fact, PolicyChanged):
+            self.routes.forget()  # who may be served without the hold was worked out for the other case
 
     def _match(self, message: Message, notification: Notification) -> Found:
         secured = secured_of(notification)
@@ -258,6 +275,7 @@ class BrokerState:
                     if (member := self.clients.get(device)) is not None:
                         member.withdraw(fact.session)
             elif fact.device is not None:
+                self.decisions.end(fact.device, fact.seq)
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
                     self.memory.counted -= CLIENT_BYTES
@@ -274,6 +292,7 @@ class BrokerState:
     def _apply_receipt(self, fact: Receipt) -> None:
         """Apply the receipt of a hand-over from a log that is replayed."""
         seq = fact.notification.seq
+        self.decisions.received(fact.device, seq)
         client = self.clients.get(fact.device)
         if client is not None and fact.outcome is Outcome.DELIVERED:
             out = None if fact.via == RETAINED else client.unqueue(seq)

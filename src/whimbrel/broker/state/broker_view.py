@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 
 import cbor2
 
+from whimbrel.broker.memory import CLIENT_BYTES, Memory
+from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
-from whimbrel.broker.state.memory import CLIENT_BYTES, Memory
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import Client
@@ -26,7 +27,7 @@ from whimbrel.model.rows import fact_of
 __all__ = ["OWN_KINDS", "BrokerView"]
 
 _MANY = 250
-OWN_KINDS = frozenset({"notification", "retained", "client", "will"})
+OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will"}
 """The kinds of rows that are not the hold's."""
 
 
@@ -41,9 +42,10 @@ class BrokerView:
         held: HeldMessages,
         retained: Retained,
         wills: Wills,
+        decisions: Decisions,
     ) -> None:
         self._hold, self._memory, self._clients = hold, memory, clients
-        self._held, self._retained, self._wills = held, retained, wills
+        self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
         self._touched = TouchedRows(
             {
                 "client": self._client_row,
@@ -70,11 +72,12 @@ class BrokerView:
 
     def changes(self) -> ChangedRows:
         """Return the rows to put and those to drop since the last call."""
-        return _together(self._hold.changes(), self._touched.take())
+        return _together(_together(self._hold.changes(), self._touched.take()), self._decisions.changes())
 
     def touch_all(self) -> None:
         """Let ``changes`` return every row: the store has lost track of what changed."""
         self._hold.touch_all()
+        self._decisions.touch_all()
         keys: list[Key] = [("client", name) for name in self._clients]
         keys += [("notification", seq) for seq in self._held]
         keys += [("retained", subject) for subject in self._retained.subjects()]
@@ -84,6 +87,7 @@ class BrokerView:
     def discard_changes(self) -> None:
         """Forget the changes: the store will be told everything, later."""
         self._hold.discard_changes()
+        self._decisions.discard_changes()
         self._touched.clear()
 
     def _client_row(self, name: str) -> bytes | None:
@@ -106,7 +110,11 @@ class BrokerView:
 
     def restore(self, node: str, rows: Iterable[tuple[Key, bytes]]) -> None:
         """Take in the rows of a store that are not the hold's."""
-        for (kind, whose), value in rows:
+        for key, value in rows:
+            if key[0] in DECISION_KINDS:
+                self._decisions.restore_row(key, value)
+                continue
+            kind, whose = key
             if kind == "client":
                 self._restore_client(str(whose), value)
             elif kind == "will":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
@@ -32,12 +33,13 @@ class HandOvers:
         volatile: VolatileState,
         clients: Mapping[str, Client],
         held: HeldMessages,
+        decisions: Decisions,
         terms: TermsCache,
         subscribed: Mapping[str, Iterable[Identity]],
         touch: Callable[[Key], None],
     ) -> None:
         self._volatile, self._clients, self._held, self._terms = volatile, clients, held, terms
-        self._subscribed, self._touch = subscribed, touch
+        self._decisions, self._subscribed, self._touch = decisions, subscribed, touch
 
     def performing(self, commands: Sequence[Command], now: int, *, of: Message | None = None) -> Iterator[None]:
         """Do what ``perform`` does in pieces, yielding after each."""
@@ -63,6 +65,7 @@ class HandOvers:
             elif kind is Forget:
                 seq = command.seq  # type: ignore[union-attr]
                 if self._held.forget(seq):
+                    self._decisions.forget(seq)
                     self._touch(("notification", seq))
             elif kind is Tell or kind is TellAll:
                 self._tell_change(command, now, changer)  # type: ignore[arg-type]
@@ -130,7 +133,7 @@ class HandOvers:
         if client.live:
             client.put_behind(message, identifiers, retain=retain)
         else:
-            volatile.sender.copy(link, message, identifiers, now, retain=retain)
+            volatile.sender.live(link, message, identifiers, now, retain=retain)
 
     # -- news of sessions --------------------------------------------------------------------------------------------
 

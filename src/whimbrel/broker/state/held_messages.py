@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whimbrel.broker.state.memory import Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.wire.messages import LONG, Message
 
 __all__ = ["HeldMessages"]

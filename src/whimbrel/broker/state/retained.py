@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Generator, Iterator
 from operator import attrgetter
 
-from whimbrel.broker.state.memory import Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.wire.messages import Message, kept_bytes
 
 __all__ = ["Retained"]

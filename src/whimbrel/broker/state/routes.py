@@ -19,7 +19,7 @@ import numpy as np
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.access.work_budget import pattern_instructions
-from whimbrel.broker.state.memory import Memory, subscription_bytes
+from whimbrel.broker.memory import Memory, subscription_bytes
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -43,6 +43,10 @@ _PIECE_S = 0.004
 """How long the patterns may be asked at a stretch."""
 _LONG_FILTER = 1_024
 """Content filters of so many characters take a millisecond to read, and are read in steps."""
+_MOST_ASKED = 8_192
+"""How often one turn may ask a filter that is not packed yet: some 4 µs each."""
+_LITTLE = 16
+"""Fewer filters than this are never packed, and asked as often as notifications come."""
 _FEW = 10
 """Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
@@ -89,6 +93,17 @@ class Routes:
     def has_content(self) -> bool:
         """Whether the content of notifications makes a difference to anybody."""
         return bool(self._by_handle)
+
+    @property
+    def unpacked(self) -> int:
+        """How many content filters are asked one by one, because no segment of the matcher has them yet."""
+        return self._matcher.content.unpacked
+
+    @property
+    def at_once(self) -> int:
+        """How many notifications may be matched in one turn of the loop: as many as ask not too many such filters."""
+        unpacked = self._matcher.content.unpacked
+        return _MOST_ASKED if unpacked < _LITTLE else max(1, _MOST_ASKED // unpacked)
 
     def settle(self) -> None:
         """Let the matcher make itself at home with what did not change since the last call."""

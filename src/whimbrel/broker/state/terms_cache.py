@@ -46,6 +46,7 @@ class TermsCache:
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
                 self.granted(session, identities),
                 all(self._asks_for_copies(session, identity) for identity in identities),
+                tuple(self._policy(session, identity) for identity in identities),
             )
             self._by_session.setdefault(session, {})[device, identities] = found
             self._size += 1
@@ -74,8 +75,13 @@ class TermsCache:
 
     def _asks_for_copies(self, session: str, identity: Identity) -> bool:
         found = self._hold.subscription(session, identity)
-        is_less = found is None or found.qos is None or found.no_local or found.max_held == 0
-        return not is_less and not is_shared(identity[0])
+        if found is None or found.qos is None or found.no_local or found.max_held == 0:
+            return False
+        return found.policy is None and not is_shared(identity[0])
+
+    def _policy(self, session: str, identity: Identity) -> str | None:
+        found = self._hold.subscription(session, identity)
+        return None if found is None else found.policy
 
 
 def _granted(subscription: Subscription | None) -> int:

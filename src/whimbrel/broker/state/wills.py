@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import cbor2
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
-from whimbrel.broker.state.memory import Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import PresenceChange, PresenceChanged, WillChanged

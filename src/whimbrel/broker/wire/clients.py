@@ -41,6 +41,8 @@ class Terms(NamedTuple):
     """The highest QoS that was granted."""
     is_plain: bool
     """Whether they only ask for copies: to everybody who has them, and of everything."""
+    policies: tuple[str | None, ...]
+    """The policy of each subscription, if it has one."""
 
 
 class Outgoing(NamedTuple):
@@ -56,6 +58,8 @@ class Outgoing(NamedTuple):
     is_held: bool = True
     """Whether the hold holds it, and is told of the receipt."""
     via: str = LIVE
+    is_decided: bool = False
+    """Whether a policy has decided about it, so that the message is what came of that."""
 
 
 class Joining(NamedTuple):
@@ -73,6 +77,7 @@ class Link:
 
     __slots__ = (
         "address",
+        "after_seq",
         "behind",
         "client",
         "closing",
@@ -101,7 +106,9 @@ class Link:
         "retained",
         "rights",
         "room",
+        "shaping",
         "shell",
+        "unsent",
         "user",
         "verified_user",
     )
@@ -128,8 +135,11 @@ class Link:
         """There is no room: its QoS 0 hand-overs wait, and have receipts."""
         self.room = INT32_MAX
         """How many more bytes may wait to be written to it; see ``gate.has_room``."""
-        self.is_dirty = False
-        self.is_ours = False
+        # A body that is being made for its client: nothing else is sent meanwhile. Nothing is written to it before the
+        # log has ``after_seq``, the decision about what is in ``out``. How many were decided about wait for the disk.
+        self.shaping: object | None = None
+        self.after_seq = self.unsent = 0
+        self.is_dirty = self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
         self.is_plain = True
         """No aliases and no bound on packets: what is encoded for others will do."""
@@ -226,7 +236,8 @@ class Client:
         self.sent_seq = 0
         """The largest number that was sent over its connection, of those that the hold holds."""
         self.sent = 0
-        """How many PUBLISH it was sent, over all its connections since this broker knows it."""
+        """How many PUBLISH were due to it, over all its connections since this broker knows it: written, waiting behind
+        its window, or dropped because its link was full; not what was withheld."""
         self.reported_sent: int | None = None
         """The same when it last reported; None if it did not: nobody knows what it counts from."""
         self._again: list[Outgoing] = []
@@ -240,6 +251,7 @@ class Client:
 
     def put(self, out: Outgoing) -> None:
         """Let something wait for its turn that is not retained."""
+        self.sent += 1
         self.queue.append(out)
         self.queued_bytes += len(out.message.body)
 
@@ -258,11 +270,21 @@ class Client:
         Its bytes do not count: it is kept anyway, and a client that subscribes to much is not slow for that.
         """
         if any(out.via == RETAINED for out in self.queue):
-            self.queue = deque(out for out in self.queue if out.via != RETAINED or out.terms != terms)
+            waiting, self.queue = (
+                self.queue,
+                deque(out for out in self.queue if out.via != RETAINED or out.terms != terms),
+            )
+            self.sent -= len(waiting) - len(self.queue)
+        self.extend_retained(found)
+
+    def extend_retained(self, found: list[Outgoing]) -> None:
+        """Let more of what is retained wait."""
+        self.sent += len(found)
         self.queue.extend(found)
 
     def put_live(self, out: Outgoing) -> None:
         """Let a QoS 0 copy wait for the link alone."""
+        self.sent += 1
         self.live.append(out)
         self.queued_bytes += len(out.message.body)
 
@@ -284,6 +306,7 @@ class Client:
 
         Retained messages, which it does not hold, are kept here.
         """
+        self.sent -= len(self.queue) + len(self.live)  # it is due again when it is handed over again
         self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
         self._again += [out for out in self.queue if out.via == RETAINED and out.qos]
         self.flying.clear()
@@ -296,7 +319,7 @@ class Client:
     def put_again(self) -> None:
         """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
         again, self._again = self._again, []
-        self.queue.extend(again)  # retained, all of it
+        self.extend_retained(again)
 
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""
@@ -304,6 +327,8 @@ class Client:
         if not (queue or self.live) or link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN:
             return None
         if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
+            return None
+        if link.shaping is not None:
             return None
         if self.live:
             out = self.live.popleft()
@@ -352,12 +377,13 @@ class Client:
         for identifier, out in self.flying.items():
             self.flying[identifier] = _without(out, session)
         waiting, self.queue = self.queue, deque()
+        self.sent -= len(waiting)  # what stays is counted anew
         self.queued_bytes = sum(len(out.message.body) for out in self.live)
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)
             if left.terms and left.via is RETAINED:
-                self.queue.append(left)
+                self.extend_retained([left])
             elif left.terms:
                 self.put(left)
 

@@ -18,7 +18,7 @@ from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_text, encode_varint
-from whimbrel.mqtt.properties import Property, decode_properties
+from whimbrel.mqtt.properties import Property, decode_properties, passed_on
 
 __all__ = ["LONG", "Message", "kept_bytes", "number_property", "packet_id_of", "secured_of"]
 
@@ -111,6 +111,29 @@ class Message:
     def live(cls, subject: str, payload: bytes, *, retain: bool = False, properties: bytes = b"") -> Message:
         """Return what is only sent now, or said of the broker itself: nobody will ask for its number."""
         return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=properties, body=b"")
+
+    def shaped(self, payload: bytes, attributes: Attributes | None) -> Message:
+        """Return what a policy made of it: another *payload*, and other *attributes* if they are not its own.
+
+        User properties are attributes too: one whose value is not among them any more does not travel.
+        """
+        properties = self.properties
+        if attributes is not None and properties:
+            found = decode_properties(properties, PacketType.PUBLISH)
+            kept = tuple((name, value) for name, value in found.user if attributes.get(name) == value)
+            properties = passed_on(found.with_user(kept))
+        return Message(
+            self.seq,
+            self.publisher,
+            self.subject,
+            payload,
+            qos=self.qos,
+            body=self.body,
+            retain=self.retain,
+            expires_at=self.expires_at,
+            properties=properties,
+            secured=self.secured,
+        )
 
     def attributes(self) -> Attributes:
         """Return what content filters ask about."""

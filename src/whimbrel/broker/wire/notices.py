@@ -17,6 +17,8 @@ from whimbrel.model.subscription import InterestChange, Subscription
 __all__ = [
     "ANSWERS",
     "OWN",
+    "POLICIES",
+    "POLICY",
     "REPORT",
     "SESSIONS",
     "TOLD",
@@ -35,9 +37,13 @@ OWN = "$whimbrel/"
 SESSIONS = f"{OWN}session/"
 REPORT = f"{OWN}report"
 """Where devices report their state to."""
+POLICY = f"{OWN}policy"
+"""Where devices choose a policy, and ask about policies."""
+POLICIES = f"{POLICY}/"
+"""Where policies are put, each under its name."""
 ANSWERS = f"{SESSIONS}answer"
 """Where requests are answered that cannot say where to."""
-TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes")
+TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes", f"{POLICIES}+/suspended")
 """All that clients are told: whoever subscribes to anything else of our own waits for ever."""
 _SECOND_US = 1_000_000
 
@@ -84,6 +90,7 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
         "qos": subscription.qos,
         "keys": list(subscription.keys.texts()),
         "insecure": subscription.accept_insecure,
+        "policy": subscription.policy,
     }
 
 

@@ -69,15 +69,18 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
-        if link.client is not None:
-            link.client.sent += 1
         self.send(link, data)
         return True
+
+    def live(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> None:
+        """Send a QoS 0 copy that waited in no queue, and so was not counted there as due to its client."""
+        if self.copy(link, message, identifiers, now, retain=retain) and link.client is not None:
+            link.client.sent += 1
 
     def news(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int) -> None:
         """Send a QoS 0 copy of what no account has, such as ``$SYS``; without room it is dropped and counted."""
         if has_room(link):
-            self.copy(link, message, identifiers, now, retain=False)
+            self.live(link, message, identifiers, now, retain=False)
         elif link.closing is None:
             self.counters.dropped += 1
 
@@ -94,8 +97,6 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
-        if link.client is not None:
-            link.client.sent += 1
         self.send(link, data)
         return True
 

@@ -17,6 +17,7 @@ from whimbrel.cli.nearby.options import NodeOptions, Relay, Type
 from whimbrel.cli.nearby.printing import report_note, say
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import MAX_LINE_BYTES
+from whimbrel.cli.options.values import read_seconds
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.nearby.transport.daemon import NearbyDaemon
@@ -29,7 +30,9 @@ def announce(
     event_type: Type,
     *,
     radius: Annotated[float, typer.Option("--radius", metavar="M", help="How far around us events are good.")],
-    deadline: Annotated[float, typer.Option("--deadline", metavar="S", help="Seconds until an event is late.")] = 1.0,
+    deadline: Annotated[
+        float, typer.Option("--deadline", metavar="TIME", parser=read_seconds, help="How long until an event is late.")
+    ] = 1.0,
     hops: Annotated[int, typer.Option("--hops", min=0, help="How often a frame may be repeated.")] = 2,
     members: Annotated[
         int, typer.Option("--members", metavar="N", min=0, help="Publish nothing before the group has N members.")

@@ -175,7 +175,8 @@ def _places(options: NodeOptions) -> AsyncIterator[Place | None]:
     from whimbrel.nearby.transport.fixes import fixes_along, fixes_from_gpsd, read_fixes
 
     if sum(each is not None for each in (options.place, options.fixes, options.gpsd)) != 1:
-        raise InvalidValueError("place of this node", "none, or several", "one of --place, --fixes and --gpsd")
+        sentence = "Where is this node? Give one of --place, --fixes and --gpsd"
+        raise InvalidValueError("place of this node", None, "one of --place, --fixes and --gpsd", sentence)
     if options.place is not None:
         return fixes_along([(0.0, Place.parse(options.place))])
     if options.fixes is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User
+from whimbrel.cli.options.values import seconds_between
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.client import Client
@@ -45,10 +46,16 @@ class NodeOptions:
     ] = None
     gpsd: Annotated[str | None, typer.Option("--gpsd", metavar="HOST[:PORT]", help="Ask a gpsd where we are.")] = None
     fix_within: Annotated[
-        float, typer.Option("--fix-within", metavar="S", min=0.1, help="How long to wait for gpsd's first fix.")
+        float,
+        typer.Option(
+            "--fix-within", metavar="TIME", parser=seconds_between(0.1), help="How long to wait for gpsd's first fix."
+        ),
     ] = 30.0
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Stop after so long; else at an interrupt.")
+        float | None,
+        typer.Option(
+            "--seconds", metavar="TIME", parser=seconds_between(0.1), help="Stop after so long; else at an interrupt."
+        ),
     ] = None
     cell_m: Annotated[int, typer.Option("--cell-m", metavar="M", help="The side of a cell; all nodes share it.")] = 500
     max_radius_m: Annotated[

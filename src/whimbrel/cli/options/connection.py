@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.options.passwords import password_from
+from whimbrel.cli.options.values import read_seconds
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
     from whimbrel.client import Client, Join
@@ -40,10 +41,32 @@ class Connection:
     """Where the broker is, and as whom and how we connect."""
 
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where the broker is.")] = "127.0.0.1"
-    port: Port = 1883
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65_535, help="Its port for MQTT; 1883 if not given, 8883 for TLS."),
+    ] = None
     user: User = None
     password_file: PasswordFile = None
     mqtt: Annotated[str, typer.Option("--mqtt", metavar="5|3.1.1", help="The version of MQTT to speak.")] = "5"
+    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS; any of the next four options says so, too.")] = False
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-ca", metavar="FILE", help="Who signs the broker's certificate (PEM); else the system's."),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="Our own certificate, as PEM.")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, as PEM.")] = None
+    tls_server_name: Annotated[
+        str | None,
+        typer.Option("--tls-server-name", metavar="NAME", help="The name in the broker's certificate; else --host."),
+    ] = None
+    retry: Annotated[
+        float,
+        typer.Option(
+            "--retry", metavar="TIME", parser=read_seconds, help="For how long to try if the broker is not up yet."
+        ),
+    ] = 5.0
 
     @property
     def is_v5(self) -> bool:
@@ -57,6 +80,11 @@ class Connection:
         if self.password_file is not None and self.user is None:
             raise typer.BadParameter("--password-file needs --user")
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.tls or any((self.tls_ca, self.tls_certificate, self.tls_key, self.tls_server_name))
+
     def client(
         self,
         client_id: str,
@@ -68,12 +96,17 @@ class Connection:
         told: Callable[[str], None] = _print_error,
     ) -> Client:
         """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost."""
-        from whimbrel.client import Backoff, Client  # see above
+        from whimbrel.client import Backoff, Client, Tls  # see above
 
         self.check()
+        secured = Tls(
+            ca=self.tls_ca, certificate=self.tls_certificate, key=self.tls_key, server_name=self.tls_server_name
+        )
         return Client(
             self.host,
-            self.port,
+            self.port or (8_883 if self.has_tls else 1_883),
+            tls=secured if self.has_tls else None,
+            first_retry_s=self.retry,
             client_id=client_id,
             version=5 if self.is_v5 else 4,
             username=self.user,

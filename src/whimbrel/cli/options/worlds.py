@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from whimbrel.cli.options.values import read_seconds
 from whimbrel.errors import InvalidValueError
 
 if TYPE_CHECKING:  # numpy and numba need not be loaded for other commands
@@ -38,9 +39,13 @@ class WorldOptions:
         500.0
     )
     speed: Annotated[float, typer.Option("--speed", metavar="M/S", help="How fast they walk.")] = 1.0
-    pause: Annotated[float, typer.Option("--pause", metavar="SECONDS", help="How long they pause at each point.")] = 5.0
+    pause: Annotated[
+        float, typer.Option("--pause", metavar="TIME", parser=read_seconds, help="How long they pause at each point.")
+    ] = 5.0
     radio_range: Annotated[float, typer.Option("--range", metavar="METRES", help="How far their radios reach.")] = 50.0
-    seconds: Annotated[float, typer.Option("--seconds", metavar="N", help="How long it is simulated.")] = 500_000.0
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="TIME", parser=read_seconds, help="How long it is simulated.")
+    ] = 500_000.0
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another walk; the same seed, the same bytes.")] = 1
     trace: Annotated[
         Path | None,
@@ -59,7 +64,8 @@ class WorldOptions:
         typer.Option("--positions", metavar="FILE", help="Write the walk as rows of reports, for whimbrel log import."),
     ] = None
     positions_every: Annotated[
-        float, typer.Option("--positions-every", metavar="SECONDS", help="How far apart those rows are.")
+        float,
+        typer.Option("--positions-every", metavar="TIME", parser=read_seconds, help="How far apart those rows are."),
     ] = 10.0
 
     @property
@@ -86,9 +92,10 @@ def _make(options: WorldOptions) -> tuple[Contacts, Walks | None, float]:
     from whimbrel.sim.worlds import RecordedWorld, WalkedWorld, make_contacts, make_ready
 
     if options.trace is not None and options.walks is not None:
-        raise InvalidValueError("--trace", "with --walks", "one of the two")
+        raise InvalidValueError("--trace", options.trace, "alone", "--trace and --walks exclude each other")
     if options.positions is not None and not options.is_walked:
-        raise InvalidValueError("--positions", "with --trace or --walks", "a random walk")
+        sentence = "--positions writes a random walk, and --trace or --walks give another"
+        raise InvalidValueError("--positions", options.positions, "without them", sentence)
     with show_progress("Preparing; the first time on a machine kernels are compiled", is_known=False):
         if options.trace is not None:
             found, walks = make_contacts(options.trace)

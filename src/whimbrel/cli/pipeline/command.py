@@ -215,7 +215,7 @@ def run(
         available_now=available_now,
     )
     if metrics_host is not None and metrics_port < 0:
-        raise InvalidValueError("--metrics-host", f"{metrics_host} without --metrics-port", "both, or neither")
+        raise InvalidValueError("--metrics-host", metrics_host, "with a port", "--metrics-host needs --metrics-port")
     wanted = _tables(tables)
     plan = {
         "window_us": _duration("--window", window),
@@ -375,11 +375,12 @@ def _refuse_strays(
 ) -> None:
     """Refuse options that do not belong together, by name."""
     if continuous and available_now:
-        raise InvalidValueError("--available-now", "--continuous beside it", "one of the two")
+        sentence = "--available-now and --continuous exclude each other"
+        raise InvalidValueError("--available-now", "--continuous", "one of the two", sentence)
     for option, value in {**of_continuous, **of_streams}.items():
         if value is not None and not continuous and (option in of_continuous or not available_now):
             allowed = "--continuous" if option in of_continuous else "--continuous or --available-now"
-            raise InvalidValueError(option, f"it without {allowed}", f"it together with {allowed}")
+            raise InvalidValueError(option, value, f"with {allowed}", f"{option} needs {allowed}")
 
 
 def _tables(text: str | None) -> list[str]:

@@ -238,7 +238,8 @@ def _served(registry: CollectorRegistry, host: str, port: int) -> Iterator[None]
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise InvalidValueError("--metrics-port", f"{host}:{port}, {error.strerror}", "a port that is free") from None
+        sentence = f"--metrics-port: cannot listen on {host}:{port}: {error.strerror}"
+        raise InvalidValueError("--metrics-port", port, "a port that is free", sentence) from None
     typer.echo(f"metrics: http://{host}:{server.server_port}/metrics", err=True)
     try:
         yield

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User, run
+from whimbrel.cli.options.values import seconds_between
 from whimbrel.cli.rendezvous.keys import admit, key, verify
 
 if TYPE_CHECKING:  # the simulation need not be loaded for other commands
@@ -45,10 +46,14 @@ def simulate(
         typer.Option("--devices", metavar="N", min=2, max=260, help="How many come; each seeks another or is sought."),
     ] = 20,
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="S", min=1, max=86_400, help="How long the hall is open.")
+        float,
+        typer.Option("--seconds", metavar="TIME", parser=seconds_between(1, 86_400), help="How long the hall is open."),
     ] = 180,
     arrivals: Annotated[
-        float, typer.Option("--arrivals", metavar="S", min=0, max=86_400, help="Everybody comes within this time.")
+        float,
+        typer.Option(
+            "--arrivals", metavar="TIME", parser=seconds_between(0, 86_400), help="Everybody comes within this time."
+        ),
     ] = 60,
     friends: Annotated[
         bool, typer.Option("--friends", help="Publish to members of a group only; tokens are checked.")

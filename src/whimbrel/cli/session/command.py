@@ -26,7 +26,7 @@ from whimbrel.cli.options.passwords import (
     read_access_options,
     session_password,
 )
-from whimbrel.cli.options.values import read_seconds
+from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.cli.session.connection import AskingConnection, DeviceConnection, ask
 from whimbrel.cli.session.printing import counts_text, print_changes, print_done, tree_of, words_of
 from whimbrel.cli.subscribe import print_all
@@ -105,20 +105,23 @@ def create(
     """Create a session, without joining it.
 
     Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
-    none of the options the session belongs to --user; or is open to everybody, where the broker knows no users.
-    Exits 1 if the broker cannot be reached or refuses.
+    none of the options the session belongs to --user; or is open to everybody, where the broker knows no users; and one
+    that exists already is left as it is. Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel session create ward --levels 2
     """
     access = read_access_options(levels, passwords_file, acl, is_open=is_open) or Access()
 
-    async def work(sessions: Sessions) -> None:
-        await sessions.create(name, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl)
+    async def work(sessions: Sessions) -> bool:
+        is_new = await sessions.create(
+            name, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl, exist_ok=access == Access()
+        )
         if access.is_open:
             await sessions.set_access(name, is_open=True)
+        return is_new
 
-    ask(connection.client_of_its_own(), work)
-    print_done(name, "created", as_json=as_json)
+    is_new = ask(connection.client_of_its_own(), work)
+    print_done(name, "created" if is_new else "exists already", as_json=as_json)
 
 
 @app.command()
@@ -133,7 +136,7 @@ def join(
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="S", parser=read_seconds, help="Stop after S seconds, with exit code 1."),
+        typer.Option("--timeout", metavar="TIME", parser=read_seconds, help="Stop after TIME, with exit code 1."),
     ] = None,
     session_password_file: SessionPasswordFile = None,
     connection: DeviceConnection,
@@ -347,7 +350,10 @@ def subscribe(
     ] = None,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="The highest quality of service wanted.")] = 1,
     ttl: Annotated[
-        int | None, typer.Option("--ttl", metavar="S", min=0, help="How long messages are kept for who is away.")
+        int | None,
+        typer.Option(
+            "--ttl", metavar="TIME", parser=read_whole_seconds, help="How long messages are kept for who is away: 1h."
+        ),
     ] = None,
     most: Annotated[
         int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for who is away.")

@@ -21,6 +21,7 @@ import typer
 from whimbrel.cli.options.connection import Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.passwords import ENVIRONMENT, password_from
+from whimbrel.cli.options.values import read_whole_seconds
 from whimbrel.cli.ticker.message import FIRST_GROUP, MOST_MINUTES, check_group
 from whimbrel.cli.ticker.text import clean
 from whimbrel.language.filters import parse
@@ -59,7 +60,12 @@ def tickertape(
     ] = None,
     ttl: Annotated[
         int,
-        typer.Option("--ttl", metavar="S", min=0, help="How long messages of the GROUPs are kept while we are away."),
+        typer.Option(
+            "--ttl",
+            metavar="TIME",
+            parser=read_whole_seconds,
+            help="How long messages of the GROUPs are kept while we are away: 5m.",
+        ),
     ] = 300,
     most: Annotated[
         int, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for each GROUP.")

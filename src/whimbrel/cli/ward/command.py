@@ -48,7 +48,7 @@ def demo(
     seconds: Annotated[
         float,
         typer.Option(
-            "--seconds", metavar="N", parser=read_seconds, help="How long to watch, from the pipeline's first batch."
+            "--seconds", metavar="TIME", parser=read_seconds, help="How long to watch, from the pipeline's first batch."
         ),
     ] = 60.0,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another day.")] = 7,
@@ -70,9 +70,6 @@ def demo(
     Example: whimbrel demo --seconds 30 --keep ward
     """
     _check_spark()
-    from whimbrel.match.first_use import make_ready  # numba takes a second to load
-
-    make_ready(lambda text: typer.echo(text, err=True))  # before the page is drawn over it, and a broker is waited for
     with _folder(keep) as folder:
         summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json))
         if as_json:
@@ -84,10 +81,18 @@ def demo(
             if not console.is_terminal:
                 console.width = max(console.width, 120)  # nobody looks at the edges of a pipe
             console.print(drawn(summary))
-            if keep is not None:
-                typer.echo(f"Next: whimbrel pipeline show popularity --out {keep / 'tables'}")
+            typer.echo(_next_commands(keep))
     if not summary.closes:
         raise typer.Exit(1)
+
+
+def _next_commands(keep: Path | None) -> str:
+    """Return what to type next, three commands."""
+    if keep is None:
+        look = ["whimbrel demo --keep ward-demo", "whimbrel pipeline show popularity --out ward-demo/tables"]
+    else:
+        look = [f"whimbrel pipeline show {table} --out {keep / 'tables'}" for table in ("popularity", "latency")]
+    return "\n".join(["Next:", *(f"  {command}" for command in (*look, "whimbrel serve --data my-broker"))])
 
 
 async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool) -> Summary:

@@ -23,6 +23,7 @@ _BAR_CELLS = 10
 _NARROW = 80
 _HEADER, _TRAFFIC, _AWAY, _PLANS, _WHY = 3, 8, 11, 8, 5
 _SECONDS_MEANT = 3
+_UNKNOWN = "unknown yet"
 
 
 def page(view: View, *, width: int, height: int) -> RenderableType:
@@ -49,7 +50,7 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
         shown.append(Layout(part, size=size))
         room -= size
     if room > 0:
-        shown.append(Layout(Text(), size=room))
+        shown.append(Layout(Text(" "), size=room))  # an empty text is falsy, and Layout would draw a box of its own
     screen = Layout()
     screen.split_column(*shown)
     return screen
@@ -60,7 +61,7 @@ def line(view: View) -> str:
     plan = view.pipeline
     held = sum(owner.held for owner in view.owners)
     pipeline = f"pipeline {plan.doing}" if plan.doing else (
-        f"pipeline batch {plan.batch}, behind {plan.behind:,} numbers, {plan.behind_s:.1f} s; {held:,} held"
+        f"pipeline batch {plan.batch}, {_lag(plan)}; {held:,} held"
     )  # fmt: skip
     published = f"published {view.published:,} ({_rate(view.published_per_s)}/s)"
     received = f"received {view.received:,} ({_rate(view.received_per_s)}/s)"
@@ -117,15 +118,19 @@ def _pipeline(plan: PipelineView) -> RenderableType:
     if plan.batch < 0:
         return Text(plan.doing, style="yellow")
     grid = _grid("left", "left")
-    lag = Text(f"{plan.behind:,} numbers, {plan.behind_s:.1f} s", style="bold")
     rows = (f"{plan.rows.get(table, 0):,} {table}" for table in ("matches", "deliveries"))
-    grid.add_row("behind", lag)
-    grid.add_row("batch", f"{plan.batch}: {plan.facts:,} facts in {plan.took_s:.1f} s")
+    grid.add_row("tables", Text(_lag(plan), style="bold"))
+    grid.add_row("last batch", f"{plan.facts:,} log records in {plan.took_s:.1f} s")
     grid.add_row("rows", ", ".join(rows))
-    grid.add_row("remembers", f"{plan.state:,} things")
-    grid.add_row("expired", f"{plan.expired:,} unseen")
+    grid.add_row("state", f"{plan.state:,} entries")
+    grid.add_row("expired", f"{plan.expired:,} before anybody saw them")
     grid.add_row("", Text(plan.doing, style="yellow"))
     return grid
+
+
+def _lag(plan: PipelineView) -> str:
+    """Return how far the tables are behind the log, in plain words."""
+    return f"{plan.behind_s:.1f} s behind" if plan.behind else "up to date"
 
 
 def _away(owners: Sequence[Owner], most: int) -> RenderableType:
@@ -140,7 +145,7 @@ def _away(owners: Sequence[Owner], most: int) -> RenderableType:
 
 def _bars(bars: Sequence[Bar], most: int) -> RenderableType:
     if not bars:
-        return Text("not yet", style="dim")
+        return Text(_UNKNOWN, style="dim")
     top = max(bar.number for bar in bars) or 1
     grid = _grid("left", "right", "left", "left")
     for bar in bars[:most]:
@@ -161,19 +166,21 @@ def _whys(whys: Sequence[Why], most: int) -> RenderableType:
 
 
 def _latency(latency: Latency) -> Text:
+    if latency.p50_us is None:
+        return Text(_UNKNOWN, style="dim")
     return Text(f"p50 {_duration(latency.p50_us)}   p99 {_duration(latency.p99_us)}", style="bold")
 
 
 def _duration(us: int | None) -> str:
     if us is None:
-        return "–"
+        return _UNKNOWN
     return f"{us / 1_000:.1f} ms" if us < 1_000_000 else f"{us / 1_000_000:.1f} s"
 
 
 def _rate(counts: Sequence[int]) -> str:
     """Return the mean of the last seconds."""
     last = counts[-_SECONDS_MEANT:]
-    return f"{sum(last) / len(last):.0f}" if last else "0"
+    return f"{sum(last) / len(last):.0f}" if last else _UNKNOWN
 
 
 def _sparkline(counts: Sequence[int], cells: int) -> str:

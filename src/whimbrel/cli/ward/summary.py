@@ -102,14 +102,19 @@ def drawn(summary: Summary) -> RenderableType:
     count = summary.account.gap_count + summary.gap_count
     if summary.closes:
         parts.append(
-            Text("the account closes: everything that matched has one outcome, or is held", style="bold green")
+            Text(f"Nothing lost: all {_deliveries(summary):,} deliveries are accounted for", style="bold green")
         )
     else:
-        parts.append(Text(f"the account does not close: {count:,} gaps", style="bold red"))
+        parts.append(Text(f"{count:,} deliveries are not accounted for:", style="bold red"))
         parts += [Text(f"  {gap}") for gap in gaps]
         if count > len(gaps):
             parts.append(Text(f"  and {count - len(gaps):,} more"))
     return Group(*parts)
+
+
+def _deliveries(summary: Summary) -> int:
+    """Return how many deliveries there were to account for."""
+    return sum(getattr(each, name) for each in summary.account.devices for name in _OUTCOMES)
 
 
 def _table(summary: Summary) -> Table:

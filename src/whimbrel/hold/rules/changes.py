@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whimbrel.hold.commands import Command, Tell
+from whimbrel.hold.private import client_of
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
 from whimbrel.hold.rules.members import Members
@@ -56,6 +57,10 @@ class Changes:
         self._endings.advance(fact.changed_at, out)
         if fact.change is SessionChange.DELETED:
             yield from self._delete(fact.session, out)
+            device = client_of(fact.session)
+            if device is not None:  # what it chose ends with its own session
+                self._state.shaped.discard(device)
+                self._view.touch(("shaped", device))
         else:
             self._view.session(fact.session).access = fact.access
             self._view.touch(("session", fact.session))

@@ -38,6 +38,7 @@ def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retenti
     if len(asked) < len(granted):
         return terms
     terms.qos = max(asked)
+    terms.has_policy = any(found is not None and found.policy is not None for found in subscriptions)
     terms.kept = tuple((identity, ttl_us) for identity, ttl_us, _ in held)
     terms.room = min((most for _, _, most in held), default=0)
     terms.shortest_us = min((ttl_us for _, ttl_us in terms.kept), default=0)
@@ -88,7 +89,11 @@ class FastLanes:
                     busy.add(lane)
                 flights[seq] = terms
                 flight_count += 1
-            elif granted == 0 and not lane.member.confirms_qos_0(is_expiring=is_expiring):
+            elif granted == 0 and not (
+                terms.has_policy
+                or lane.device in self._state.shaped
+                or lane.member.confirms_qos_0(is_expiring=is_expiring)
+            ):
                 end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None, None)
                 own[lane.device] = _NEW(Settle, end)
             else:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from whimbrel.hold.commands import Command, Forget, HandOver, Settle, TellAll
+from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, TellAll
 from whimbrel.hold.private import client_of, private_session
 from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, hand_over_qos
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
+from whimbrel.hold.rules.keeping import Keeping, put_in_order
+from whimbrel.hold.rules.shares import next_to_serve
 from whimbrel.hold.rules.work import PIECE, QUICK_PIECE, Work, all_of, at_once
 from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.model.facts import Mode, Outcome, PresenceChange, PresenceChanged
+from whimbrel.model.facts import Mode, Outcome, PolicyChange, PolicyChanged, PresenceChange, PresenceChanged
 
 __all__ = ["Members"]
 
@@ -28,8 +30,9 @@ _RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
 class Members:
     """Takes in what becomes of devices, and what they confirm."""
 
-    def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes) -> None:
+    def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, keeping: Keeping) -> None:
         self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
+        self._keeping = keeping
 
     def presence(self, fact: PresenceChanged) -> Work:
         """Take in that a device joins, leaves, goes away, or confirms otherwise from now on."""
@@ -90,21 +93,74 @@ class Members:
             if member.takes:
                 self._endings.end(session, seq, _TAKEN, identities, self._state.now, out)
             return
-        pending.in_flight.add(device)
+        if self._give(session, device, member, seq, identities, out):
+            self.confirm(session, device, member, seq, _DELIVERED, out)
+
+    def _give(
+        self,
+        session: Session,
+        device: str,
+        member: Member,
+        seq: int,
+        identities: tuple[Identity, ...],
+        out: list[Command],
+    ) -> bool:
+        """Hand over what a device has not received; return whether that is its own receipt (rules 6 and 16)."""
+        copy = self._state.copies[seq]
+        session.pending[seq].in_flight.add(device)
         counted = ((session.name, identities),)
         on_its_way = self._on_its_way(device, seq, session.name)
         if on_its_way is not None:  # it was not its own receipt, or it would be settled: it will be confirmed
             member.in_flight[seq] = Flight(identities, on_its_way.qos)
             out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False))
-            return
+            return False
         attempted = copy.attempted.get(device)
         qos = attempted or (hand_over_qos(self._state, copy.qos, counted) if session.with_qos else CONFIRMED)
-        is_own = qos == 0 and not member.confirms_qos_0(is_expiring=copy.expires_at is not None)
+        is_own = qos == 0 and not (
+            device in self._state.shaped
+            or self._state.has_policy(session, identities)
+            or member.confirms_qos_0(is_expiring=copy.expires_at is not None)
+        )
         member.in_flight[seq] = Flight(identities, qos)
         is_again = attempted is not None
         out.append(HandOver(device, seq, counted, is_held=True, is_again=is_again, qos=qos, is_own_receipt=is_own))
-        if is_own:
-            self.confirm(session, device, member, seq, _DELIVERED, out)
+        return is_own
+
+    def _pass_on(self, seq: int, copy: Copy, name: str, identities: tuple[Identity, ...], out: list[Command]) -> None:
+        """Give a share's notification to the next session: it is held there, and handed over (rule 21)."""
+        session = self._state.sessions[name]
+        self._lanes.close(session)  # its flights may be younger, and must stand behind this
+        held, end = self._keeping.to_hold(session, identities, copy)
+        pending = session.pending[seq] = Pending(held, max(held.values(), default=None))
+        put_in_order(session.pending)
+        self._state.pendings += 1
+        copy.sessions.add(name)
+        self._view.touch(("pending", name, seq))
+        self._keeping.keep(session, seq, held, out)
+        own: list[str] = []
+        for device in sorted(session.members):
+            member = session.members[device]
+            if not member.is_present or device in pending.settled:
+                continue
+            if device in copy.received:
+                self._endings.settle(name, device, seq, pending, identities, _DELIVERED, self._state.now, out)
+                if member.takes and held:
+                    self._endings.end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
+            elif self._give(session, device, member, seq, identities, out):
+                own.append(device)
+        if not held:
+            self._endings.end(session, seq, *end, out)
+        for device in own:
+            self.confirm(session, device, session.members[device], seq, _DELIVERED, out)
+
+    def choose(self, fact: PolicyChanged) -> list[Command]:
+        """Take in that a device has a policy of its own from now on, or none (rule 16)."""
+        out: list[Command] = []
+        self._endings.advance(fact.changed_at, out)
+        if fact.change is PolicyChange.CHOSEN and fact.device is not None:
+            (self._state.shaped.discard if fact.name is None else self._state.shaped.add)(fact.device)
+            self._view.touch(("shaped", fact.device))
+        return out
 
     def _change_receipts(self, at: int, device: str, name: str, *, confirms: bool) -> list[Command]:
         """Let hand-overs of quality 0 to a member have receipts from now on, or none (rule 16)."""
@@ -223,6 +279,15 @@ class Members:
                 )
                 self._endings.close(session, seq, pending, out)
 
+    def _serve_shares(self, seq: int, identities: tuple[Identity, ...], out: list[Command]) -> None:
+        """Let others serve the shares of what was withheld from a client (rule 21)."""
+        copy = self._state.copies[seq]
+        if not copy.shares:
+            return
+        for name, found in next_to_serve(self._state, self._view, self._keeping, copy, seq, identities):
+            self._pass_on(seq, copy, name, found, out)
+        self._view.touch(("copy", seq))
+
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> list[Command]:
@@ -239,15 +304,18 @@ class Members:
             return out
         lane = found.lane
         if lane is not None and seq in lane.flights and device == lane.device:
-            if outcome is _DELIVERED:
-                terms, copy = lane.flights.pop(seq), state.copies[seq]
+            copy = state.copies[seq]
+            if outcome is _DELIVERED or (outcome is _WITHHELD and not copy.shares):
+                is_delivered = outcome is _DELIVERED
+                terms, via = lane.flights.pop(seq), via if is_delivered else None
                 lapse = copy.lapse_of(terms.longest_us)
                 out.append(_NEW(Settle, (session, device, seq, terms.identities, outcome, state.now, lapse, via)))
                 copy.flight_count -= 1
                 if copy.has_row:
                     self._view.touch(("copy", seq))
                 if copy.flight_count or copy.sessions:
-                    copy.received.add(device)
+                    if is_delivered:
+                        copy.received.add(device)
                 else:
                     del state.copies[seq]
                     out.append(_NEW(Forget, (seq,)))
@@ -283,6 +351,8 @@ class Members:
                 self._view.touch(("copy", seq))
         via = via if outcome is _DELIVERED else None
         self._endings.settle(session.name, device, seq, pending, identities, outcome, self._state.now, out, via=via)
+        if outcome is _WITHHELD and device == client_of(session.name):
+            self._serve_shares(seq, identities, out)
         if outcome is _DELIVERED and member.takes and pending.end is None:
             self._endings.end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
         elif pending.end is not None:

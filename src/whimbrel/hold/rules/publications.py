@@ -7,19 +7,19 @@ from operator import itemgetter
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Matches, Settle, Store
 from whimbrel.hold.counting import matches_that_count, sorted_matches
-from whimbrel.hold.quality import CONFIRMED, hand_over_qos, is_live_only
-from whimbrel.hold.retention import Retention
+from whimbrel.hold.quality import CONFIRMED, hand_over_qos
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
+from whimbrel.hold.rules.keeping import Keeping
 from whimbrel.hold.rules.members import Members
 from whimbrel.hold.rules.work import PIECE, Work, all_of
-from whimbrel.hold.state import Copy, Flight, Pending, Session, State
+from whimbrel.hold.state import NO_SHARES, Copy, Flight, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
 __all__ = ["Publications"]
 
-_DELIVERED, _EXPIRED, _DISPLACED, _DROPPED = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED
+_DELIVERED, _EXPIRED = Outcome.DELIVERED, Outcome.EXPIRED
 _BY_SESSION, _BY_DEVICE = itemgetter(0), itemgetter(0)
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
 
@@ -34,12 +34,12 @@ class Publications:
         endings: Endings,
         lanes: FastLanes,
         members: Members,
+        keeping: Keeping,
         *,
-        retention: Retention,
         has_fast_lane: bool,
     ) -> None:
         self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members
-        self._retention, self._has_fast_lane = retention, has_fast_lane
+        self._keeping, self._has_fast_lane = keeping, has_fast_lane
         self._fly = lanes.fly
 
     def published(
@@ -78,8 +78,9 @@ class Publications:
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:
             self._endings.end_lapsed(out)
+        others = NO_SHARES
         if state.conditional:
-            matches, chosen = matches_that_count(state, publisher, matches)
+            matches, (chosen, others) = matches_that_count(state, publisher, matches)
             for share, name in chosen.items():
                 state.turns.setdefault(share, {})[name] = seq
                 self._view.touch(("turn", share, name))
@@ -105,12 +106,14 @@ class Publications:
                 copy = state.copies[seq] = Copy(qos, at, expires_at)
                 copy.flight_count = flight_count
                 copy.received = {*received, *own}
+                copy.shares = others
                 out.append(_NEW(Store, (seq,)))
             out += flown
             out += own.values()
             return out
         copy = state.copies[seq] = Copy(qos, at, expires_at)
         copy.flight_count = flight_count
+        copy.shares = others
         if received:
             copy.received = set(received)
         yield from self._hold_and_hand_over(seq, copy, sorted_matches(matches), flown, own, out)
@@ -148,13 +151,13 @@ class Publications:
                 held: dict[Identity, int] = {}
                 end = (_EXPIRED, identities, expires_at)
             else:
-                held, end = self._to_hold(session, identities, copy)
+                held, end = self._keeping.to_hold(session, identities, copy)
             session.pending[seq] = Pending(held, max(held.values(), default=None))
             self._state.pendings += 1
             if self._view.is_followed:
                 self._view.touch(("pending", name, seq))
             if held:
-                self._keep(session, seq, held, out)
+                self._keeping.keep(session, seq, held, out)
             else:
                 ended.append((session, *end))
         handed = [] if is_dead else (yield from self._hand_over_live(seq, matches, copy, flown))
@@ -181,38 +184,6 @@ class Publications:
             session = self._state.sessions[name]
             self._members.confirm(session, device, session.members[device], command.seq, _DELIVERED, out)
 
-    def _to_hold(
-        self, session: Session, identities: tuple[Identity, ...], copy: Copy
-    ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
-        """Return until when it is held for each subscription; and how it ends if for none (rule 3)."""
-        held: dict[Identity, int] = {}
-        live_only: list[Identity] = []
-        lapsed: dict[Identity, int] = {}
-        for identity in identities:
-            subscription = session.subscriptions.get(identity)
-            ttl, most = self._retention.of(subscription)
-            lapse = copy.lapse_of(ttl)
-            if most == 0 or (session.is_private and is_live_only(copy.qos, subscription)):
-                live_only.append(identity)
-            elif lapse <= self._state.now:
-                lapsed[identity] = lapse
-            else:
-                held[identity] = lapse
-        if live_only or held:
-            return held, (_DROPPED, tuple(live_only), self._state.now)
-        latest = max(lapsed.values())
-        return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
-
-    def _keep(self, session: Session, seq: int, held: dict[Identity, int], out: list[Command]) -> None:
-        """Hold a notification for some subscriptions, displacing the oldest where there is no room (rule 4)."""
-        for identity, lapse in held.items():
-            queue = session.counts.setdefault(identity, {})
-            _, most = self._retention.of(session.subscriptions.get(identity))
-            while len(queue) >= most:
-                self._endings.strip(session, next(iter(queue)), identity, _DISPLACED, self._state.now, out)
-            queue[seq] = None
-            self._state.lapses.push(lapse, seq, session.name)
-
     def _hand_over_live(
         self, seq: int, matches: Matches, copy: Copy, flown: list[HandOver]
     ) -> Generator[None, None, list[HandOver]]:
@@ -226,12 +197,13 @@ class Publications:
             name, identities = match
             session = self._state.sessions[name]
             with_qos += session.with_qos
+            has_policy = self._state.has_policy(session, identities)
             pending = session.pending[seq]
             for device, member in session.members.items():
                 if member.is_present:
                     pending.in_flight.add(device)
                     counted.setdefault(device, []).append(match)
-                    if member.confirms_qos_0(is_expiring=copy.expires_at is not None):
+                    if has_policy or member.confirms_qos_0(is_expiring=copy.expires_at is not None):
                         confirming.add(device)
         handed: list[HandOver] = []
         for count, device in enumerate(sorted(counted), start=1):
@@ -241,6 +213,6 @@ class Publications:
             qos = hand_over_qos(self._state, copy.qos, sessions) if with_qos else CONFIRMED
             for name, identities in sessions:
                 self._state.sessions[name].members[device].in_flight[seq] = Flight(identities, qos)
-            is_own = qos == 0 and device not in confirming
+            is_own = qos == 0 and device not in confirming and device not in self._state.shaped
             handed.append(_NEW(HandOver, (device, seq, sessions, False, False, True, qos, is_own)))
         return sorted(flown + handed, key=_BY_DEVICE) if flown else handed

@@ -19,7 +19,7 @@ __all__ = [
     "CorruptStoreError",
     "Key",
     "NewerStoreError",
-    "Store",
+    "RowStore",
     "StoreError",
     "StoreUnavailableError",
     "decode_key",
@@ -63,8 +63,8 @@ class StoreUnavailableError(StoreError):
         return f"{self.path}: {self.reason}; the store is as it was before"
 
 
-class Store(Protocol):
-    """The view of a hold, kept somewhere; used by one thread at a time."""
+class RowStore(Protocol):
+    """The rows of a view, kept somewhere; used by one thread at a time."""
 
     @property
     def applied(self) -> int:

@@ -17,6 +17,7 @@ from whimbrel.language.ast import (
     Binary,
     Compare,
     CompareOp,
+    Convert,
     Equals,
     Literal,
     Name,
@@ -33,7 +34,7 @@ from whimbrel.language.ast import (
     Xor,
 )
 from whimbrel.language.budget import longest_for, longest_searched
-from whimbrel.language.operators import binary, compare, text, unary
+from whimbrel.language.operators import binary, compare, number, text, unary
 from whimbrel.language.patterns import COMPILED, byte_searcher, searcher
 from whimbrel.model.attributes import Attributes, Scalar, type_of
 
@@ -88,6 +89,8 @@ def compile_value(node: Value) -> ValueFunction:
             return _applied(partial(unary, op), compile_value(operand))
         case Text(function, operand):
             return _applied(partial(text, function), compile_value(operand))
+        case Convert(function, attribute):
+            return _applied(partial(number, function), compile_value(attribute))
         case Size(attribute):
             return _applied(_size, compile_value(attribute))
         case Binary():

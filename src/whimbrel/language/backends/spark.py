@@ -43,10 +43,12 @@ from whimbrel.language.ast import (
     BinaryOp,
     Compare,
     CompareOp,
+    Convert,
     Equals,
     Literal,
     Name,
     Not,
+    NumberFunction,
     Or,
     Pattern,
     PatternFunction,
@@ -62,10 +64,10 @@ from whimbrel.language.ast import (
     Xor,
 )
 from whimbrel.language.budget import UNBOUNDED, longest_for, longest_searched
-from whimbrel.language.operators import text
+from whimbrel.language.operators import INTEGER_TEXT, MAX_REAL_TEXT, REAL_TEXT, text
 from whimbrel.language.patterns import byte_searcher
 from whimbrel.language.rewrites import fold
-from whimbrel.model.attributes import INT64_MIN, Attributes, AttributeType, Int64
+from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MIN, Attributes, AttributeType, Int64
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 
 __all__ = ["to_column", "verdicts"]
@@ -195,6 +197,8 @@ class _Translator:
                 entry = self._entry(name)
                 size = F.coalesce(F.length(entry.getField("text")), F.length(entry.getField("opaque")))
                 return _Typed(integer=_Integer(number=size.cast("bigint"), is_wide=F.lit(False)))
+            case Convert(function, Name(name)):
+                return self._number(function, name)
             case Text(function, operand):
                 found = self._direct(operand).text
                 return _UNDEFINED if found is None else _Typed(text=_rewritten(function, found))
@@ -212,6 +216,21 @@ class _Translator:
         is_wide = entry.getField("type") == F.lit(int(AttributeType.INT64))
         integer = _Integer(number=entry.getField("int"), is_wide=is_wide)
         return _Typed(integer=integer, real=entry.getField("real"), text=entry.getField("text"))
+
+    def _number(self, function: NumberFunction, name: str) -> _Typed:
+        """Return the number that an attribute is, or that its text spells; Java's $ would let a newline pass."""
+        entry, own = self._entry(name), self._attribute(name)
+        assert own.integer is not None
+        spelled = entry.getField("text")
+        if function is NumberFunction.TO_INT:
+            read = F.when(spelled.rlike(rf"\A{INTEGER_TEXT}\z"), spelled.try_cast("bigint"))
+            is_wide = (read < F.lit(INT32_MIN)) | (read > F.lit(INT32_MAX))
+            wide = F.when(own.integer.number.isNotNull(), own.integer.is_wide).otherwise(is_wide)
+            return _Typed(integer=_Integer(number=F.coalesce(own.integer.number, read), is_wide=wide), mentions=4)
+        fits = spelled.rlike(rf"\A{REAL_TEXT}\z") & (F.length(spelled) <= F.lit(MAX_REAL_TEXT))
+        read = F.when(fits, spelled.try_cast("double"))
+        read = F.when(F.abs(read) < F.lit(float("inf")), read)
+        return _Typed(real=F.coalesce(entry.getField("real"), own.integer.number.cast("double"), read), mentions=4)
 
     # -- programs ----------------------------------------------------------------------------------------------------
 

@@ -190,6 +190,8 @@ class _Compiler:
                 return lambda run: semantics.type_test(test, operand(run))
             case tree.SizeOf():
                 return lambda run: semantics.size_of(run, operand(run))
+            case tree.NumberCall(number_function, _):
+                return lambda run: semantics.number_value(number_function, operand(run))
             case tree.TextCall(text_function, _):
                 return lambda run: semantics.text_value(text_function, operand(run))
             case tree.PatternCall(pattern_function, _, patterns):

@@ -109,6 +109,8 @@ class _Interpreter:
                 return semantics.type_test(function, values[0])
             case tree.SizeOf():
                 return semantics.size_of(run, values[0])
+            case tree.NumberCall(number_function, _):
+                return semantics.number_value(number_function, values[0])
             case tree.TextCall(text_function, _):
                 return semantics.text_value(text_function, values[0])
             case tree.PatternCall(pattern_function, _, patterns):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from whimbrel.language.ast import CompareOp, PatternFunction, TestFunction, TextFunction
-from whimbrel.language.operators import compare, text
+from whimbrel.language.ast import CompareOp, NumberFunction, PatternFunction, TestFunction, TextFunction
+from whimbrel.language.operators import compare, number, text
 from whimbrel.language.patterns import COMPILED, byte_searcher, program_size, searcher
 from whimbrel.language.policies.summaries import summarised
 from whimbrel.language.policies.tree import Scope
@@ -38,6 +38,7 @@ __all__ = [
     "data_of",
     "equal",
     "is_member",
+    "number_value",
     "pattern_test",
     "projected",
     "scalar",
@@ -113,6 +114,11 @@ def size_of(run: Run, value: AnyValue) -> int | None:
             return len(value.text)
         return len(value.text.encode()) if len(value.text) <= MAX_SEARCHED_CHARS else None
     return len(value) if isinstance(value, str | bytes) else None
+
+
+def number_value(function: NumberFunction, value: AnyValue) -> int | float | None:
+    """Return ``to-int(value)`` or ``to-real(value)``."""
+    return number(function, value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
 
 
 def text_value(function: TextFunction, value: AnyValue) -> str | None:

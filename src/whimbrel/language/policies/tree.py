@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from whimbrel.language.ast import BinaryOp, CompareOp, PatternFunction, TestFunction, TextFunction, UnaryOp
+from whimbrel.language.ast import (
+    BinaryOp,
+    CompareOp,
+    NumberFunction,
+    PatternFunction,
+    TestFunction,
+    TextFunction,
+    UnaryOp,
+)
 from whimbrel.model.attributes import Scalar
 
 __all__ = [
@@ -36,6 +44,7 @@ __all__ = [
     "Member",
     "NewMessage",
     "Now",
+    "NumberCall",
     "OddOf",
     "PatternCall",
     "Program",
@@ -185,6 +194,14 @@ class SizeOf:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberCall:
+    """``to-int(a)`` and ``to-real(a)``."""
+
+    function: NumberFunction
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class TextCall:
     """``fold-case(a)`` and its kind."""
 
@@ -279,6 +296,7 @@ Expression: TypeAlias = (
     | OddOf
     | TypeTest
     | SizeOf
+    | NumberCall
     | TextCall
     | PatternCall
     | Equal
@@ -385,7 +403,13 @@ def children(node: Expression) -> tuple[Expression, ...]:
     match node:
         case Attribute(operand, _) | Sign(_, operand) | IsNull(operand) | Inverse(operand) | TypeTest(_, operand):
             return (operand,)
-        case SizeOf(operand) | TextCall(_, operand) | PatternCall(_, operand, _) | DataOf(operand):
+        case (
+            SizeOf(operand)
+            | NumberCall(_, operand)
+            | TextCall(_, operand)
+            | PatternCall(_, operand, _)
+            | DataOf(operand)
+        ):
             return (operand,)
         case Project(operand, _) | Member(_, _, operand):
             return (operand,)

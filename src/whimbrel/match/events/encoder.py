@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whimbrel.language.ast import PatternFunction, TextFunction
+from whimbrel.language.ast import NumberFunction, PatternFunction, TextFunction
+from whimbrel.language.operators import number as number_value
 from whimbrel.language.operators import text as text_value
 from whimbrel.language.patterns import COMPILED
-from whimbrel.match.events.bodies import Bodies, Names, read_objects
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.match.events.objects import Names, read_objects
 from whimbrel.match.events.searching import ColumnPattern, ColumnPatterns
 from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes, AttributeType, Int64, Scalar
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Encoder", "join_events"]
 
 _TYPES = {int: 1, Int64: 2, float: 3, str: 4, bytes: 5}
+_CONVERSIONS = frozenset(NumberFunction)
+_INT64, _REAL = int(AttributeType.INT64), int(AttributeType.REAL64)
 _STRING = int(AttributeType.STRING)
 _OPAQUE = int(AttributeType.OPAQUE)
 _NONE_GIVEN = np.zeros(0, np.int64)
@@ -84,7 +88,7 @@ class Encoder:
             given_start=_NONE_GIVEN,
             given=_NO_PATTERNS,
         )
-        read_objects(text, ends, *names.arrays, self._seed, *items[:7], hard)
+        read_objects(text, ends, *names.arrays, self._seed, *items[:7], hard, names.asks_value)
         if bodies.given:
             hard[list(bodies.given)] = 1
         return self._with_hard(items, bodies, np.flatnonzero(hard)) if hard.any() else items
@@ -142,14 +146,22 @@ class Encoder:
             derived = [(column, d) for column, d in self.columns.get(name, []) if d]
             if not derived:
                 continue
-            at = np.flatnonzero((names == code) & (base["kind"] >= _STRING))
+            takes_numbers = any(function in _CONVERSIONS for _, each in derived for function in each)
+            at = np.flatnonzero((names == code) & (base["kind"] >= (0 if takes_numbers else _STRING)))
             memo: dict[str | bytes, list[Scalar | None]] = {}
             strings, blobs = attributes.texts.take(at).to_pylist(), attributes.opaques.take(at).to_pylist()
-            for row, kind, string, blob in zip(rows[at], base["kind"][at], strings, blobs, strict=True):
-                value = string if kind == _STRING else blob
-                if value not in memo:
-                    memo[value] = [_derive(value, derivation) for _, derivation in derived]
-                for (column, _), result in zip(derived, memo[value], strict=True):
+            for item, string, blob in zip(at.tolist(), strings, blobs, strict=True):
+                row, kind = rows[item], int(base["kind"][item])
+                if kind < _STRING:
+                    whole, real = int(base["integer"][item]), float(base["real"][item])
+                    value: Scalar = real if kind == _REAL else Int64(whole) if kind == _INT64 else whole
+                    results = [_derive(value, derivation) for _, derivation in derived]
+                else:
+                    text = string if kind == _STRING else blob
+                    if text not in memo:
+                        memo[text] = [_derive(text, derivation) for _, derivation in derived]
+                    results = memo[text]
+                for (column, _), result in zip(derived, results, strict=True):
                     if result is not None:
                         extra.add(column, result)
                         extra_rows.append(int(row))
@@ -292,6 +304,8 @@ def _derive(value: Scalar, derivation: tuple[str, ...]) -> Scalar | None:
             return None
         if function == "size":
             found = len(found) if isinstance(found, str | bytes) else None
+        elif function in _CONVERSIONS:
+            found = number_value(NumberFunction(function), found)
         else:
             found = text_value(TextFunction(function), found)
     return found

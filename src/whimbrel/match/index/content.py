@@ -7,6 +7,7 @@ packed even while a long merge is under way: the closures that decide it are slo
 
 Rule: a handle is in exactly one place, delta or segment.
 Rule: ``match`` never waits for a repacking; only changes take the lock, and hold it briefly.
+Rule: numba is loaded with the first segment. Until then everything is in the delta, which gives the same answers.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from whimbrel.match.events.bodies import Bodies
-from whimbrel.match.events.encoder import Encoder, join_events
 from whimbrel.match.index.delta import Delta, ReadFilter
-from whimbrel.match.index.segments import Part, Segment, pack_filters, pack_parts
+from whimbrel.match.index.parts import Part
 from whimbrel.match.kernels.arrays import Events
 from whimbrel.model.attributes import Attributes
 
-__all__ = ["Beside", "ContentIndex", "Pack", "Run"]
+if TYPE_CHECKING:
+    from whimbrel.match.events.encoder import Encoder
+    from whimbrel.match.index.segments import Segment
+
+__all__ = ["Beside", "ContentIndex", "Pack", "Run", "pack_here"]
 
 Run: TypeAlias = Callable[[Callable[[], None]], object]
 """Starts something beside the matching."""
-Pack: TypeAlias = Callable[[Sequence[Part]], Segment]
+Pack: TypeAlias = "Callable[[Sequence[Part]], Segment]"
 """Makes one segment of what lives in some parts."""
 
 _DELTA = 1_024
@@ -40,6 +44,13 @@ _DELTA_PATTERNS = 128
 """Patterns in the delta that make one due: on a long string each of them costs as much as a whole index of them."""
 _LITTLE = 16
 """Filters in the delta that are worth a packing once they stay."""
+
+
+def pack_here(parts: Sequence[Part]) -> Segment:
+    """Pack in this thread."""
+    from whimbrel.match.index.segments import pack_parts  # it loads numba
+
+    return pack_parts(parts)
 
 
 class _Pace(NamedTuple):
@@ -84,7 +95,7 @@ class ContentIndex:
     *pack* does the packing; a ``PackingProcess`` keeps it from taking turns with the matching.
     """
 
-    def __init__(self, *, run: Run | None = None, pack: Pack = pack_parts) -> None:
+    def __init__(self, *, run: Run | None = None, pack: Pack = pack_here) -> None:
         self._state = _State((), (Delta(),))
         self._lock = threading.Lock()
         self._packing_delta, self._merging = threading.Lock(), threading.Lock()
@@ -98,9 +109,11 @@ class ContentIndex:
 
     @classmethod
     def load(
-        cls, filters: Iterable[tuple[int, str]], *, run: Run | None = None, pack: Pack = pack_parts
+        cls, filters: Iterable[tuple[int, str]], *, run: Run | None = None, pack: Pack = pack_here
     ) -> ContentIndex:
         """Pack many filters at once; handles ascending."""
+        from whimbrel.match.index.segments import pack_filters  # it loads numba
+
         index = cls(run=run, pack=pack)
         index._state = _State((pack_filters(filters),), (Delta(),))
         return index
@@ -280,6 +293,8 @@ class ContentIndex:
         for segment in state.segments:
             events = encode(segment.index.encoder)
             if beside is not None:
+                from whimbrel.match.events.encoder import join_events  # loaded already, with the segment
+
                 events = join_events(events, segment.index.encoder.rows(beside.known), beside.chosen)
             row, position, doubts = segment.workspace.match(events)
             if doubts.any():
@@ -301,6 +316,8 @@ class ContentIndex:
 
     def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
         """Write everything to *path* as one segment, whole or not at all; *extra* arrays travel with it."""
+        from whimbrel.match.index.segments import pack_filters  # it loads numba
+
         state = self._state
         if len(state.segments) != 1 or any(map(len, state.deltas)):
             self.repack(whole=True)
@@ -315,10 +332,17 @@ class ContentIndex:
     @classmethod
     def map_with(cls, path: Path) -> tuple[ContentIndex, dict[str, Any]]:
         """Map what ``save`` wrote, with the extra arrays."""
+        from whimbrel.match.index.segments import Segment  # it loads numba
+
         segment, extra = Segment.map(path)
         index = cls()
         index._state = _State((segment,), (Delta(),))
         return index, extra
+
+    @property
+    def unpacked(self) -> int:
+        """How many filters the delta has, which are asked one by one."""
+        return sum(map(len, self._state.deltas))
 
     @property
     def size_bytes(self) -> int:

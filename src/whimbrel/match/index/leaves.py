@@ -19,6 +19,7 @@ from whimbrel.language.ast import (
     And,
     Compare,
     CompareOp,
+    Convert,
     Equals,
     Literal,
     Name,
@@ -75,7 +76,7 @@ class Leaf:
     op: Op
     name: Name
     derivation: tuple[str, ...] = ()
-    """Functions between the attribute and the column, innermost first: fold-case, decompose, size."""
+    """Functions between the attribute and the column, innermost first: fold-case, decompose, size, to-int."""
     literal: Literal | None = None
     """The constant as the tree has it, where it has one; a shape finds its token through it."""
     operand: Operand = None
@@ -233,6 +234,8 @@ def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
         node = node.operand
     if isinstance(node, Size):
         return node.name, ("size",)
+    if isinstance(node, Convert):
+        return node.name, (str(node.function),)
     return (node, tuple(derivation)) if isinstance(node, Name) else None
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.language.ast import PatternFunction, TextFunction
+from whimbrel.errors import InvalidValueError
+from whimbrel.language.ast import NumberFunction, PatternFunction, TextFunction
 from whimbrel.language.budget import UNBOUNDED
 from whimbrel.match.events.encoder import Encoder
+from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
 from whimbrel.match.index.integrity import fault
 from whimbrel.match.index.packing import pack
 from whimbrel.match.index.plans import Dictionary, Harvest, harvest
@@ -26,25 +27,12 @@ from whimbrel.model.attributes import Attributes, Int64
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.bounds import whole as whole_number
 
-__all__ = ["DAMAGE", "CorruptIndexError", "PackedIndex", "Workspace"]
+__all__ = ["PackedIndex", "Workspace"]
 
 _MAGIC = b"whimbrel packed index 3\n"
 _ALIGNMENT = 64
 _DTYPES = tuple(map(np.dtype, (np.uint8, np.int32, np.int64, np.float64)))
-_DERIVATIONS = frozenset(("size", *(function.value for function in TextFunction)))
-DAMAGE = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, InvalidValueError)
-"""What reading a file raises that is no packed index, or has other numbers than it should."""
-
-
-class CorruptIndexError(InvalidInputError):
-    """A file is not a packed index, or not a whole one. Reaction: build it anew."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; build the index anew"
+_DERIVATIONS = frozenset(("size", *(function.value for function in (*TextFunction, *NumberFunction))))
 
 
 class PackedIndex:

@@ -17,12 +17,15 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.match.index.segments import Part, Segment, pack_parts
+from whimbrel.match.index.parts import Part
+
+if TYPE_CHECKING:
+    from whimbrel.match.index.segments import Segment
 
 __all__ = ["PackingProcess", "PackingProcessError"]
 
@@ -50,6 +53,8 @@ class PackingProcess:
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
         """Return a segment of what lives in *parts*; raise ``PackingProcessError`` if that was not possible."""
+        from whimbrel.match.index.segments import Segment  # it loads numba
+
         with tempfile.TemporaryDirectory(prefix="whimbrel-packing-") as name:
             directory = Path(name)
             _write(directory / "parts", parts)
@@ -118,6 +123,8 @@ def _read(path: Path) -> list[Part]:
 
 
 def _serve() -> None:
+    from whimbrel.match.index.segments import pack_parts  # it loads numba
+
     os.nice(_NICE)
     for line in sys.stdin:
         request = json.loads(line)

@@ -1,55 +1,30 @@
-"""Segments: packed indexes with the handles and texts of their filters, and how new ones are made of old ones.
-
-Rule: what a segment is made of travels as ``Part``s, flat arrays only, so that another process can do the packing.
-"""
+"""Segments: packed indexes with the handles and texts of their filters, and how new ones are made of parts."""
 
 from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse_stored
+from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
 from whimbrel.match.index.memory import release_free_memory
-from whimbrel.match.index.packed import DAMAGE, CorruptIndexError, PackedIndex, Workspace
+from whimbrel.match.index.packed import PackedIndex, Workspace
+from whimbrel.match.index.parts import Part
 from whimbrel.match.index.plans import Harvest, harvest
 from whimbrel.match.index.texts import Texts
 from whimbrel.model.attributes import Attributes
 
-__all__ = ["Part", "Segment", "closure", "pack_filters", "pack_parts"]
+__all__ = ["Segment", "closure", "pack_filters", "pack_parts"]
 
 _LARGE = 100_000
 """A segment of more filters than this is worth asking the C library to give back what packing it took."""
-
-
-class Part(NamedTuple):
-    """Filters that a new segment takes along: handles ascending, texts in one buffer, and who of them is dead."""
-
-    handles: Any
-    text_bytes: Any
-    text_start: Any
-    dead: Any
-
-    @classmethod
-    def of(cls, filters: Sequence[tuple[int, str]]) -> Part:
-        """Return living filters as a part; handles ascending."""
-        texts = Texts()
-        for _, text in filters:
-            texts.append(text)
-        handles = np.fromiter((handle for handle, _ in filters), np.int64, len(filters))
-        return cls(handles, **texts.arrays(), dead=np.zeros(len(filters), np.uint8))
-
-    def living(self) -> Iterator[tuple[int, str]]:
-        """Yield what is not dead."""
-        texts = Texts.of(self.text_bytes, self.text_start)
-        for position in np.flatnonzero(self.dead == 0).tolist():
-            yield int(self.handles[position]), texts[position]
 
 
 class Segment:

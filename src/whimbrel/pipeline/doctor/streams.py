@@ -65,12 +65,16 @@ def check_reach(node: str, applied: int, extent: Extent) -> Check:
     if behind < 0:
         found = f"the log ends with number {extent.last}, the tables with {applied}"
         return failed(name, found, "the log that the stream has read", "name the log of this stream; " + _ANEW)
-    return ok(name, f"{counted(behind, 'number')} behind the log")
+    return ok(name, _lag(behind))
+
+
+def _lag(behind: int) -> str:
+    return f"{counted(behind, 'log record')} behind" if behind else "up to date"
 
 
 def check_running(*, is_running: bool, behind: int, last_batch_s: float) -> Check:
     """Judge whether the stream does its work: *behind* has how many numbers wait, *last_batch_s* when it did any."""
-    waiting = f"{counted(behind, 'number')} behind the log"
+    waiting = _lag(behind)
     if behind == 0 or (is_running and last_batch_s < _SLOW_S):
         return ok("stream", f"{'running' if is_running else 'not running'}, {waiting}")
     if not is_running:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.model.facts import PresenceChange
-from whimbrel.pipeline.fold.folds import EVENT, INTEREST, PRESENCE, PUBLISHED, RECEIPT, SESSION
+from whimbrel.model.facts import PolicyChange, PresenceChange
+from whimbrel.pipeline.fold.folds import DECISION, EVENT, INTEREST, POLICY, PRESENCE, PUBLISHED, RECEIPT, SESSION
 from whimbrel.pipeline.fold.versions import PackedVersions
 
 __all__ = ["EVENT_TABLES", "PUBLISHED_COLUMNS", "other_events", "published_events"]
@@ -54,7 +54,7 @@ _TOLD = {
     "interests": _Told(
         INTEREST,
         "changed_at",
-        ("session", "change", "subject_filter", "name", "ttl_us", "max_held", "qos", "no_local"),
+        ("session", "change", "subject_filter", "name", "ttl_us", "max_held", "qos", "no_local", "policy"),
     ),
     "presence": _Told(
         PRESENCE,
@@ -69,6 +69,10 @@ _TOLD = {
         ("session", "device", "notification_seq", "via", "published_at", "subject", "body_hash", "subscriptions"),
         {"outcome": "change"},
     ),
+    "policies": _Told(POLICY, "changed_at", ("device", "change", "name")),
+    "decisions": _Told(
+        DECISION, "decided_at", ("session", "device", "notification_seq", "body_hash"), {"outcome": "change"}
+    ),
 }
 EVENT_TABLES: Mapping[str, tuple[str, ...]] = {name: told.needed for name, told in _TOLD.items()}
 """The tables whose rows are events, beside publications, and their columns that matter."""
@@ -79,6 +83,8 @@ def other_events(name: str, rows: Arrow) -> Arrow:
     told = _TOLD[name]
     if name == "presence":
         rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
+    elif name == "policies":  # what a device chose decides which hand-overs have receipts; the texts do not
+        rows = rows.filter(pc.equal(rows.column("change"), PolicyChange.CHOSEN.value))
     given = {each: rows.column(each) for each in told.columns}
     given |= {new: rows.column(old) for old, new in told.renamed.items()}
     given |= {"node": rows.column("node"), "seq": rows.column("seq"), "at": rows.column(told.at)}

@@ -22,6 +22,8 @@ from whimbrel.model.facts import (
     InterestChanged,
     Mode,
     Outcome,
+    PolicyChange,
+    PolicyChanged,
     PresenceChange,
     PresenceChanged,
     SessionChange,
@@ -31,8 +33,10 @@ from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
 
 __all__ = [
+    "DECISION",
     "EVENT",
     "INTEREST",
+    "POLICY",
     "PRESENCE",
     "PUBLISHED",
     "RECEIPT",
@@ -45,7 +49,7 @@ __all__ = [
     "fold",
 ]
 
-PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT = range(5)
+PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION = range(7)
 """The kinds of events."""
 
 EVENT = pa.schema(
@@ -74,6 +78,7 @@ EVENT = pa.schema(
         pa.field("via", pa.string()),
         pa.field("published_at", TIME_TYPE),
         pa.field("subscriptions", SUBSCRIPTIONS_TYPE),
+        pa.field("policy", pa.string()),
     ]
 )
 """Everything that the fold needs, with the group it belongs to."""
@@ -105,6 +110,7 @@ class Event(NamedTuple):
     published_at: Any
     """Of a retained notification, and for which subscriptions it was sent."""
     subscriptions: Any
+    policy: Any
 
 
 class Known(NamedTuple):
@@ -140,8 +146,12 @@ def _fact(node: str, event: Event) -> Fact:
             max_held=event.max_held,
             qos=event.qos,
             no_local=bool(event.no_local),
+            policy=event.policy,
         )
         return InterestChanged(**number, change=InterestChange(event.change), subscription=subscription)
+    if event.kind == POLICY:
+        chosen = PolicyChange(event.change)
+        return PolicyChanged(**number, change=chosen, owner=event.device, name=event.name, device=event.device)
     return SessionChanged(**number, session=event.session, change=SessionChange(event.change))
 
 
@@ -158,6 +168,8 @@ class Fold:
         """By seq of the interest: its session and identity."""
         self.known: dict[int, Known] = {}
         """By seq, what is held."""
+        self.shaped: dict[int, dict[str, bytes]] = {}
+        """By seq and device, the hash of the body that a policy decided to hand over."""
 
     @property
     def hold(self) -> Hold:
@@ -183,6 +195,10 @@ class Fold:
             else:
                 outcome, seq = Outcome(event.change), event.notification_seq
                 settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
+        elif event.kind == DECISION:
+            if event.body_hash is not None and event.notification_seq in self.known:
+                self.shaped.setdefault(event.notification_seq, {})[event.device] = event.body_hash
+            settled = folding.tick(event.at)
         else:
             if (
                 event.kind == INTEREST and event.change != InterestChange.REMOVED.value
@@ -209,9 +225,14 @@ class Fold:
     def _write(self, settled: Settled, out: Rows) -> None:
         outcomes, forgotten = settled
         for each in outcomes:
-            out.add(self.node, each, self.known[each.seq])
+            known = self.known[each.seq]
+            shaped = self.shaped.get(each.seq)
+            if shaped is not None and each.device in shaped:
+                known = known._replace(body_hash=shaped[each.device])
+            out.add(self.node, each, known)
         for seq in forgotten:
             self.known.pop(seq, None)
+            self.shaped.pop(seq, None)
 
 
 _MOST = 50_000

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from whimbrel.errors import FilterError
 from whimbrel.hold.private import asked_for
-from whimbrel.match.index.packed import CorruptIndexError
+from whimbrel.match.index.damage import CorruptIndexError
 from whimbrel.match.matcher import NEVER, Interest, Matcher, check_stored
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange

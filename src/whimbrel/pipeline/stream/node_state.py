@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
-from whimbrel.hold.store.interface import Store
+from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.subscription import InterestChange
@@ -30,8 +30,8 @@ from whimbrel.pipeline.tables.matches import CHANGED
 
 __all__ = ["Held", "NodeState", "changed_schema"]
 
-_INTEREST, _KNOWN, _LINK, _TIME = "interest", "notification", "link", "time"
-_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME})
+_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
+_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED})
 _ROWS_AT_ONCE = 50_000
 
 
@@ -53,7 +53,7 @@ class Held(NamedTuple):
 class NodeState:
     """One node, as far as its log was folded; *store* has what was known when it was committed last."""
 
-    def __init__(self, node: str, store: Store, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(self, node: str, store: RowStore, *, retention: Retention, assume_receipts: bool) -> None:
         self.node, self._store = node, store
         self.links = Links(node)
         self.last_at: int | None = None
@@ -67,18 +67,22 @@ class NodeState:
         self._tables: tuple[Any, Any] | None = None
         """``in_force`` and ``open_intervals``, as long as no subscription changes."""
         known: dict[int, Known] = {}
+        shaped: dict[int, dict[str, bytes]] = {}
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
             elif key[0] == _KNOWN:
                 known[int(str(key[1]))] = Known(*cbor2.loads(value))
+            elif key[0] == _SHAPED:
+                shaped[int(str(key[1]))] = cbor2.loads(value)
             else:
                 self._restore(key, value)
         hold = Hold.restore(node, others, retention=retention)
         self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
-        self._fold.known = known
+        self._fold.known, self._fold.shaped = known, shaped
         self._saved_known = set(known)
+        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
         self._fold.whose = {
             row["seq"]: (session, (row["subject_filter"], row["name"]))
             for session, rows in self._in_force.items()
@@ -192,17 +196,21 @@ class NodeState:
         put, drop = self._fold.hold.changes()
         if self.last_at is not None:
             self.links.forget(self.last_at)
-        known, links = self._fold.known, self.links.state
+        known, links, shaped = self._fold.known, self.links.state, self._fold.shaped
         now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
         saved = set[int]()
         if self._touched:  # to look at all of them takes longer than the rest of a small batch
             saved = {seq for seq, whose in self._saved_interests.items() if whose in self._touched}
         table = {
             _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
+            _SHAPED: lambda seq: shaped.get(seq) or None,
             _INTEREST: lambda seq: _without_node(now[seq]) if seq in now else None,
             _LINK: lambda device: list(links[device]) if device in links else None,
         }
         touched_keys: list[Key] = [(_KNOWN, seq) for seq in known.keys() ^ self._saved_known]
+        saved_shaped = self._saved_shaped
+        changed = [seq for seq, devices in shaped.items() if saved_shaped.get(seq) != len(devices)]
+        touched_keys += [(_SHAPED, seq) for seq in {*changed, *(saved_shaped.keys() - shaped.keys())}]
         touched_keys += [(_INTEREST, seq) for seq in now.keys() ^ saved]
         touched_keys += [(_LINK, device) for device in self.links.changed]
         own, gone = changed_rows(touched_keys, table)
@@ -211,6 +219,7 @@ class NodeState:
         put[(_TIME,)] = cbor2.dumps(self.last_at)
         self._store.commit(last, put, drop)
         self._saved_known = set(known)
+        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
         if self._touched:
             kept = {seq: whose for seq, whose in self._saved_interests.items() if whose not in self._touched}
             self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}

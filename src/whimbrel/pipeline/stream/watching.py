@@ -60,7 +60,7 @@ class Told:
         words = [
             f"batch {taken.batch}",
             f"{self.rows_per_s:,.0f} rows/s",
-            f"{self.lag_facts:,} numbers ({_duration(self.lag_s)}) behind",
+            lag_text(self.lag_facts, _duration(self.lag_s)),
             f"{taken.state:,} remembered, {_size(taken.state_bytes)}",
         ]
         return " · ".join([*words, *taken.notes])
@@ -75,6 +75,13 @@ class Told:
             batch["took_s"], batch["notes"] = round(taken.took_s, 3), list(taken.notes)
         rate = {"rows_per_s": round(self.rows_per_s, 1)}
         return {"at": self.at, **batch, **rate, "lag": dict(self.lag), "lag_s": round(self.lag_s, 3)}
+
+
+def lag_text(records: int, time: str) -> str:
+    """Return how far tables are behind the log, in words."""
+    if not records:
+        return "up to date"
+    return f"{records:,} log record{'' if records == 1 else 's'} ({time}) behind"
 
 
 def told(

@@ -18,7 +18,7 @@ import cbor2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.hold.store.interface import Store
+from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, TouchedRows
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.clock import format_time
@@ -73,7 +73,7 @@ def watermark(times: Mapping[str, int | None], *, lateness_us: int) -> int:
 class Windows:
     """The windows that are not final; *store* has what was known when it was committed last."""
 
-    def __init__(self, store: Store, *, window_us: int, horizon_us: int) -> None:
+    def __init__(self, store: RowStore, *, window_us: int, horizon_us: int) -> None:
         self._store, self._window_us, self._horizon_us = store, window_us, horizon_us
         self._counts: dict[int, dict[str, int]] = {}
         self._tallied: dict[int, set[str]] = {}

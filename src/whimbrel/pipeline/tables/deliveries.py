@@ -51,8 +51,9 @@ class LogTables:
     """These decide nothing, but time passes with them as with every fact."""
     wills: LogRows | None = None
     policies: LogRows | None = None
+    """What devices chose decides which of their hand-overs have receipts;"""
     decisions: LogRows | None = None
-    """Likewise."""
+    """and what policies decided, which body it was."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
@@ -147,9 +148,11 @@ def _published(publications: LogRows, shipped: Shipped) -> DataFrame:
 def _other_events(log: LogTables, components: Mapping[str, Components], groups: int) -> Iterator[DataFrame]:
     """Yield everything else that happened, as events with their groups."""
     tables = {"interests": log.interests, "sessions": log.sessions, "receipts": log.receipts, "presence": log.presence}
-    for name, columns in EVENT_TABLES.items():
+    others = {"policies": log.policies, "decisions": log.decisions}
+    tables |= {name: table for name, table in others.items() if table is not None}
+    for name, table in tables.items():
         work = partial(_told, name, components=dict(components), groups=groups)
-        yield tables[name].select(*columns).mapInArrow(work, from_arrow_schema(EVENT))
+        yield table.select(*EVENT_TABLES[name]).mapInArrow(work, from_arrow_schema(EVENT))
 
 
 def _told(name: str, batches: Iterable[Any], *, components: Mapping[str, Components], groups: int) -> Iterator[Any]:

@@ -14,13 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from whimbrel.model.device import network_connection
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.shape.variables import SILENCE_US, next_connection
 
 __all__ = ["SILENCE_US", "Links", "link_quality"]
-
-SILENCE_US = 7 * 24 * 3_600 * 1_000_000
 
 _REPORT = ("node", "seq", "device", "reported_at", "received", "sent")
 
@@ -68,8 +66,7 @@ class Links:
             since, before = self.state.get(device, (None, None))
             if since is not None and at - since >= SILENCE_US:
                 since = before = None
-            found = network_connection(received, sent)
-            value = before if found is None else found
+            value = next_connection(before, received, sent)
             if since is not None:
                 rows.append((self.node, seq, device, since, at, received, sent, value))
             self.state[device] = (at, value)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from whimbrel.broker.config import LimitSettings
 from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.state.memory import Memory
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.sender import Sender
 

@@ -17,13 +17,14 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure, answer_to
-from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, wanted_by
+from whimbrel.broker.handlers.publications.policies import Policies
+from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
+from whimbrel.broker.memory import CLIENT_BYTES
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import CLIENT_BYTES
 from whimbrel.broker.wire.clients import Client, Joining, Link
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
@@ -73,6 +74,7 @@ class Connecting:
         sessions: Sessions,
         wills: WillHandling,
         ownership: Ownership,
+        policies: Policies,
         blocking_tasks: BlockingTasks,
         *,
         rng: random.Random,
@@ -81,7 +83,7 @@ class Connecting:
     ) -> None:
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
-        self._sessions, self._ownership = sessions, ownership
+        self._sessions, self._ownership, self._policies = sessions, ownership, policies
         self._blocking_tasks, self._verify = blocking_tasks, verify
         self._rng, self._opened = rng, opened
         self._coming: set[str] = set()
@@ -140,6 +142,7 @@ class Connecting:
         link.is_ours = is_marked(connect.properties.user)
         by_name = self._config.sessions.username_is_session
         wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
+        policy_of(connect)
         if not wanted:
             return (), now
         if not self._authorizer.may_publish(link, connect.client_id, f"{SESSIONS}join"):
@@ -196,6 +199,7 @@ class Connecting:
                 self._end(client, now)
         is_resumed = client is not None and not is_clean
         self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
+        self._choose(link, connect, client_id, now)
         came = self._joined(link, connect, client_id, now, is_resumed=is_resumed)
         named = self._sessions.joined_by(link, client_id, came.seq + 1, now)
         self._coming.add(client_id)
@@ -206,6 +210,14 @@ class Connecting:
             yield NEXT
             yield from self._sessions.enter(fact)
         self._settle_in(link, client_id)
+
+    def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
+        """Write down which policy a client chooses with its CONNECT; if it says nothing, its session's stays."""
+        is_said, name = policy_of(connect)
+        fact = self._policies.choice(link, client_id, name, now) if is_said else None
+        if fact is not None:
+            self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
+            self._state.take(fact)
 
     def _joined(self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool) -> PresenceChanged:
         link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
@@ -422,6 +434,7 @@ class Connecting:
         )
         self._ending.add(client.id)
         self._commits.enter(fact, partial(self._ended, fact), is_owed=False)
+        self._state.decisions.end(client.id, fact.seq)
 
     def _ended(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None

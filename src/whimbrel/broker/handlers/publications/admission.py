@@ -14,8 +14,8 @@ from typing import TypeAlias
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
+from whimbrel.broker.memory import PENDING_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.memory import PENDING_BYTES
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message

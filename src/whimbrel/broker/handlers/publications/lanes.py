@@ -3,7 +3,8 @@
 Who wants a publication for its subject alone is remembered by subject. Whom content adds is another matter each time:
 at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
 Those whom the hold has to be asked about (named sessions and the devices in them, shares, subscriptions without local
-ones) are the *rest* of a lane: they are left to the hold, and the others served as if they were not there.
+ones, devices and subscriptions with a policy) are the *rest* of a lane: they are left to the hold, and the others
+served as if they were not there.
 Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only, and its own
 receipt unless rule 16 of the hold says otherwise. And a session that ends with its connection is owed nothing after it:
 what is on its way to it is in its client's queue, and the receipt is written down when it comes.
@@ -115,7 +116,7 @@ class Lane:
                     new = self._head(V5, length) + payload
                 data = new
             else:
-                sender.copy(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
+                sender.live(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
                 skipped += 1
                 continue
             client.sent += 1
@@ -185,7 +186,7 @@ class Lane:
                     if client.live:
                         client.put_behind(message, terms.identifiers, retain=retain)
                     else:
-                        sender.copy(link, message, terms.identifiers, now, retain=retain)
+                        sender.live(link, message, terms.identifiers, now, retain=retain)
                     if self._is_held:
                         received.append(client.id)
             elif client.expiry_us or self._is_held:
@@ -270,7 +271,7 @@ class Lanes:
         for handle in handles:
             session, identity = state.routes.whose(handle)
             client = state.clients.get(client_of(session) or "")
-            if client is None or client.confirms:
+            if client is None or client.confirms or state.decisions.shape.chosen(client.id) is not None:
                 return None
             terms = state.terms.get(session, (identity,), client.id)
             if not terms.is_plain or terms.identifiers:
@@ -296,7 +297,7 @@ class Lanes:
         state = self._state
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
-            if client is not None and client.id not in members:
+            if client is not None and client.id not in members and state.decisions.shape.chosen(client.id) is None:
                 terms = state.terms.get(session, identities, client.id)
                 if terms.is_plain:
                     seats.append(_Seat(client, terms.granted, terms))

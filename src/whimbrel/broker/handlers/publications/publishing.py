@@ -8,7 +8,7 @@
    served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
 
 The direct path (``direct``) takes the same steps for many at a time, without those that can say nothing about them.
-Rule: what is published to the broker itself (requests, reports) leaves before it is admitted.
+Rule: what is published to the broker itself (requests, reports, policies) leaves before it is admitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, REPORT, SESSIONS
+from whimbrel.broker.wire.notices import OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
@@ -97,7 +97,8 @@ class Publishing:
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
         self.report: _Taker | None = None
-        """Who takes reports of devices."""
+        self.policy: _Taker | None = None
+        """Who takes reports of devices; and who takes policies, and the choices of devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
 
@@ -118,12 +119,13 @@ class Publishing:
             packets = packets[end:]
 
     def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
-        """Take in publications that ask many dear patterns one by one, yielding where a turn's *allowance* is spent.
+        """Take in publications one by one that ask many dear patterns, or many filters that are not packed yet.
 
-        One by one each takes a tenth of a millisecond to match, so that a turn takes only some.
+        Yield where a turn's *allowance* is spent. One by one each takes a tenth of a millisecond to match, so that a
+        turn takes only some.
         """
         for done, packet in enumerate(packets, start=1):
-            if done % _MOST_ONE_BY_ONE == 0:
+            if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
                 yield
                 allowance.renew()
             take_in = partial(self._taken_in, link, client, [packet])
@@ -180,6 +182,8 @@ class Publishing:
         routes = self._state.routes
         if not routes.has_content:
             return [()] * len(packets)
+        if len(packets) > routes.at_once:
+            raise OutOfAllowanceError
         subjects, texts, *_, properties = zip(*packets, strict=True)
         given = {
             at: attributes_of(text, each.user, content_type=each.text(Property.CONTENT_TYPE))
@@ -248,7 +252,7 @@ class Publishing:
         """Return who takes what is published to a topic of the broker's own."""
         if topic.startswith(SESSIONS):
             return self.answer
-        return self.report if topic == REPORT else None
+        return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
         """Publish what a client left behind."""

@@ -3,8 +3,9 @@
 A device publishes an object of JSON to ``$whimbrel/report``: battery, display, received, place. It is a fact of the log
 and nobody's notification.
 Rule: who reports is the client, when is the broker's clock, and what was sent is what the broker counted: every PUBLISH
-since the report before, over all connections of the session. For the first report of a session, and the first after
-a restart, nobody knows.
+that was due to the device since the report before, over all connections of the session: also what waits behind its
+window, and what was dropped because its link was full, so that the quality of a slow link falls; what its policy
+withheld does not count. For the first report of a session, and the first after a restart, nobody knows.
 Rule: at QoS 1 and 2 a report is durable before it is answered.
 """
 
@@ -44,7 +45,7 @@ class Reports:
         if refusal is not None:
             self._publishing.refuse(link, client, packet, *refusal)
             return
-        sent = None if client.reported_sent is None else client.sent - client.reported_sent
+        sent = None if client.reported_sent is None else max(0, client.sent - client.reported_sent)
         try:
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)
         except ProtocolError as error:
@@ -62,6 +63,7 @@ class Reports:
             client.receiving.add(packet.packet_id)
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
         self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
+        self._state.take(fact)
 
     def _taken(self, link: Link, client: Client, packet: Publish, fact: Reported) -> None:
         self._state.apply(fact)

@@ -74,7 +74,7 @@ class Answers:
         tree = {"request": asked.request.verb, "id": asked.request.id, **members}
         body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
         message = Message.live(topic, body, properties=onward)
-        self._sender.copy(link, message, (), self._commits.last_at, retain=False)
+        self._sender.live(link, message, (), self._commits.last_at, retain=False)
 
     def _acknowledge(self, asked: Asked, code: ReasonCode, reason: str) -> None:
         """End the publication that the request came with; 3.1.1 has no words for a refusal."""

@@ -20,6 +20,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import Keyring, read_keys
 from whimbrel.broker.handlers.driver import Procedure, answer_to
+from whimbrel.broker.handlers.publications.policies import check_policy_name
 from whimbrel.broker.handlers.sessions.requests import check_session_name, read_mode
 from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
 from whimbrel.broker.state.broker_state import BrokerState
@@ -40,7 +41,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "wanted_by"]
+__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "policy_of", "wanted_by"]
 
 NOT_ALLOWED = "there is no such session, or what was given does not allow this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
@@ -72,6 +73,19 @@ def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[l
             for session, password, mode in zip(sessions, passwords, modes, strict=True)
         ]
         return wanted, read_keys(_values(own, "key"))
+    except InvalidValueError as error:
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
+
+
+def policy_of(connect: Connect) -> tuple[bool, str | None]:
+    """Return whether a CONNECT says which policy its device chooses, and which; nothing is none."""
+    user = connect.properties.user
+    try:
+        own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
+        named = _values(own, "policy")
+        if len(named) > 1:
+            raise InvalidValueError("policy", f"{len(named)} of them", "one")
+        return bool(named), check_policy_name(named[0]) if named and named[0] else None
     except InvalidValueError as error:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
 

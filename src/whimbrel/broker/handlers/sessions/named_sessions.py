@@ -29,9 +29,9 @@ from whimbrel.broker.handlers.sessions.listing import listed, shown
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of
+from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Client, Joining, Link
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
@@ -62,6 +62,7 @@ _NEEDED: Mapping[str, Right] = {
     "access": Right.CHANGE_ACCESS,
     "delete": Right.DELETE,
 }
+_EXISTS = "it exists already, or you may not create it; try `session show`"
 
 
 class _SessionChangedError(Exception):
@@ -257,7 +258,7 @@ class Sessions:
     def _create(self, asked: Asked, now: int) -> Procedure[None]:
         session, state = asked.request.session, self._state
         if state.hold.has(session):
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a session of this name cannot be created")
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, _EXISTS)
         most = self._settings.count
         if state.hold.named_count + sum(not state.hold.has(each) for each in state.volatile.changing) >= most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{most} sessions, no more are allowed")
@@ -423,6 +424,7 @@ class Sessions:
             name=request.name,
             keys=for_subscription(request.keys),
             is_insecure=request.insecure,
+            policy=request.policy,
         )
         wanted = SubscriptionRequest(request.topic, request.qos)
         return self._interests.asked_for(asked.link, wanted, options, request.session)

@@ -52,6 +52,7 @@ class Request:
     add: tuple[str, ...] = field(default=(), repr=False)
     remove: tuple[str, ...] = field(default=(), repr=False)
     client: str = ""
+    policy: str | None = None
 
 
 def read_request(verb: str, body: bytes) -> Request:
@@ -208,6 +209,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "add": _texts("add"),
     "remove": _texts("remove"),
     "client": _text("client"),
+    "policy": _text("policy"),
 }
 
 _ONE = ("session",)
@@ -221,7 +223,7 @@ VERBS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "access": (_ONE, ("password", "passwords", "list", "open")),
     "subscribe": (
         ("session", "topic"),
-        ("name", "filter", "ttl", "max", "qos", "keys", "insecure", "password"),
+        ("name", "filter", "ttl", "max", "qos", "keys", "insecure", "password", "policy"),
     ),
     "unsubscribe": (("session", "topic"), ("name", "password")),
     "keys": ((), ("add", "remove")),

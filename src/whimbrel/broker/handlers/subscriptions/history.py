@@ -222,7 +222,7 @@ class History:
 
     def _send(self, replay: _Replay, message: Message, now: int) -> None:
         if self._gate.refusal(replay.link, replay.client.id, message, now) is None:
-            self._sender.copy(replay.link, message, _identifiers(replay.subscription), now, retain=False)
+            self._sender.live(replay.link, message, _identifiers(replay.subscription), now, retain=False)
 
     def _last(self, replay: _Replay) -> int:
         """Return the last number that may be read for a replay now."""
@@ -261,7 +261,7 @@ class History:
             if client.live or not has_room(link):
                 client.put_behind(message, _identifiers(replay.subscription), retain=False)
             else:
-                self._sender.copy(link, message, _identifiers(replay.subscription), now, retain=False)
+                self._sender.live(link, message, _identifiers(replay.subscription), now, retain=False)
 
 
 def _not_offered(reason: str) -> ProtocolError:

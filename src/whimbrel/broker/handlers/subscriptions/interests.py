@@ -24,12 +24,12 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
+from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
-from whimbrel.broker.state.memory import subscription_bytes
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.notices import OWN, TOLD, can_be_told
+from whimbrel.broker.wire.notices import OWN, POLICIES, TOLD, can_be_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -172,6 +172,9 @@ class Interests:
         """
         if options.since is None:
             return None
+        if subscription.policy is not None or self._state.decisions.shape.chosen(client.id) is not None:
+            reason = "since is not offered where a policy decides: what the log has would pass by it"
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
         begin, told = self.history.asked(options.since, subscription, self._commits.last_at)
         now = self._commits.last_at
         self.remove(client, subscription.session, (subscription.subject_filter, subscription.name), now)
@@ -243,6 +246,7 @@ class Interests:
         if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
         _check_told(subscription.subject_filter)
+        self._check_policy(subscription.policy)
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
@@ -256,6 +260,12 @@ class Interests:
         most = self._most_instructions
         if grows > 0 and most and self._state.routes.pattern_instructions + grows > most:
             raise refuse_all(most)
+
+    def _check_policy(self, name: str | None) -> None:
+        """Refuse a subscription with a policy that there is not: it would decide nothing, and nobody would know."""
+        if name is not None and name not in self._state.decisions.shape.policies:
+            reason = f"there is no policy {name[:_LONGEST_QUOTE]!r}; publish its text to {POLICIES}<name>"
+            raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
         """Tell whether the rights of a user let a client have *subscription*."""

@@ -27,7 +27,7 @@ from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
 __all__ = ["NO_OPTIONS", "Limits", "Options", "Since", "check_filter", "identity_of", "options_of", "subscription_of"]
 
 _IN_TOPIC = "$filter/"
-_LATER = ("policy", "near")
+_LATER = ("near",)
 _MAX_TTL_S = 10 * 365 * 24 * 3_600
 
 
@@ -66,6 +66,8 @@ class Options:
     keys: KeyHashes = NO_KEYS
     is_insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: not said."""
+    policy: str | None = None
+    """The policy that decides about what is handed over for it."""
     since: Since | None = None
     """From when on it is to have what is in the log; None: only what comes."""
 
@@ -118,6 +120,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         session=found.get("session"),
         keys=keys,
         is_insecure=is_insecure,
+        policy=found.get("policy"),
         since=None if "since" not in found else since_of(found["since"]),
     )
 
@@ -160,6 +163,7 @@ def subscription_of(
             no_local=request.no_local,
             retain_as_published=request.retain_as_published,
             identifier=identifier,
+            policy=options.policy,
         )
     except WhimbrelError as error:
         raise _refusal(str(error)) from error

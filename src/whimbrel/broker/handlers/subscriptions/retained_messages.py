@@ -70,7 +70,7 @@ class RetainedMessages:
         for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._commits.last_at
             if done % PIECE == 0:
-                client.queue.extend(waiting)
+                client.extend_retained(waiting)
                 waiting.clear()
                 self._delivering.pump(client, now)
                 yield
@@ -95,11 +95,12 @@ class RetainedMessages:
             if not _keys_allow(message, subscription):
                 continue
             qos = min(message.qos, subscription.qos or 0)
-            if qos or not has_room(link):  # it is kept, so it can wait at QoS 0 too
-                waiting.append(Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED))
+            out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
+            if qos or not has_room(link) or self._delivering.shaping.is_for(client, out):
+                waiting.append(out)  # it is kept, so it can wait at QoS 0 too
             else:
-                self._sender.copy(link, message, identifiers, now, retain=True)
-        client.queue.extend(waiting)
+                self._sender.live(link, message, identifiers, now, retain=True)
+        client.extend_retained(waiting)
         key = (subscription.session, wanted, subscription.name)
         if link.retained.get(key) == asked_seq:
             del link.retained[key]

@@ -22,8 +22,8 @@ from whimbrel.log.reader import LogReader
 
 __all__ = ["HistoryReader", "read_chunk"]
 
-_MOST_RECORDS, _MOST_BYTES = 4_000, 2 << 20
-_MOST_MESSAGES, _MOST_MESSAGE_BYTES = 200, 64 << 10
+_MOST_RECORDS, _MOST_BYTES = 1_000, 1 << 20
+_MOST_MESSAGES, _MOST_MESSAGE_BYTES = 50, 64 << 10
 _TURN_S = 0.002
 
 

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 
 from whimbrel.broker.shell.running import Running, until_closed
+from whimbrel.broker.wire.clients import Link
 from whimbrel.errors import WhimbrelError
 from whimbrel.log.writer import LogWriter
 
@@ -34,6 +35,8 @@ class LogSync:
         """Called when everything that was read has been written: clients may be read from again."""
         self.flush: Callable[[], None] = lambda: None
         """Called when the core knows what is durable, to write its answers."""
+        self._after_log: list[Link] = []
+        """Links that are written to once the log has the decisions about what they are sent."""
 
     def start(self) -> None:
         """Write at intervals from now on."""
@@ -43,6 +46,17 @@ class LogSync:
         """Begin a sync if an answer waits for it, and none is under way."""
         if self.running.broker.wants_sync and not self.is_syncing and self.running.failure is None:
             self._sync(wait=True)
+        elif self._after_log and self.running.failure is None:
+            self.write_now()
+
+    def that_may_be_written(self, links: list[Link]) -> list[Link]:
+        """Return those of *links* whose decisions are in the log; the others wait until theirs are."""
+        written_seq = self._log.written_seq
+        early = [link for link in links if link.after_seq > written_seq]
+        if not early:
+            return links
+        self._after_log += early
+        return [link for link in links if link.after_seq <= written_seq]
 
     def write_now(self) -> None:
         """Begin to write what there is, unless a sync is under way."""
@@ -87,6 +101,8 @@ class LogSync:
         broker = self.running.broker
         broker.counters.syncs += 1
         self.read_on()
+        broker.dirty.extend(self._after_log)
+        self._after_log.clear()
         if wait:
             broker.synced(seq)
         else:

@@ -17,6 +17,7 @@ from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.turns import Turns
 from whimbrel.broker.shell.running import Running
 from whimbrel.errors import WhimbrelError
+from whimbrel.mqtt.certificates import load_authorities, load_certificate
 
 __all__ = ["ListenError", "Listeners", "tls_context"]
 
@@ -131,9 +132,9 @@ def tls_context(tls: TlsSettings) -> TlsContext | None:
         return None
     context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.certificate, tls.key or None)
+    load_certificate(context, tls.certificate, tls.key or None)
     if tls.client_ca:
-        context.load_verify_locations(tls.client_ca)
+        load_authorities(context, tls.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
     return context
 

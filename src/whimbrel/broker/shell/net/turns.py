@@ -13,7 +13,7 @@ from typing import cast
 
 import structlog
 
-from whimbrel.broker.shell.blocking_threads import BlockingThreads
+from whimbrel.broker.shell.blocking_threads import BlockingThreads, Transforms
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.net.connections import MOST_WEB_READ, Stream
@@ -43,6 +43,7 @@ class Turns:
         self._broker, self._clock = running.broker, running.clock
         log_sync.read_on, log_sync.flush = self._release_held_back, self.flush
         self._blocking_threads = BlockingThreads(running, pool, self.flush_soon)
+        self.transforms = Transforms(running, self.flush_soon)
         self.streams: set[Stream] = set()
         self._held_back: set[Stream] = set()
         """Clients that send faster than the disk writes, and are not read from until it has written."""
@@ -188,6 +189,8 @@ class Turns:
         broker = self._broker
         if broker.blocking_tasks:
             self._blocking_threads.begin_tasks()
+        if broker.transforms:
+            self.transforms.begin()
         for notice in broker.take_notices():
             _log.warning(notice.text, client=notice.client, user=notice.user)
         self._write_dirty()
@@ -205,7 +208,7 @@ class Turns:
         broker = self._broker
         dirty, most = broker.dirty, self._most_buffered
         half, sent, written = most // 2, 0, self._written
-        some = dirty[:_MOST_WRITES]
+        some = self._log_sync.that_may_be_written(dirty[:_MOST_WRITES])
         del dirty[:_MOST_WRITES]
         for link in some:
             link.is_dirty = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from whimbrel.errors import PolicyError
-from whimbrel.language.ast import PatternFunction, TestFunction, TextFunction
+from whimbrel.language.ast import NumberFunction, PatternFunction, TestFunction, TextFunction
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.functions import Function as FilterFunction
 from whimbrel.language.policies import tree
@@ -165,6 +165,8 @@ class Calls:
         match kind:
             case TestFunction():
                 return tree.TypeTest(kind, arguments[0])
+            case NumberFunction():
+                return tree.NumberCall(kind, arguments[0])
             case TextFunction():
                 return tree.TextCall(kind, arguments[0])
             case _ if function.name == "size":

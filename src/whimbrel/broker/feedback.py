@@ -1,6 +1,6 @@
 """Feedback: what the pipeline found out from this node's log, as the broker knows it (docs/reference/mqtt.md, "$SYS").
 
-``learning`` reads it from the pipeline's tables, in a thread; here it is held, asked for, and put into words.
+``feedback_reader`` reads it from the pipeline's tables, in a thread; here it is held, asked for, and put into words.
 Rule: what is known stays known until something newer is read: a pipeline that stopped, or a file that is broken, makes
 it older and not less.
 """

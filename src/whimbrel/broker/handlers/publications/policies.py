@@ -1,0 +1,316 @@
+"""Policies: put, removed and chosen by clients (SUBLIM, sections 4.1 and 4.2; docs/reference/mqtt.md, "Policies").
+
+| published to | what is said |
+|---|---|
+| ``$whimbrel/policy/<name>`` | the text of a policy; nothing removes it |
+| ``$whimbrel/policy`` | the name of the policy that this device chooses, or nothing; or a request as JSON |
+
+Rule: a policy is read and checked before it is accepted; the answer has code and position of what is wrong with it.
+Rule: a policy that a verified user put is replaced and removed by that user alone; any other by everybody who may
+publish to its topic.
+Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+
+from whimbrel.broker.access.publication_keys import check_unlocked
+from whimbrel.broker.access.work_budget import WorkBudget
+from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.publications.publishing import Publishing
+from whimbrel.broker.handlers.shaping import Shaping
+from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.notices import ANSWERS, POLICIES, POLICY, is_told
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.errors import InvalidValueError, MalformedBodyError, PolicyError
+from whimbrel.hold.private import client_of, is_private, private_session
+from whimbrel.model.attributes import Limits
+from whimbrel.model.facts import PolicyChange, PolicyChanged
+from whimbrel.model.json_body import read_json
+from whimbrel.model.policies import MAX_POLICY_BYTES
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import V5, Publish, Pubrec
+from whimbrel.mqtt.properties import Properties, Property, passed_on
+from whimbrel.shape.agents import admit
+from whimbrel.shape.state import PolicyVersion
+
+__all__ = ["MAX_POLICIES", "Policies", "check_policy_name", "owner_of"]
+
+MAX_POLICIES = 1_000
+_MAX_NAME_BYTES = 255
+_LONGEST_REASON = 1_000
+_BYTES_A_UNIT = 2
+"""As so many bytes of a policy as a unit of work counts: to read and compile 16 KB takes some 30 ms."""
+_AT_LEAST_ONCE = 1
+_LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
+_SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
+_FORM = 'the name of a policy, nothing, or one of {"choose": name or null}, {"list": true} and {"show": name}'
+
+
+def check_policy_name(value: object) -> str:
+    """Return *value* if a policy may have this name, or raise ``InvalidValueError``."""
+    if (
+        isinstance(value, str)
+        and value.isprintable()
+        and 1 <= len(value.encode()) <= _MAX_NAME_BYTES
+        and value[0] not in "${"
+        and not set(value) & set("/+#")
+    ):
+        return value
+    allowed = f"1 to {_MAX_NAME_BYTES} bytes, no /, + or #, nothing unprintable, and neither $ nor {{ at the beginning"
+    raise InvalidValueError("policy", value[:40] if isinstance(value, str) else type(value).__name__, allowed)
+
+
+def owner_of(user: str | None, client_id: str) -> str:
+    """Return whose policy it is: the verified user's, or, where nobody was verified, the client's own session's."""
+    return private_session(client_id) if user is None else user
+
+
+class Policies:
+    """The policies of a broker, as clients change them."""
+
+    def __init__(
+        self,
+        config: Config,
+        commits: CommitQueue,
+        state: BrokerState,
+        sender: Sender,
+        publishing: Publishing,
+        shaping: Shaping,
+    ) -> None:
+        publishing.policy, shaping.on_suspended = self.received, self.suspended
+        self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
+        self._shape = state.decisions.shape
+        self._notices: list[Notice] = []
+        self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
+
+    def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+        """Take in what was published to a topic of policies; at QoS 1 and 2 its publication has begun."""
+        refusal = self._publishing.admission.report_refusal(link, client, packet)
+        request_id: object = None
+        try:
+            if refusal is not None:
+                raise ProtocolError(*refusal)
+            check_unlocked(packet, link.keyring, is_ours=link.is_ours)
+            self._budget.packet(client.session).spend(1 + len(packet.payload) // _BYTES_A_UNIT, now)
+            if packet.topic == POLICY:
+                asked = _asked(packet.payload)
+                request_id = asked.get("id")
+                self._answer_or_choose(link, client, packet, asked, now)
+            else:
+                self._put(link, client, packet, now)
+        except PolicyError as error:
+            found = {"error": int(error.code), "line": error.line, "column": error.column}
+            reason = f"policy error {error.code:d} at line {error.line}, column {error.column}: {error.reason}"
+            self._refuse(link, client, packet, request_id, ReasonCode.PAYLOAD_FORMAT_INVALID, reason, found)
+        except InvalidValueError as error:
+            self._refuse(link, client, packet, request_id, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error), {})
+        except ProtocolError as error:
+            self._refuse(link, client, packet, request_id, error.code, error.reason, {})
+
+    # -- putting -----------------------------------------------------------------------------------------------------
+
+    def _put(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+        name = check_policy_name(packet.topic.removeprefix(POLICIES))
+        before = self._shape.policies.get(name)
+        if before is not None and not is_private(before.owner) and before.owner != link.user:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another user's")
+        owner = owner_of(link.user, client.id)
+        if not packet.payload:
+            if before is None:
+                raise _unknown(name)
+            self._enter(link, client, packet, None, self._fact(PolicyChange.REMOVED, owner, now, name=name))
+            return
+        if before is None and len(self._shape.policies) >= MAX_POLICIES:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{MAX_POLICIES} policies, no more are allowed")
+        if len(packet.payload) > MAX_POLICY_BYTES:
+            raise InvalidValueError("policy", f"{len(packet.payload)} bytes", f"at most {MAX_POLICY_BYTES} bytes")
+        try:
+            text = packet.payload.decode()
+        except UnicodeDecodeError:
+            raise InvalidValueError("policy", "bytes that are no UTF-8", "text") from None
+        admit(text)
+        self._enter(link, client, packet, None, self._fact(PolicyChange.PUT, owner, now, name=name, text=text))
+
+    def _fact(
+        self,
+        change: PolicyChange,
+        owner: str,
+        now: int,
+        *,
+        name: str | None,
+        text: str | None = None,
+        device: str | None = None,
+    ) -> PolicyChanged:
+        commits = self._commits
+        return PolicyChanged(
+            node=commits.node,
+            seq=commits.seq,
+            changed_at=commits.now(now),
+            change=change,
+            owner=owner,
+            name=name,
+            text=text,
+            device=device,
+        )
+
+    def _enter(self, link: Link, client: Client, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
+        if packet.qos > _AT_LEAST_ONCE:
+            client.receiving.add(packet.packet_id)
+        is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
+        apply = partial(self._changed, link, client, packet, request_id, fact)
+        self._commits.enter(fact, apply, is_owed=is_owed)
+        self._state.take(fact)
+
+    def _changed(self, link: Link, client: Client, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
+        self._state.apply(fact)
+        told = {"policy": fact.name, "change": fact.change.value, "version": fact.seq}
+        self._answer(link, client, packet, request_id, told)
+
+    # -- choosing ----------------------------------------------------------------------------------------------------
+
+    def choice(self, link: Link, device: str, name: str | None, now: int) -> PolicyChanged | None:
+        """Return the fact that a device chooses a policy, or none; None if it has that already."""
+        if self._shape.chosen(device) == name:
+            return None
+        return self._fact(PolicyChange.CHOSEN, owner_of(link.user, device), now, name=name, device=device)
+
+    def check_known(self, name: str | None) -> None:
+        """Raise ``ProtocolError`` if there is no policy *name*."""
+        if name is not None and check_policy_name(name) not in self._shape.policies:
+            raise _unknown(name)
+
+    def _answer_or_choose(
+        self, link: Link, client: Client, packet: Publish, asked: Mapping[str, object], now: int
+    ) -> None:
+        request_id, wanted = asked.get("id"), set(asked) - {"id"}
+        if wanted == {"list"}:
+            self._answer(link, client, packet, request_id, {"policies": [self._told(v) for v in self._listed()]})
+        elif wanted == {"show"}:
+            name = check_policy_name(asked["show"])
+            version = self._shape.policies.get(name)
+            if version is None:
+                raise _unknown(name)
+            self._answer(link, client, packet, request_id, {**self._told(version), "text": version.text})
+        elif wanted == {"choose"}:
+            chosen = None if asked["choose"] is None else check_policy_name(asked["choose"])
+            self.check_known(chosen)
+            fact = self.choice(link, client.id, chosen, now)
+            if fact is None:
+                told = {"policy": chosen, "change": PolicyChange.CHOSEN.value, "version": None}
+                self._answer(link, client, packet, request_id, told)
+            else:
+                self._enter(link, client, packet, request_id, fact)
+        else:
+            raise InvalidValueError("request", ", ".join(sorted(wanted))[:80] or "no member", _FORM)
+
+    def _listed(self) -> list[PolicyVersion]:
+        return sorted(self._shape.policies.values(), key=lambda version: version.name)
+
+    def _told(self, version: PolicyVersion) -> dict[str, object]:
+        owner = None if is_private(version.owner) else version.owner
+        is_suspended = self._shape.is_suspended(version.name)
+        devices = sum(name == version.name for name in self._shape.choices.values())
+        return {
+            "policy": version.name,
+            "version": version.seq,
+            "owner": owner,
+            "suspended": is_suspended,
+            "devices": devices,
+        }
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def suspended(self, version: PolicyVersion, now: int) -> None:
+        """Tell the owner of a policy, the devices that chose it, and the operator, that it is suspended."""
+        user = None if is_private(version.owner) else version.owner
+        self._notices.append(Notice(_SUSPENDED.format(version.name), client_of(version.owner) or "", user))
+        topic = f"{POLICIES}{version.name}/suspended"
+        tree = {"policy": version.name, "version": version.seq, "suspended": True}
+        message = Message.live(topic, json.dumps(tree, ensure_ascii=False).encode())
+        for client in list(self._state.clients.values()):
+            link = client.link
+            if link is None or not is_told(topic, self._state.subscribed.get(client.session, ())):
+                continue
+            if owner_of(link.user, client.id) == version.owner or self._shape.chosen(client.id) == version.name:
+                self._sender.news(link, message, (), now)
+
+    def take_notices(self) -> list[Notice]:
+        """Return what an operator should read of policies since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _answer(
+        self, link: Link, client: Client, packet: Publish, request_id: object, told: Mapping[str, object]
+    ) -> None:
+        if packet.qos == _AT_LEAST_ONCE:
+            self._publishing.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
+        elif packet.qos:
+            client.receiving.discard(packet.packet_id)
+            client.asked.add(packet.packet_id)
+            if client.link is link:
+                self._sender.say(link, Pubrec(packet.packet_id))
+        self._say(link, packet, {"request": "policy", "id": request_id, "ok": True, **told})
+
+    def _refuse(
+        self,
+        link: Link,
+        client: Client,
+        packet: Publish,
+        request_id: object,
+        code: ReasonCode,
+        reason: str,
+        found: Mapping[str, object],
+    ) -> None:
+        reason = reason[:_LONGEST_REASON]
+        self._publishing.refuse(link, client, packet, code, reason)
+        refused = {"request": "policy", "id": request_id, "ok": False, "code": int(code), "reason": reason}
+        self._say(link, packet, {**refused, **found})
+
+    def _say(self, link: Link, packet: Publish, tree: Mapping[str, object]) -> None:
+        """Send the answer to the client that asked: where it wants it, in 3.1.1 where all answers are."""
+        if link.closing is not None:
+            return
+        topic, onward = ANSWERS, b""
+        if link.machine.version == V5:
+            wanted = packet.properties.text(Property.RESPONSE_TOPIC)
+            if not wanted:
+                return
+            told: dict[Property, object] = {Property.CONTENT_TYPE: "application/json"}
+            correlation = packet.properties.binary(Property.CORRELATION_DATA)
+            if correlation is not None:
+                told[Property.CORRELATION_DATA] = correlation
+            topic, onward = wanted, passed_on(Properties(told))
+        body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+        message = Message.live(topic, body, properties=onward)
+        self._sender.live(link, message, (), self._commits.last_at, retain=False)
+
+
+def _asked(body: bytes) -> Mapping[str, object]:
+    """Return the request that is published to ``$whimbrel/policy``; a bare name chooses it, and nothing none."""
+    if not body.startswith(b"{"):
+        try:
+            return {"choose": body.decode() or None}
+        except UnicodeDecodeError:
+            raise InvalidValueError("request", "bytes that are no UTF-8", _FORM) from None
+    try:
+        tree = read_json(body, limits=_LIMITS)
+    except MalformedBodyError:
+        raise InvalidValueError("request", "a body that is no object of JSON", _FORM) from None
+    if not isinstance(tree.get("id"), str | int | float | None):
+        raise InvalidValueError("id", type(tree.get("id")).__name__, "text or a number")
+    return tree
+
+
+def _unknown(name: str) -> ProtocolError:
+    return ProtocolError(
+        ReasonCode.TOPIC_NAME_INVALID, f"there is no policy {name!r}; publish its text to {POLICIES}{name}"
+    )

@@ -1,0 +1,239 @@
+"""Shaping: the policy of a device, or of its subscriptions, decides about each hand-over (SUBLIM, section 4).
+
+Rule: every hand-over to a device with a policy comes here, on its way from ``Delivering``: what is held, what is live
+and what is retained. Only what the broker says of itself ($SYS, answers) is no notification, and is not decided about.
+Rule: a decision is appended to the log before its bytes may leave: the shell does not write to a link before the log
+has what ``Link.after_seq`` says. At QoS 2 the bytes wait for fsync as well.
+Rule: a hand-over is decided once. One that was decided and has no receipt is sent as it was decided, after a crash too.
+Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
+order and the next program finds the variables as the last one left them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.wire.clients import Client, Link, Outgoing
+from whimbrel.broker.wire.messages import Message
+from whimbrel.hold.sessions import RETAINED
+from whimbrel.language.policies.limits import PolicyLimits
+from whimbrel.log.records import BODY, row_from
+from whimbrel.model.facts import Decided, Outcome
+from whimbrel.model.notification import Notification
+from whimbrel.model.rows import fact_of
+from whimbrel.shape.decision import Decision, decide, decided, finished
+from whimbrel.shape.faults import Fault
+from whimbrel.shape.state import PolicyVersion
+from whimbrel.shape.transforms import Work
+
+__all__ = ["Shaping", "TransformJob"]
+
+_EXACTLY_ONCE = 2
+_Chain = Sequence[PolicyVersion | None]
+_Suspended = Callable[[PolicyVersion, int], None]
+
+
+class TransformJob(NamedTuple):
+    """A body that a decision waits for; the shell makes it, and calls ``then`` with what came of it."""
+
+    shaping: Shaping
+    client: Client
+    link: Link
+    out: Outgoing
+    chain: _Chain
+    """The policies that are still to be asked; the first has decided, but for its body."""
+    decision: Decision
+
+    @property
+    def work(self) -> Work:
+        """What is to be made."""
+        assert self.decision.work is not None
+        return self.decision.work
+
+    def then(self, result: object, now: int) -> None:
+        """Take in the body, or the fault."""
+        assert isinstance(result, bytes | Fault)
+        self.shaping.made(self, result, now)
+
+
+class Shaping:
+    """Decides about hand-overs; *send* and *withhold* do what was decided, and *go_on* sends what comes after it."""
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        state: BrokerState,
+        limits: PolicyLimits,
+        *,
+        send: Callable[[Client, Link, Outgoing, int], None],
+        withhold: Callable[[Client, Outgoing, int], None],
+        go_on: Callable[[Client, int], None],
+    ) -> None:
+        self._commits, self._state, self._limits = commits, state, limits
+        self._decisions = state.decisions
+        self._send, self._withhold, self._go_on = send, withhold, go_on
+        self.jobs: deque[TransformJob] = deque()
+        """What the shell is to make."""
+        self._read: tuple[Message, Notification] | None = None
+        """The notification that was read last: all who get it now share that."""
+        self.on_suspended: _Suspended = lambda _version, _now: None
+        """Who tells the owner of a policy that it is suspended."""
+
+    def is_for(self, client: Client, out: Outgoing) -> bool:
+        """Tell whether a hand-over is decided about, or was before."""
+        if not out.terms or not out.message.seq or out.is_decided:
+            return False
+        if self._decisions.kept(client.id, out.message.seq):
+            return True
+        return self._decisions.are_any and bool(self._chain(client, out))
+
+    def _chain(self, client: Client, out: Outgoing) -> _Chain:
+        terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
+        return self._decisions.policies_for(client.id, [name for each in terms for name in each.policies])
+
+    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
+        """Decide about a hand-over that may be sent now, and do what was decided."""
+        now = self._commits.now(now)
+        known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
+        delivered = next((fact for fact in known if fact.outcome is Outcome.DELIVERED), None)
+        if delivered is not None:
+            self._hand_over(client, link, out, delivered)
+            return
+        asked = {fact.policy for fact in known}
+        chain = [version for version in self._chain(client, out) if version is None or version.name not in asked]
+        if asked and not chain:
+            self._withhold(client, out, now)
+        else:
+            self._ask(client, link, out, chain, now)
+
+    def _ask(self, client: Client, link: Link, out: Outgoing, chain: _Chain, now: int) -> None:
+        """Ask the policies that are left, one after the other, until one sends something."""
+        notification = self._notification(out.message)
+        for at, version in enumerate(chain):
+            policy = None if version is None else self._decisions.agents.of(version.text)
+            if version is None or policy is None:  # as good as none: what arrived is sent
+                self._pass(client, link, out)
+                return
+            shape, device = self._decisions.shape, client.id
+            decision = decide(
+                policy,
+                notification,
+                shape.automatic(device),
+                shape.manual(device, version.name),
+                now=now,
+                limits=self._limits,
+            )
+            if decision.work is not None:
+                link.shaping = job = TransformJob(self, client, link, out, chain[at:], decision)
+                self.jobs.append(job)
+                return
+            fact = self._append(client, out, version, decision, notification, now)
+            if fact.outcome is Outcome.DELIVERED:
+                self._hand_over(client, link, out, fact, body=decision.body)
+                return
+        self._withhold(client, out, now)
+
+    def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
+        """Take in what came of a transform."""
+        client, link, out = job.client, job.link, job.out
+        if link.shaping is not job:
+            return
+        link.shaping = None
+        if client.link is not link or link.closing is not None:
+            return  # the hold has it still
+        now = self._commits.now(now)
+        version = job.chain[0]
+        assert version is not None
+        if self._chain(client, out)[-len(job.chain) :] != tuple(job.chain):  # another policy decides now
+            self.begin(client, link, out, now)
+        else:
+            decision = finished(job.decision, result)
+            fact = self._append(client, out, version, decision, self._notification(out.message), now)
+            if fact.outcome is Outcome.DELIVERED:
+                self._hand_over(client, link, out, fact, body=decision.body)
+            elif len(job.chain) > 1:
+                self._ask(client, link, out, job.chain[1:], now)
+            else:
+                self._withhold(client, out, now)
+        self._go_on(client, now)
+
+    def _append(
+        self,
+        client: Client,
+        out: Outgoing,
+        version: PolicyVersion,
+        decision: Decision,
+        notification: Notification,
+        now: int,
+    ) -> Decided:
+        """Write a decision down, and take it in."""
+        commits = self._commits
+        fact = decided(
+            decision,
+            notification,
+            node=commits.node,
+            seq=commits.seq,
+            now=now,
+            session=out.terms[0].session,
+            device=client.id,
+            policy=version.name,
+            policy_seq=version.seq,
+            is_kept=out.qos > 0,
+        )
+        commits.append(fact)
+        was_suspended = self._decisions.shape.is_suspended(version.name)
+        self._state.take(fact)
+        if self._decisions.shape.is_suspended(version.name) and not was_suspended:
+            self.on_suspended(version, now)
+        return fact
+
+    def _hand_over(
+        self, client: Client, link: Link, out: Outgoing, fact: Decided, *, body: bytes | None = None
+    ) -> None:
+        """Send what was decided: *body*, if it was decided just now; else what was kept of it."""
+        original, is_new = out.message, body is not None
+        if body is None:
+            body = original.payload if fact.body is None else fact.body
+        message = original
+        if body != original.payload or fact.attributes is not None:
+            message = original.shaped(body, fact.attributes)
+        out = out._replace(message=message, is_decided=True)
+        link.after_seq = max(link.after_seq, fact.seq)
+        self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == _EXACTLY_ONCE else None)
+
+    def _pass(self, client: Client, link: Link, out: Outgoing) -> None:
+        """Send what arrived, as it is."""
+        self._send_in_turn(client, link, out._replace(is_decided=True), of=None)
+
+    def send_behind(self, client: Client, link: Link, out: Outgoing) -> None:
+        """Send what nothing is decided about behind what was decided before and is not sent yet."""
+        self._send_in_turn(client, link, out, of=None)
+
+    def _send_in_turn(self, client: Client, link: Link, out: Outgoing, *, of: int | None) -> None:
+        """Send when everything before is accepted; *of* is the decision just appended that must be durable first."""
+        send = partial(self._send_now, client, link, out)
+        link.unsent += 1
+        if of is None:
+            self._commits.then(send)
+        else:
+            self._commits.entered(of, send, is_owed=True)
+
+    def _send_now(self, client: Client, link: Link, out: Outgoing) -> None:
+        link.unsent -= 1
+        if client.link is link and link.closing is None:
+            self._send(client, link, out, self._commits.last_at)
+
+    def _notification(self, message: Message) -> Notification:
+        """Return the notification that a message is, as its record has it."""
+        if self._read is not None and self._read[0] is message:
+            return self._read[1]
+        seq, number = BODY.unpack_from(message.body)
+        fact = fact_of(*row_from(self._commits.node, seq, number, message.body[BODY.size :]))
+        assert isinstance(fact, Notification)
+        self._read = message, fact
+        return fact

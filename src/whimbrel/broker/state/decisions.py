@@ -1,0 +1,155 @@
+"""Decisions: what policies depend on, and what they decided about hand-overs that have no receipt yet.
+
+Rule: a fact is taken in when it is appended, not when it is durable. The log is durable up to a number, never with
+gaps, so a decision that survives a crash has everything that it depended on before it.
+Rule: a hand-over is decided once. What it decided is kept until its receipt, and what is sent again is that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cbor2
+
+from whimbrel.broker.memory import Memory
+from whimbrel.hold.touched_rows import ChangedRows
+from whimbrel.log.records import BODY, body_of, row_from
+from whimbrel.model.facts import Decided, PolicyChanged, Reported
+from whimbrel.model.rows import fact_of
+from whimbrel.shape.agents import Agents
+from whimbrel.shape.rows import KINDS, Key, keys, restore_row, row_of
+from whimbrel.shape.state import PolicyVersion, ShapeState
+
+__all__ = ["DECISION_KINDS", "Decisions", "ShapeFact"]
+
+ShapeFact = Reported | PolicyChanged | Decided
+DECISION_KINDS = KINDS | {"decision", "decided"}
+"""The kinds of rows that are written here."""
+_OVERHEAD = 1_000
+"""What a decision takes beside the body that it keeps, about."""
+
+
+class Decisions:
+    """The state of policies, and the decisions that may have to be sent again."""
+
+    def __init__(self, node: str, memory: Memory) -> None:
+        self._node, self._memory = node, memory
+        self.shape = ShapeState()
+        self.agents = Agents()
+        self.seq = 0
+        """The number of the last fact that was taken in."""
+        self._kept: dict[int, dict[str, list[Decided]]] = {}
+        """By notification and device."""
+        self._touched: set[Key] = set()
+
+    @property
+    def are_any(self) -> bool:
+        """Whether there is any policy."""
+        return bool(self.shape.policies)
+
+    def take(self, fact: ShapeFact, *, is_held: bool = False) -> None:
+        """Take in the next fact; *is_held*: the hold has the notification of a decision, which may be sent again."""
+        if fact.seq <= self.seq:  # it was taken in when it was appended
+            return
+        self.seq = fact.seq
+        self.shape.apply(fact)
+        if isinstance(fact, Decided) and is_held:
+            self._keep(fact)
+
+    def _keep(self, fact: Decided) -> None:
+        seq, device = fact.notification.seq, fact.device
+        self._kept.setdefault(seq, {}).setdefault(device, []).append(fact)
+        self._memory.counted += _size(fact)
+        self._touched.add(("decision", seq, device))
+
+    def kept(self, device: str, seq: int) -> Sequence[Decided]:
+        """Return what was decided about a hand-over that has no receipt yet, in order."""
+        found = self._kept.get(seq)
+        return () if found is None else found.get(device, ())
+
+    def received(self, device: str, seq: int) -> None:
+        """Take in that a hand-over has its receipt."""
+        found = self._kept.get(seq)
+        if found is None:
+            return
+        for fact in found.pop(device, ()):
+            self._memory.counted -= _size(fact)
+            self._touched.add(("decision", seq, device))
+        if not found:
+            del self._kept[seq]
+
+    def forget(self, seq: int) -> None:
+        """Take in that nobody is owed a notification any more."""
+        for device in list(self._kept.get(seq, ())):
+            self.received(device, seq)
+
+    def end(self, device: str, seq: int) -> None:
+        """Take in the fact *seq*: the private session of a device ended, and with it what it chose and reported."""
+        if seq <= self.seq:
+            return
+        self.seq = seq
+        self.shape.forget(device)
+        for kept in [kept for kept, found in self._kept.items() if device in found]:
+            self.received(device, kept)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def policies_for(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
+        """Return the policies that decide about a hand-over, in order; None stands for one that sends what arrived.
+
+        That of the device, if it is in force; else those *named* by the subscriptions, each once. Of one that is not in
+        force, because it was never put, was removed, or is suspended, nothing is asked. Nothing is returned if none is.
+        """
+        shape = self.shape
+        own = shape.in_force(shape.chosen(device))
+        if own is not None:
+            return (own,)
+        found = dict.fromkeys(shape.in_force(name) for name in named)
+        return tuple(found) if any(version is not None for version in found) else ()
+
+    # -- the view ----------------------------------------------------------------------------------------------------
+
+    def touch_all(self) -> None:
+        """Let ``changes`` say everything there is."""
+        self._touched = {*keys(self.shape)}
+        self._touched.update(("decision", seq, device) for seq, found in self._kept.items() for device in found)
+
+    def discard_changes(self) -> None:
+        """Forget what has changed."""
+        self._touched.clear()
+        self.shape.touched.clear()
+
+    def changes(self) -> ChangedRows:
+        """Return the rows to put and those to drop since the last call."""
+        touched: set[Key] = {*self._touched, *self.shape.touched}
+        self.discard_changes()
+        rows = {key: self._row(key) for key in touched}
+        put = {key: row for key, row in rows.items() if row is not None}
+        if touched:
+            put["decided",] = cbor2.dumps(self.seq)
+        return put, touched - put.keys()
+
+    def _row(self, key: Key) -> bytes | None:
+        if key[0] != "decision":
+            return row_of(self.shape, key)
+        _, seq, device = key
+        kept = self.kept(str(device), seq)  # type: ignore[arg-type]  # the first part of such a key is a number
+        return cbor2.dumps([body_of(fact)[0] for fact in kept]) if kept else None
+
+    def restore_row(self, key: Key, value: bytes) -> None:
+        """Take in a row of a view."""
+        if key[0] == "decided":
+            self.seq = cbor2.loads(value)
+        elif key[0] == "decision":
+            for body in cbor2.loads(value):
+                seq, number = BODY.unpack_from(body)
+                fact = fact_of(*row_from(self._node, seq, number, body[BODY.size :]))
+                assert isinstance(fact, Decided)
+                self._keep(fact)
+            self._touched.clear()
+        else:
+            restore_row(self.shape, key, value)
+
+
+def _size(fact: Decided) -> int:
+    return _OVERHEAD + (0 if fact.body is None else len(fact.body))

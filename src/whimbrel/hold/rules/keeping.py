@@ -1,0 +1,71 @@
+"""Keeping: until when a notification is held for which subscriptions, and what it displaces (rules 3 and 4)."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from whimbrel.hold.commands import Command, Identity
+from whimbrel.hold.quality import is_live_only
+from whimbrel.hold.retention import Retention
+from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.state import Copy, Session, State
+from whimbrel.model.facts import Outcome
+
+__all__ = ["Keeping", "put_in_order"]
+
+_EXPIRED, _DISPLACED, _DROPPED = Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED
+T = TypeVar("T")
+
+
+def put_in_order(by_number: dict[int, T]) -> None:
+    """Put what is known by number in that order, in its place: others know the dictionary."""
+    found = sorted(by_number.items())
+    by_number.clear()
+    by_number.update(found)
+
+
+class Keeping:
+    """Holds notifications for subscriptions."""
+
+    def __init__(self, state: State, endings: Endings, retention: Retention) -> None:
+        self._state, self._endings, self._retention = state, endings, retention
+
+    def is_wanted(self, session: Session, identity: Identity, copy: Copy) -> bool:
+        """Tell whether a session has a subscription for which a notification has not lapsed by now."""
+        subscription = session.subscriptions.get(identity)
+        return subscription is not None and copy.lapse_of(self._retention.of(subscription)[0]) > self._state.now
+
+    def to_hold(
+        self, session: Session, identities: tuple[Identity, ...], copy: Copy
+    ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
+        """Return until when it is held for each subscription; and how it ends if for none (rule 3)."""
+        held: dict[Identity, int] = {}
+        live_only: list[Identity] = []
+        lapsed: dict[Identity, int] = {}
+        for identity in identities:
+            subscription = session.subscriptions.get(identity)
+            ttl, most = self._retention.of(subscription)
+            lapse = copy.lapse_of(ttl)
+            if most == 0 or (session.is_private and is_live_only(copy.qos, subscription)):
+                live_only.append(identity)
+            elif lapse <= self._state.now:
+                lapsed[identity] = lapse
+            else:
+                held[identity] = lapse
+        if live_only or held:
+            return held, (_DROPPED, tuple(live_only), self._state.now)
+        latest = max(lapsed.values())
+        return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
+
+    def keep(self, session: Session, seq: int, held: dict[Identity, int], out: list[Command]) -> None:
+        """Hold a notification for some subscriptions, displacing the oldest where there is no room (rule 4)."""
+        for identity, lapse in held.items():
+            queue = session.counts.setdefault(identity, {})
+            _, most = self._retention.of(session.subscriptions.get(identity))
+            while len(queue) >= most:
+                self._endings.strip(session, next(iter(queue)), identity, _DISPLACED, self._state.now, out)
+            is_oldest = bool(queue) and next(reversed(queue)) > seq
+            queue[seq] = None
+            if is_oldest:  # it was held elsewhere before (rule 21)
+                put_in_order(queue)
+            self._state.lapses.push(lapse, seq, session.name)

@@ -1,0 +1,36 @@
+"""Parts: what a new segment is made of, flat arrays only, so that another process can do the packing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from whimbrel.match.index.texts import Texts
+
+__all__ = ["Part"]
+
+
+class Part(NamedTuple):
+    """Filters that a new segment takes along: handles ascending, texts in one buffer, and who of them is dead."""
+
+    handles: Any
+    text_bytes: Any
+    text_start: Any
+    dead: Any
+
+    @classmethod
+    def of(cls, filters: Sequence[tuple[int, str]]) -> Part:
+        """Return living filters as a part; handles ascending."""
+        texts = Texts()
+        for _, text in filters:
+            texts.append(text)
+        handles = np.fromiter((handle for handle, _ in filters), np.int64, len(filters))
+        return cls(handles, **texts.arrays(), dead=np.zeros(len(filters), np.uint8))
+
+    def living(self) -> Iterator[tuple[int, str]]:
+        """Yield what is not dead."""
+        texts = Texts.of(self.text_bytes, self.text_start)
+        for position in np.flatnonzero(self.dead == 0).tolist():
+            yield int(self.handles[position]), texts[position]

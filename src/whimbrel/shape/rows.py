@@ -1,0 +1,69 @@
+"""Rows: how the state of policies is kept in a view, row by row; a row is known by its kind and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import cbor2
+
+from whimbrel.model.attributes import Limits
+from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.typed import from_typed, to_typed
+from whimbrel.shape.state import PolicyVersion, ShapeState
+from whimbrel.shape.variables import AutomaticVariables, ManualVariables
+
+__all__ = ["KINDS", "Key", "keys", "restore_row", "row_of"]
+
+Key: TypeAlias = tuple[str | int | None, ...]
+KINDS = frozenset({"policy", "device", "variables"})
+_LIMITS = Limits(max_bytes=INT32_MAX, max_names=INT32_MAX)
+
+
+def keys(state: ShapeState) -> Iterable[Key]:
+    """Yield the keys of all rows of *state*."""
+    yield from (("policy", name) for name in state.policies)
+    yield from (("device", device) for device in {*state.devices, *state.choices})
+    yield from (("variables", device, policy) for device, policy in state.variables)
+
+
+def row_of(state: ShapeState, key: Key) -> bytes | None:
+    """Return what is kept under *key*; None if there is nothing."""
+    kind, whose = key[0], str(key[1])
+    if kind == "policy":
+        version = state.policies.get(whose)
+        if version is None:
+            return None
+        return cbor2.dumps([version.seq, version.owner, version.text, state.failures.get(whose, 0)])
+    if kind == "device":
+        automatic, chosen = state.devices.get(whose), state.choices.get(whose)
+        if automatic is None:
+            return None if chosen is None else cbor2.dumps([chosen])
+        reported_at, own, members = automatic.snapshot()
+        typed = [[root, to_typed(values)] for root, values in members.items()]
+        return cbor2.dumps([chosen, reported_at, to_typed(own), typed])
+    manual = state.variables.get((whose, str(key[2])))
+    return None if manual is None else cbor2.dumps(to_typed(manual.values))
+
+
+def restore_row(state: ShapeState, key: Key, value: bytes) -> None:
+    """Take in a row of a view."""
+    kind, whose = key[0], str(key[1])
+    row: Any = cbor2.loads(value)
+    if kind == "policy":
+        seq, owner, text, failures = row
+        state.policies[whose] = PolicyVersion(name=whose, seq=seq, owner=owner, text=text)
+        if failures:
+            state.failures[whose] = failures
+    elif kind == "device":
+        chosen, *reported = row
+        if chosen is not None:
+            state.choices[whose] = chosen
+        if reported:
+            reported_at, own, typed = reported
+            members = {root: dict(from_typed(values, limits=_LIMITS)) for root, values in typed}
+            own = dict(from_typed(own, limits=_LIMITS))
+            state.devices[whose] = AutomaticVariables.of(reported_at, own, members)
+    else:
+        manual = state.variables[whose, str(key[2])] = ManualVariables()
+        manual.values = dict(from_typed(row, limits=_LIMITS))
