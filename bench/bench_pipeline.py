@@ -180,9 +180,9 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from whimbrel.pipeline.matches import _LISTED, Matching, _listed, exploded, ship
-    from whimbrel.pipeline.reading import read_table
-    from whimbrel.pipeline.schemas import SCHEMAS
+    from whimbrel.pipeline.files.schemas import SCHEMAS
+    from whimbrel.pipeline.spark.reading import read_table
+    from whimbrel.pipeline.tables.matches import _LISTED, Matching, _listed, exploded, ship
 
     spark = _session(master)
     publications, interests, sessions = (
@@ -226,7 +226,7 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
 
 def _session(master: str) -> SparkSession:
     """Start Spark; its workers look for our functions beside this file."""
-    from whimbrel.pipeline.sessions import local_session
+    from whimbrel.pipeline.spark.spark_session import local_session
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return local_session(master=master)
@@ -262,7 +262,7 @@ def _measure_deliveries(report: Report, folder: Path, sizes: _Sizes, *, quick: b
 
 def _delivering(log: str) -> tuple[int, float, int]:
     from whimbrel.pipeline import jobs
-    from whimbrel.pipeline.delta import data_files
+    from whimbrel.pipeline.files.delta import data_files
 
     spark = _session("local[2]")
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
@@ -295,8 +295,8 @@ def _measure_linear(report: Report, folder: Path, sizes: _Sizes) -> None:
 def _matching_once(log: str) -> float:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from whimbrel.pipeline.matches import _LISTED, Matching, _listed, ship
-    from whimbrel.pipeline.reading import read_table
+    from whimbrel.pipeline.spark.reading import read_table
+    from whimbrel.pipeline.tables.matches import _LISTED, Matching, _listed, ship
 
     spark = _session("local[2]")
     tables = [read_table(spark, Path(log), name) for name in ("publications", "interests", "sessions")]
@@ -345,8 +345,8 @@ def _crossing(log: str) -> tuple[float, int, float, int]:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import BooleanType
 
-    from whimbrel.pipeline.matches import matches
-    from whimbrel.pipeline.reading import read_table
+    from whimbrel.pipeline.spark.reading import read_table
+    from whimbrel.pipeline.tables.matches import matches
 
     spark = _session("local[2]")
     publications, interests, sessions = (
@@ -382,7 +382,7 @@ def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
     from whimbrel.log.columns import from_arrow
     from whimbrel.log.layout import parts
     from whimbrel.pipeline import jobs
-    from whimbrel.pipeline.schemas import TIMES
+    from whimbrel.pipeline.files.schemas import TIMES
     from whimbrel.pipeline.single import SingleProcess
     from whimbrel.sim.logs.generate import Recipe, generate
 

@@ -69,11 +69,13 @@ _STREAM: dict[str, Any] = {}
 
 def _write(folder: Path, seq: int, batches: int, totals: dict[str, set[int]]) -> tuple[int, dict[str, set[int]], float]:
     """Let the log grow by a batch, and the stream take it; return the last number, and each table's allowed totals."""
+    from tests.e2e.stream_kills import StreamRig
+
     from whimbrel.log.writer import LogWriter
     from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged
     from whimbrel.model.notification import Notification
     from whimbrel.model.subscription import InterestChange, Subscription
-    from whimbrel.pipeline.stream import Stream, StreamPlan
+    from whimbrel.pipeline.plans import StreamPlan
 
     with LogWriter(folder / "log", _NODE) as writer:
         if not seq:
@@ -103,7 +105,7 @@ def _write(folder: Path, seq: int, batches: int, totals: dict[str, set[int]]) ->
         writer.sync()
     if not _STREAM:
         plan = StreamPlan(assume_receipts=True, lateness_us=0)
-        _STREAM["stream"] = Stream(object(), log=folder / "log", out=folder / "out", plan=plan)  # type: ignore[arg-type]  # what it does here needs no Spark
+        _STREAM["stream"] = StreamRig(log=folder / "log", out=folder / "out", plan=plan)  # it needs no Spark
     stream = _STREAM["stream"]
     begun = time.perf_counter()
     stream.take({_NODE: seq})
@@ -133,7 +135,7 @@ def read(out: Path, engine: str, reads: int) -> tuple[Counter[tuple[str, int, in
         if engine == "DuckDB":
             source = f"delta_scan('{out / table}')"
         else:
-            from whimbrel.pipeline.delta import read as rows_of
+            from whimbrel.pipeline.files.delta import read as rows_of
 
             connection.register("found", rows_of(out, table))
             source = "found"

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from measure import Check, Figure
 
@@ -67,20 +66,17 @@ class Churn:
 
 def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
     """Follow one log twice."""
-    from whimbrel.pipeline import matchers
-    from whimbrel.pipeline.delta import read
-    from whimbrel.pipeline.sessions import local_session
+    from whimbrel.pipeline.files.delta import read
+    from whimbrel.pipeline.stream import matchers
 
     ends = _write(folder / "log", sizes, Random(seed))
-    spark = local_session(partitions=2, is_light=True)
     usual, took = matchers.SMALL, {}
     try:
         for name, small in (("layers", usual), ("anew", _ANEW)):
             matchers.SMALL = small
-            took[name] = _followed(spark, folder / "log", folder / name, ends)
+            took[name] = _followed(folder / "log", folder / name, ends)
     finally:
         matchers.SMALL = usual
-        spark.stop()
     made = [read(folder / name, "matches") for name in took]
     order = [(name, "ascending") for name in ("notification_seq", "interest_seq")]
     half = 1 + sizes.batches
@@ -94,17 +90,19 @@ def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
     )
 
 
-def _followed(spark: Any, log: Path, out: Path, ends: list[int]) -> list[float]:
+def _followed(log: Path, out: Path, ends: list[int]) -> list[float]:
     """Return how long each batch took."""
-    from whimbrel.pipeline.stream import Stream, StreamPlan
+    from tests.e2e.stream_kills import StreamRig, forget
 
-    stream = Stream(spark, log=log, out=out, plan=StreamPlan(facts_per_batch=max(ends)))
+    from whimbrel.pipeline.plans import StreamPlan
+
+    forget()
+    stream = StreamRig(log=log, out=out, plan=StreamPlan(facts_per_batch=max(ends)))
     took = []
     for last in ends:
         stream.take({NODE: last})
         assert stream.last is not None
         took.append(stream.last.took_s)
-    stream.close()
     return took
 
 

@@ -223,7 +223,7 @@ def live(folder: Path, sizes: LiveSizes) -> Live:
 
 def _await_end(process: Any, log: Path) -> None:
     """Wait until the stream has everything, of a broker that is not written to any more."""
-    from whimbrel.pipeline.snapshots import snapshot
+    from whimbrel.pipeline.files.snapshots import snapshot
 
     before: dict[str, int] = {}
     wanted = snapshot(log).last
@@ -248,7 +248,7 @@ def _outcomes(tables: Path) -> dict[str, int]:
     """Return how many rows of ``deliveries`` say what."""
     import pyarrow.dataset as pads
 
-    from whimbrel.pipeline.delta import data_files
+    from whimbrel.pipeline.files.delta import data_files
 
     found = pads.dataset([str(path) for path in data_files(tables, "deliveries")], format="parquet")
     counted = found.to_table(columns=["outcome"]).column("outcome").value_counts().to_pylist()

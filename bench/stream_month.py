@@ -95,15 +95,17 @@ class Month:
 
 def month(folder: Path, sizes: MonthSizes, *, seed: int) -> Month:
     """Write a month's log, let a stream take it in, and compare its tables with the batch job's."""
+    from tests.e2e.stream_kills import StreamRig
+
     from whimbrel.pipeline import jobs
-    from whimbrel.pipeline.sessions import local_session
-    from whimbrel.pipeline.stream import Stream
+    from whimbrel.pipeline.plans import StreamPlan
+    from whimbrel.pipeline.spark.spark_session import local_session
 
     log, out = folder / "log", folder / "stream"
     cuts, seen = write_month(log, sizes, seed=seed)
     spark = local_session(memory="2g")
     try:
-        stream = Stream(spark, log=log, out=out)
+        stream = StreamRig(log=log, out=out, plan=StreamPlan())
         java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]  # noqa: SLF001 # Java's own number
         days: list[Day] = []
         begun = time.monotonic()
@@ -112,8 +114,7 @@ def month(folder: Path, sizes: MonthSizes, *, seed: int) -> Month:
             if number % CUTS_PER_DAY == CUTS_PER_DAY - 1:
                 days.append(_day(stream, seen[number // CUTS_PER_DAY], java))
         took_s = time.monotonic() - begun
-        old = sum(_is_old(device, sizes.days) for device in stream.away())
-        stream.close()
+        old = sum(_is_old(device, sizes.days) for state in stream.states() for device in state.away())
         jobs.run(spark, log=log, out=folder / "batch")
         rows = {table: _compared(spark, folder, table) for table in stream.plan.tables}
         batches = len(cuts)
@@ -129,8 +130,8 @@ def _day(stream: Any, seen: Seen, java: int) -> Day:
         seen=seen,
         state=taken.state,
         state_bytes=taken.state_bytes,
-        windows=stream._of_time.size,  # noqa: SLF001 # nobody but this asks for the parts
-        links=sum(len(each.links.state) for each in stream._all_standings()),  # noqa: SLF001 # likewise
+        windows=stream.windows().size,
+        links=sum(len(each.links.state) for each in stream.states()),
         python_bytes=resident_bytes(os.getpid()),
         java_bytes=resident_bytes(java),
     )
@@ -150,8 +151,8 @@ def _sorted(spark: SparkSession, out: Path, table: str) -> DataFrame:
     """Return a table with lists in order, and without when a dead letter was found."""
     from pyspark.sql import functions as F  # noqa: N812 # as everybody calls it
 
-    from whimbrel.pipeline.delta import data_files
-    from whimbrel.pipeline.schemas import SCHEMAS
+    from whimbrel.pipeline.files.delta import data_files
+    from whimbrel.pipeline.files.schemas import SCHEMAS
 
     schema, files = SCHEMAS[table], [path.as_uri() for path in data_files(out, table)]
     frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)

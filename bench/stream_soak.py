@@ -59,7 +59,7 @@ def soak(*, kills: int, master: str, seed: int, progress: Callable[[str], None] 
     """Kill a stream *kills* times; return how it went, with what is wrong as ``violations``."""
     from tests.e2e.stream_kills import AIMS, differences, executors, kill_stream
 
-    from whimbrel.pipeline.sessions import local_session
+    from whimbrel.pipeline.spark.spark_session import local_session
 
     random = Random(seed)
     aims = [aim for _ in range(-(-kills // len(AIMS))) for aim in random.sample(AIMS, len(AIMS))][:kills]

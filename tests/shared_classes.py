@@ -23,7 +23,7 @@ def main(archive: Path) -> None:
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812 # as everybody calls it
 
-    from whimbrel.pipeline.sessions import local_session
+    from whimbrel.pipeline.spark.spark_session import local_session
 
     archive.parent.mkdir(parents=True, exist_ok=True)
     making = archive.with_name(f"{archive.name}-{os.getpid()}")

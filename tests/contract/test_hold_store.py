@@ -35,6 +35,7 @@ from whimbrel.hold.store.sqlite import FORMAT, SqliteStore
 from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.pipeline.stream.blob_store import BlobStore, MemoryBlobs
 
 ROWS: dict[Key, bytes] = {
     ("held", None, 1): b"none",
@@ -53,10 +54,14 @@ _PARTS = st.none() | _TEXTS | st.integers(-(2**63), 2**63 - 1)
 KEYS = st.builds(lambda kind, parts: (kind, *parts), _TEXTS, st.lists(_PARTS, max_size=4))
 
 
-@pytest.fixture(params=[MemoryStore, SqliteStore])
+@pytest.fixture(params=[MemoryStore, SqliteStore, BlobStore])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RowStore]:
     """Every store there is, empty."""
-    made: RowStore = MemoryStore() if request.param is MemoryStore else SqliteStore(tmp_path / "hold.sqlite")
+    made: RowStore
+    if request.param is BlobStore:
+        made = BlobStore(MemoryBlobs())
+    else:
+        made = MemoryStore() if request.param is MemoryStore else SqliteStore(tmp_path / "hold.sqlite")
     yield made
     made.close()
 

@@ -24,9 +24,9 @@ from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
 from whimbrel.model.keys import Scheme
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, attributes_to_column_value
-from whimbrel.pipeline.dead_letters import judged
-from whimbrel.pipeline.schemas import TIMES
-from whimbrel.pipeline.suspects import suspects
+from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.schemas import TIMES
+from whimbrel.pipeline.files.suspects import suspects
 
 ROWS = 700
 INT64 = (-(2**63), -1, 0, 1, 2**63 - 1)

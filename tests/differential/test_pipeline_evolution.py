@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import random_log
+from stream_rig import StreamRig
 
 from whimbrel.hold.retention import Retention
 from whimbrel.log.export import export
@@ -22,11 +23,11 @@ from whimbrel.log.retention import retain
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import Notification
-from whimbrel.pipeline.delta import read
+from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.stream import LostLogError, Stream
+from whimbrel.pipeline.stream.batch_record import LostLogError
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -101,10 +102,9 @@ def test_a_log_that_began_before_the_newest_columns_is_read_as_ever(spark: Spark
     run(spark, log=log, out=tmp_path / "batch", tables=("deliveries",), plan=Plan(retention=RETENTION))
     assert outcomes(tmp_path / "batch") == wanted
     plan = StreamPlan(retention=RETENTION, tables=("deliveries",))
-    stream = Stream(spark, log=log, out=tmp_path / "stream", plan=plan)
+    stream = StreamRig(log=log, out=tmp_path / "stream", plan=plan)
     for end in (40, 90, FACTS):
         stream.take({NODE: end})
-    stream.close()
     assert outcomes(tmp_path / "stream") == wanted
     assert len(wanted) > HALF
 
@@ -124,31 +124,27 @@ def days(count: int) -> list[Fact]:
 
 
 @pytest.mark.parametrize("is_one_part", [False, True], ids=["a part a day", "a segment of days"])
-def test_a_log_that_was_cut_before_it_was_read_is_refused(
-    spark: SparkSession, tmp_path: Path, *, is_one_part: bool
-) -> None:
+def test_a_log_that_was_cut_before_it_was_read_is_refused(tmp_path: Path, *, is_one_part: bool) -> None:
     """A table with a hole in it would look like one without."""
     facts = days(3)
     for first in range(0, 30, 30 if is_one_part else 10):
         write(tmp_path / "log", facts[first : first + (30 if is_one_part else 10)])
         export(tmp_path / "log", NODE, closed_only=False)
     plan = StreamPlan(tables=("popularity",))
-    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=plan)
+    stream = StreamRig(log=tmp_path / "log", out=tmp_path / "out", plan=plan)
     stream.take({NODE: 5})
     retain(tmp_path / "log", before=date(2026, 1, 6), now=START + 3 * DAY_US)
     with pytest.raises(LostLogError, match="log of n: number 6 is not there any more, and was not read yet"):
         stream.take({NODE: 30})
     assert sum(read(tmp_path / "out", "popularity").column("publications").to_pylist()) == 5
-    stream.close()
 
 
-def test_a_log_that_was_cut_after_it_was_read_is_not(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_that_was_cut_after_it_was_read_is_not(tmp_path: Path) -> None:
     """That is what retention is for."""
     write(tmp_path / "log", days(3))
     export(tmp_path / "log", NODE, closed_only=False)
-    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("popularity",)))
+    stream = StreamRig(log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("popularity",)))
     stream.take({NODE: 10})
     retain(tmp_path / "log", before=date(2026, 1, 6), now=START + 3 * DAY_US)
     stream.take({NODE: 30})
     assert sum(read(tmp_path / "out", "popularity").column("publications").to_pylist()) == 30
-    stream.close()

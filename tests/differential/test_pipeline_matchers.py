@@ -18,14 +18,14 @@ from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.columns import to_arrow
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
-from whimbrel.pipeline import matchers as matchers_module
-from whimbrel.pipeline import versions as versions_module
-from whimbrel.pipeline.folds import EVENT, INTEREST
-from whimbrel.pipeline.matchers import Matchers
-from whimbrel.pipeline.matches import CHANGED, DELETED
-from whimbrel.pipeline.node_state import NodeState, changed_schema
+from whimbrel.pipeline.fold import versions as versions_module
+from whimbrel.pipeline.fold.folds import EVENT, INTEREST
+from whimbrel.pipeline.fold.versions import PackedVersions
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.versions import PackedVersions
+from whimbrel.pipeline.stream import matchers as matchers_module
+from whimbrel.pipeline.stream.matchers import Matchers
+from whimbrel.pipeline.stream.node_state import NodeState, changed_schema
+from whimbrel.pipeline.tables.matches import CHANGED, DELETED
 
 NODE, FACTS, BATCH = "n", 400, 25
 ALWAYS, SOMETIMES, NEVER = 0, 1, 10**9

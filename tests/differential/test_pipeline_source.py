@@ -21,11 +21,12 @@ from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, Presence
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import reading, snapshots
-from whimbrel.pipeline.reading import read_table
-from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.snapshots import first_number, snapshot
-from whimbrel.pipeline.source import register
+from whimbrel.pipeline.files import snapshots
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.files.snapshots import first_number, snapshot
+from whimbrel.pipeline.spark import reading
+from whimbrel.pipeline.spark.reading import read_table
+from whimbrel.pipeline.spark.source import register
 
 DAY_US = 86_400_000_000
 START = 1_767_571_200_000_000  # 2026-01-05

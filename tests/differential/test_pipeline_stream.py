@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import random_log
+from stream_rig import StreamRig, forget
 
 from whimbrel.hold.retention import Retention
 from whimbrel.log import layout
@@ -24,15 +25,16 @@ from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import TABLES_MADE, matchers
-from whimbrel.pipeline import stream as stream_module
-from whimbrel.pipeline.delta import TIME_COLUMNS, DeltaOutput, read
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.files.delta import TIME_COLUMNS, DeltaOutput, read
 from whimbrel.pipeline.jobs import run
-from whimbrel.pipeline.node_state import NodeState
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
-from whimbrel.pipeline.stream import LostLogError, LostStateError, Stream
-from whimbrel.pipeline.windows import Windows
+from whimbrel.pipeline.stream import commits, matchers, node_fold
+from whimbrel.pipeline.stream.batch_record import BatchRecord
+from whimbrel.pipeline.stream.blob_store import BlobStore
+from whimbrel.pipeline.stream.commits import BatchCommits, TableCommits
+from whimbrel.pipeline.stream.stream import LostLogError, LostStateError, Stream
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -173,18 +175,17 @@ def _deliveries(out: Path) -> list[Delivery]:
 
 @pytest.mark.parametrize(("seed", "small"), [(1, 0)], ids=["in layers"])
 def test_batches_may_be_cut_anywhere(
-    spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
+    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch, seed: int, small: int
 ) -> None:
     """Batch is stream: subscriptions, what is held, windows and links are carried over every cut, and over restarts."""
     monkeypatch.setattr(matchers, "SMALL", small)
     random = Random(seed)
-    stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
+    stream = StreamRig(log=case.log, out=tmp_path, plan=case.plan)
     for ends in _cuts(random, case.facts):
         stream.take(ends)
         if random.random() < 0.5:
-            stream.close()
-            stream = Stream(spark, log=case.log, out=tmp_path, plan=case.plan)
-    stream.close()
+            forget()
+            stream = StreamRig(log=case.log, out=tmp_path, plan=case.plan)
     _check(tmp_path, case)
 
 
@@ -209,28 +210,29 @@ def _killing(method: Callable[..., Any], random: Random) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
 def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
-    spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between any two steps of a batch: nothing is there twice, nothing is missing; also in pieces."""
-    random, plan = Random(9), replace(case.plan, facts_per_batch=40)
-    monkeypatch.setattr(stream_module, "PIECE_BYTES", 3_000)
-    monkeypatch.setattr(stream_module, "PIECE_FACTS", 17)
-    for owner, name in ((DeltaOutput, "_added"), (DeltaOutput, "_commit"), (NodeState, "commit"), (Windows, "commit")):
+    random, plan = Random(9), replace(case.plan, facts_per_batch=90)
+    steps = ((DeltaOutput, "_commit"), (BlobStore, "commit"), (BatchRecord, "put"), (TableCommits, "tidy"))
+    for owner, name in steps:
         monkeypatch.setattr(owner, name, _killing(getattr(owner, name), random))
     kills = batches = 0
     middles = {node: facts[len(facts) // 2].seq for node, facts in case.facts.items()}
     ends = {node: facts[-1].seq for node, facts in case.facts.items()}
     for last in (middles, ends):
         for _ in range(60):
-            stream = Stream(spark, log=case.log, out=tmp_path, plan=plan)
+            if random.random() < 0.5:  # a worker may outlive the driver
+                forget()
+            stream = StreamRig(
+                log=case.log, out=tmp_path, plan=plan, piece_bytes=3_000, piece_facts=17, file_bytes=4_000
+            )
             try:
                 stream.take(last)
-                batches = stream._of_time.applied + 1  # not ``last``: it may have been killed after its last step
+                batches = stream.batch + 1
                 break
             except _KilledError:
                 kills += 1
-            finally:
-                stream.close()
         else:
             pytest.fail("it never came through")
     assert kills
@@ -275,19 +277,16 @@ def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tm
 
 
 @pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
-def test_what_is_old_is_removed_and_nothing_else(
-    spark: SparkSession, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_old_is_removed_and_nothing_else(tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was removed: the rest is that of a stream that keeps everything, and all that is young enough is there.
 
     And what is remembered does not depend on it, so the next rows are right as well.
     """
-    monkeypatch.setattr(stream_module, "_COMPACT_EVERY", 2)
+    monkeypatch.setattr(commits, "_COMPACT_EVERY", 2)
     keep_us = 12
-    plan = replace(case.plan, keep_us=keep_us, facts_per_batch=FACTS // 4)
-    stream = Stream(spark, log=case.log, out=tmp_path, plan=plan)
+    plan = replace(case.plan, keep_us=keep_us, facts_per_batch=NODES * FACTS // 4)
+    stream = StreamRig(log=case.log, out=tmp_path, plan=plan)
     stream.take({node: facts[-1].seq for node, facts in case.facts.items()})
-    stream.close()
     assert stream.last is not None
     removed = 0
     for table, wanted in case.tables.items():
@@ -303,42 +302,44 @@ def test_what_is_old_is_removed_and_nothing_else(
 
 
 @pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)
-def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path, case: Case) -> None:
+def test_state_that_does_not_fit_is_refused(tmp_path: Path, case: Case) -> None:
     """A table with a hole in it, or with rows twice, would look like one without."""
     everything = {node: facts[-1].seq for node, facts in case.facts.items()}
-    plan = replace(case.plan, facts_per_batch=50, tables=("matches",))
+    plan = replace(case.plan, facts_per_batch=100, tables=("matches",))
     out = tmp_path / "out"
 
     def taken(ends: dict[str, int]) -> list[tuple[Any, ...]]:
-        stream = Stream(spark, log=case.log, out=out, plan=plan)
-        try:
-            stream.take(ends)
-        finally:
-            stream.close()
+        forget()
+        StreamRig(log=case.log, out=out, plan=plan).take(ends)
         return _rows(out, "matches")
 
-    early = dict.fromkeys(everything, 50)
-    taken(early)
+    taken(dict.fromkeys(everything, 50))
     shutil.copytree(out / "_stream", tmp_path / "early")
     right = taken(everything)
     assert right == case.tables["matches"]
 
     whole = tmp_path / "whole"
     shutil.copytree(out / "_stream", whole)
-    for lost in ("an old copy", "all", "windows", "a node", "broken"):
+    last = max(int(path.name) for path in (whole / "checkpoint").glob("[0-9]*"))
+    for lost in ("an old copy", "all", "the checkpoint", "an old checkpoint", "the last batch of it", "the record"):
         shutil.rmtree(out / "_stream")
         if lost == "an old copy":
             shutil.copytree(tmp_path / "early", out / "_stream")
         elif lost != "all":
             shutil.copytree(whole, out / "_stream")
-            gone = "$windows" if lost == "windows" else "node1"
-            for path in (out / "_stream" / "state").glob(f"{gone}.sqlite*"):
-                if lost == "broken":
-                    path.write_bytes(b"no database" * 1_000)
-                else:
-                    path.unlink()
+        if lost in {"the checkpoint", "an old checkpoint"}:
+            shutil.rmtree(out / "_stream" / "checkpoint")
+        if lost == "an old checkpoint":
+            shutil.copytree(tmp_path / "early" / "checkpoint", out / "_stream" / "checkpoint")
+        if lost == "the last batch of it":  # and its offsets: the next one would have other numbers
+            for path in (str(last), f"offsets-{last}"):
+                (out / "_stream" / "checkpoint" / path).unlink()
+            plan = replace(plan, facts_per_batch=1)
+        if lost == "the record":
+            (out / "_stream" / "batch.json").unlink()
         with pytest.raises(LostStateError, match="start the stream anew"):
             taken(everything)
+        plan = replace(plan, facts_per_batch=100)
         assert _rows(out, "matches") == right, lost
     shutil.rmtree(out / "_stream")
     shutil.copytree(whole, out / "_stream")
@@ -350,27 +351,26 @@ def test_state_that_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path,
     assert taken(everything) == right
 
 
-def test_a_batch_that_is_made_again_does_not_go_over_a_gap(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_is_made_again_does_not_go_over_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers are known, but the log was cut while the stream was down."""
     facts = random_log(Random(11), "n", facts=120, has_receipts=True)
     _write(tmp_path / "log", {"n": facts}, Random(0))
     export(tmp_path / "log", "n", closed_only=False)
     last = facts[-1].seq
-    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("matches",)))
+    stream = StreamRig(log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(tables=("matches",)))
     stream.take({"n": 40})
-    for step in ("_write", "_commit"):  # the batch is begun; its rows are written, and the node's state is not
+    for owner, step in ((BatchCommits, "commit"), (DeltaOutput, "add_files")):  # its rows are made, then written
         with monkeypatch.context() as patched:
-            patched.setattr(Stream, step, _killed)
+            patched.setattr(owner, step, _killed)
             with pytest.raises(_KilledError):
                 stream.take({"n": last})
         with monkeypatch.context() as patched:
-            patched.setattr(stream_module, "first_number", lambda *_: 60)
+            patched.setattr(node_fold, "first_number", lambda *_: 60)
             with pytest.raises(LostLogError, match="number 41 is not there any more"):
                 stream.take({"n": last})
     stream.take({"n": last})
-    stream.close()
+    assert stream.last is not None
+    assert (stream.last.applied, stream.last.done_with) == ({"n": last}, {"n": 40})  # the log may be cut up to 40
     wanted = SingleProcess().run(facts).matches
     assert set(_matches(tmp_path / "out")) == set(wanted)
 
@@ -388,7 +388,7 @@ def test_what_was_cut_before_a_stream_began_is_said(spark: SparkSession, tmp_pat
             path.unlink()
     tables = ("matches", "dead_letters")
     run(spark, log=tmp_path / "log", out=tmp_path / "batch", plan=Plan(**OPTIONS), tables=tables)
-    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
+    stream = StreamRig(log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
     stream.take({"n": 90})
     assert stream.last is not None
     (note,) = stream.last.notes
@@ -404,10 +404,9 @@ def test_what_was_cut_before_a_stream_began_is_said(spark: SparkSession, tmp_pat
     layout.set_exported_seq(tmp_path / "log", "n", 100)
     with pytest.raises(LostLogError, match="number 101 is not there any more"):
         stream.take({"n": 120})
-    stream.close()
 
 
-def _killed(*_: object) -> None:
+def _killed(*_: object, **__: object) -> None:
     raise _KilledError
 
 
@@ -436,10 +435,9 @@ def test_what_cannot_be_read_is_told_as_the_batch_job_tells_it(spark: SparkSessi
         pq.write_table(rows.set_column(place, field, values), path)
     tables = ("deliveries", "dead_letters")
     run(spark, log=tmp_path / "log", out=tmp_path / "batch", plan=Plan(**OPTIONS), tables=tables)
-    stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
+    stream = StreamRig(log=tmp_path / "log", out=tmp_path / "out", plan=StreamPlan(**OPTIONS, tables=tables))
     for ends in _cuts(Random(1), {"n": facts}):
         stream.take(ends)
-    stream.close()
     assert len(_rows(tmp_path / "batch", "dead_letters")) == len(wrongs)
     for table in tables:
         assert _rows(tmp_path / "out", table) == _rows(tmp_path / "batch", table), table

@@ -17,11 +17,11 @@ from whimbrel.log.columns import to_arrow
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Fact, Outcome, Reported
 from whimbrel.model.rows import row_of
-from whimbrel.pipeline.components import Components
-from whimbrel.pipeline.deliveries import LogTables, deliveries
-from whimbrel.pipeline.matches import listed_matches, matches
-from whimbrel.pipeline.schemas import SCHEMAS
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
+from whimbrel.pipeline.tables.deliveries import LogTables, deliveries
+from whimbrel.pipeline.tables.matches import listed_matches, matches
 
 LOGS, FACTS = 20, 100
 RETENTION = Retention(ttl_us=30, max_held=3)

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 from whimbrel.language.filters import Filter
 from whimbrel.match.topics import matches
 from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
-from whimbrel.pipeline.latency import latency
-from whimbrel.pipeline.link_quality import link_quality
-from whimbrel.pipeline.popularity import popularity
 from whimbrel.pipeline.replay import replay, subject_column
-from whimbrel.pipeline.replicas import replicas
+from whimbrel.pipeline.tables.latency import latency
+from whimbrel.pipeline.tables.link_quality import link_quality
+from whimbrel.pipeline.tables.popularity import popularity
+from whimbrel.pipeline.tables.replicas import replicas
 
 HOUR_US = 3_600_000_000
 SUBJECTS = ["a/b", "a/c", "a/b/c", "$sys/x", "b", "/b"]

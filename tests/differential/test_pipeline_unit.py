@@ -24,12 +24,12 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import matchers as matchers_module
-from whimbrel.pipeline.matchers import Matchers
-from whimbrel.pipeline.node_state import NodeState
+from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.single import Delivery, SingleProcess
-from whimbrel.pipeline.spans import Piece, SpanReader
-from whimbrel.pipeline.unit import take
+from whimbrel.pipeline.stream import matchers as matchers_module
+from whimbrel.pipeline.stream.matchers import Matchers
+from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.stream.unit import take
 
 NODE, FACTS, WINDOW_US = "n", 400, 16
 RETENTION = Retention(ttl_us=30, max_held=3)

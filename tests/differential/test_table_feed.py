@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.delta import DeltaOutput
-from whimbrel.pipeline.schemas import SCHEMAS
-from whimbrel.pipeline.source import register
-from whimbrel.pipeline.table_feed import LostCommitError, TableStreamReader
+from whimbrel.pipeline.files.delta import DeltaOutput
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.spark.source import register
+from whimbrel.pipeline.spark.table_feed import LostCommitError, TableStreamReader
 
 ROWS = 3
 

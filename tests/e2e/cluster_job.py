@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from random_logs import random_log
 from test_pipeline_tables import RETENTION, _deliveries, _matches, _tables
 
-from whimbrel.pipeline.deliveries import deliveries
-from whimbrel.pipeline.matches import matches
-from whimbrel.pipeline.sessions import local_session
 from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.spark.spark_session import local_session
+from whimbrel.pipeline.tables.deliveries import deliveries
+from whimbrel.pipeline.tables.matches import matches
 
 
 def main(master: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from whimbrel.pipeline.sessions import local_session
+from whimbrel.pipeline.spark.spark_session import local_session
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,20 +29,31 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "differential"))  # for the b
 
 from pyspark.sql import SparkSession
 from random_logs import random_log
+from stream_rig import StreamRig, forget
 
-from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Decided, Fact, InterestChanged, Receipt, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.delta import DeltaOutput, read
+from whimbrel.pipeline.files.delta import DeltaOutput, read
+from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.snapshots import snapshot
-from whimbrel.pipeline.stream import Stream
+from whimbrel.pipeline.stream.batch_record import BatchRecord
 
-__all__ = ["AIMS", "Growing", "Killed", "Killing", "StreamProcess", "differences", "executors", "kill_stream"]
+__all__ = [
+    "AIMS",
+    "Growing",
+    "Killed",
+    "Killing",
+    "StreamProcess",
+    "StreamRig",
+    "differences",
+    "executors",
+    "forget",
+    "kill_stream",
+]
 
 NODES = ("node0", "node1")
 MINUTE_US = 60_000_000
@@ -50,11 +61,11 @@ WINDOW = 30
 """Minutes of a window."""
 PLAN = Plan(window_us=WINDOW * MINUTE_US, nodes=7, slots_per_node=3)
 
-STARTING, ANYWHERE, WRITING, WRITTEN, REMEMBERING, WORKERS = AIMS = (
-    "starting", "anywhere", "writing", "written", "remembering", "workers"
+STARTING, ANYWHERE, RECORDING, WRITING, WRITTEN, WORKERS = AIMS = (
+    "starting", "anywhere", "recording", "writing", "written", "workers"
 )  # fmt: skip
 """When it is killed: before its first batch is over; at any moment; once the first table has a batch; once all have;
-once the first state has it; and its workers alone, at any moment."""
+once the batch is recorded, before any table has it; and its workers alone, at any moment."""
 
 _JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 _LOOK_S, _AIM_S = 0.02, 0.002
@@ -405,11 +416,7 @@ def _struck(
         return victims
 
     _await(found, process, at_most_s=_WORKERS_S)
-    if not victims:  # a stream folds where it is driven, and may have none: then all of it is killed
-        process.kill()
-        killed.batches += len(process.told)
-        killed.kills.append(Killing(ANYWHERE, *_place(out)))
-        return None
+    assert victims, "a stream folds in workers, and there are none"
     for pid in random.sample(victims, random.randint(1, len(victims))):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -428,19 +435,17 @@ def _await_aim(aim: str, out: Path, process: StreamProcess, random: Random) -> N
     if aim in {ANYWHERE, WORKERS}:
         time.sleep(random.uniform(0, 2 * _EVERY_S))
         return
+    if aim == RECORDING:
+        record = out / "_stream" / "batch.json"
+        _await(lambda: _batch(record) > batch, process, look_s=_AIM_S)
+        return
     wanted = _ALL if aim == WRITTEN else 1
     _await(lambda: _written(out, batch + 1) >= wanted, process, look_s=_AIM_S)
-    if aim == REMEMBERING:
-        state = out / "_stream" / "state" / "$windows.sqlite-wal"
-        before = _changed_at(state)
-        _await(lambda: _changed_at(state) != before, process, look_s=_AIM_S, at_most_s=1)
 
 
-def _changed_at(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+def _batch(path: Path) -> int:
+    record = BatchRecord.read(path)
+    return -1 if record is None else record.batch
 
 
 def _written(out: Path, batch: int) -> int:
@@ -469,28 +474,19 @@ def _await(
 
 def _place(out: Path) -> tuple[str, int]:
     """Return which step a dead stream was at, and of which batch."""
-    stream = out / "_stream"
-    if not (stream / "state" / "$windows.sqlite").exists():
-        return "before the first batch", -1
-    over = _applied(stream, "$windows")
-    if _intent(stream, over + 1):
-        return ("some tables written" if _written(out, over + 1) else "reading or matching"), over + 1
-    if any(_applied(stream, node) < last for node, (_, last) in _intent(stream, over).items()):
-        return "remembered in part", over
-    return "between batches", over
+    record = BatchRecord.read(out / "_stream" / "batch.json")
+    begun, over = (_last(out / "_stream" / "checkpoint" / name) for name in ("offsets", "commits"))
+    if record is not None and record.batch > over:
+        if record.is_done:
+            return "all tables written, and Spark not told", record.batch
+        return ("some tables written" if _written(out, record.batch) else "recorded"), record.batch
+    if begun > over:
+        return "reading or matching", begun
+    return ("between batches" if over >= 0 else "before the first batch"), over
 
 
-def _intent(stream: Path, batch: int) -> dict[str, tuple[int, int]]:
-    path = stream / "intents" / f"{batch}.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-
-
-def _applied(stream: Path, name: str) -> int:
-    store = SqliteStore(stream / "state" / f"{name}.sqlite")
-    try:
-        return store.applied
-    finally:
-        store.close()
+def _last(folder: Path) -> int:
+    return max((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()), default=-1)
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
@@ -503,9 +499,8 @@ def differences(spark: SparkSession, folder: Path, *, is_quick: bool = False) ->
     """
     if is_quick:
         given = {each.name: getattr(PLAN, each.name) for each in fields(PLAN)}
-        stream = Stream(spark, log=folder / "log", out=folder / "truth", plan=StreamPlan(**given))
+        stream = StreamRig(log=folder / "log", out=folder / "truth", plan=StreamPlan(**given))
         stream.take(snapshot(folder / "log").last)
-        stream.close()
     else:
         run(spark, log=folder / "log", out=folder / "truth", plan=PLAN)
     found = []

@@ -16,7 +16,7 @@ from random_logs import random_log
 from tests.e2e.test_cluster import SPARK_HOME, _environment
 
 from whimbrel.log.writer import LogWriter
-from whimbrel.pipeline.delta import read
+from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.single import SingleProcess
 
 pytest.importorskip("grpc", reason="Spark Connect needs the extra connect")

@@ -349,7 +349,7 @@ def test_every_page_with_spark_shows_what_is_seen(tmp_path: Path) -> None:
 
 def _try_with_spark(pages: Iterable[Path]) -> None:
     """Try each page in this process and folder, which is empty for it; all share one Java, and outputs do not tell."""
-    from whimbrel.pipeline.sessions import local_session
+    from whimbrel.pipeline.spark.spark_session import local_session
 
     spark = local_session(master="local[2]", memory="1g", partitions=2)
     folder = Path.cwd()

@@ -23,8 +23,8 @@ from whimbrel.log.verification import verify
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.codecs import from_json
 from whimbrel.model.tables import TABLES, attributes_from_column_value
-from whimbrel.pipeline.delta import WHOLE, DeltaOutput
-from whimbrel.pipeline.schemas import TIMES
+from whimbrel.pipeline.files.delta import WHOLE, DeltaOutput
+from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.sim.logs import generate as module
 from whimbrel.sim.logs.generate import Recipe, generate
 from whimbrel.sim.logs.worlds import WORLDS

@@ -22,10 +22,10 @@ from whimbrel.log.errors import NewerLogError
 from whimbrel.log.layout import create, parts
 from whimbrel.model.facts import Fact
 from whimbrel.pipeline import TABLES_MADE, jobs
-from whimbrel.pipeline.delta import data_files, read
-from whimbrel.pipeline.schemas import SCHEMAS, TIMES
+from whimbrel.pipeline.files.delta import data_files, read
+from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.source import register
+from whimbrel.pipeline.spark.source import register
 from whimbrel.sim.logs.generate import Recipe, generate
 
 EVENTS = 5_000

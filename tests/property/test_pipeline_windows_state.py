@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -15,14 +14,16 @@ from hypothesis import strategies as st
 
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.store.memory import MemoryStore
-from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.latency import EXPIRED, MISSED, TALLY, measured
-from whimbrel.pipeline.windows import Windows, merged
+from whimbrel.pipeline.stream import blob_store
+from whimbrel.pipeline.stream import windows as windows_module
+from whimbrel.pipeline.stream.blob_store import BlobStore, MemoryBlobs
+from whimbrel.pipeline.stream.windows import Windows, merged
+from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measured
 
 W, HORIZON_US = 10, 45
 SUBJECTS = ("a", "b", "c")
-SPELLS = pa.schema(
+INTERVALS = pa.schema(
     [
         ("node", pa.string()),
         ("interest_seq", pa.int64()),
@@ -69,7 +70,7 @@ class Everything:
 
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     tallies: Counter[tuple[int, str, int]] = field(default_factory=Counter)
-    spells: list[list[Any]] = field(default_factory=list)
+    intervals: list[list[Any]] = field(default_factory=list)
     """Session, subject filter, from and until when, None if it goes on."""
 
     def popularity(self) -> dict[tuple[int, str], tuple[int, int]]:
@@ -81,7 +82,7 @@ class Everything:
         return len(
             {
                 session
-                for session, wanted, began, ended in self.spells
+                for session, wanted, began, ended in self.intervals
                 if began < end and (ended is None or ended >= end) and wanted in {None, subject}
             }
         )
@@ -120,18 +121,17 @@ class Played:
         """Do what a stream does with a batch."""
         self.now += batch.passes
         late = self._taken_in(batch)
-        has_changed = self._changed(batch)
+        self._change(batch)
         assert late == self._late(batch)
-        self._written(
-            "popularity", self.windows.popularity(lambda: self._spells(goes_on=True), has_changed=has_changed)
-        )
+        self._written("popularity", self.windows.popularity())
         self._written("latency", self.windows.latency())
         self.windows.forget()
         plan = self.windows.subscribers
         self.plan = self.plan if plan is None else plan
         assert self.plan == self.everything.plan()
         mark, held = self.now - batch.mark_ago, self.now - batch.held_ago
-        self.windows.advance(mark, held)
+        self.windows.hear("n", mark, held)
+        self.windows.advance(mark)
         self.windows.commit(number)
         self.final = [max(self.final[0], mark), max(self.final[1], min(mark, held))]
         if batch.is_restarted:
@@ -164,27 +164,17 @@ class Played:
                 self.everything.tallies[window, subject, what] += 1
         return late
 
-    def _changed(self, batch: Batch) -> bool:
-        """Begin and end spells, all of them now: what comes for a final window would be late."""
-        known, before = self.everything.spells, self._spells(goes_on=False).num_rows
-        goes_on = [spell for spell in known if spell[3] is None]
-        for each in batch.ended:
-            if each < len(goes_on):
-                goes_on[each][3] = self.now
+    def _change(self, batch: Batch) -> None:
+        """Begin and end intervals, all of them now: what comes for a final window would be late."""
+        known = self.everything.intervals
+        goes_on = [number for number, interval in enumerate(known) if interval[3] is None]
+        changed = {goes_on[each] for each in batch.ended if each < len(goes_on)}
+        for number in changed:
+            known[number][3] = self.now
+        changed |= set(range(len(known), len(known) + len(batch.added)))
         known += [[session, wanted, self.now, None] for session, wanted in batch.added]
-        ended = self._spells(goes_on=False)
-        if ended.num_rows != before or batch.added:
-            self.windows.end(self._spells(goes_on=None, since=self.now))
-            return True
-        return False
-
-    def _spells(self, *, goes_on: bool | None, since: int = 0) -> Any:
-        rows = [
-            dict(zip(SPELLS.names, ("n", number, *spell), strict=True))
-            for number, spell in enumerate(self.everything.spells)
-            if goes_on in {None, spell[3] is None} and (spell[3] is None or spell[3] >= since)
-        ]
-        return pa.Table.from_pylist(rows, schema=SPELLS)
+        rows = [dict(zip(INTERVALS.names, ("n", number, *known[number]), strict=True)) for number in sorted(changed)]
+        self.windows.change(pa.Table.from_pylist(rows, schema=INTERVALS))
 
     def _written(self, table: str, found: dict[int, Any]) -> None:
         kept = self.tables[table]
@@ -204,9 +194,15 @@ class Played:
         assert ordered.to_pylist() == self.everything.latency()
 
 
-@given(played=st.lists(batches, max_size=12))
-def test_the_tables_are_those_of_everything(played: list[Batch]) -> None:
-    """Whatever was forgotten and wherever it was restarted, every row is what all facts together say."""
+@given(played=st.lists(batches, max_size=12), small=st.sampled_from([0, 1, windows_module.SMALL]))
+def test_the_tables_are_those_of_everything(played: list[Batch], small: int) -> None:
+    """Whatever was forgotten, wherever it was restarted and in layers: every row is what all facts together say."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(windows_module, "SMALL", small)
+        _play(played)
+
+
+def _play(played: list[Batch]) -> None:
     stream = Played(MemoryStore())
     for number, batch in enumerate(played):
         stream.take(number, batch)
@@ -220,24 +216,35 @@ def test_a_restart_remembers_what_was_remembered(played: list[Batch]) -> None:
     for number, batch in enumerate(played):
         stream.take(number, batch)
         again = Windows(stream.store, window_us=W, horizon_us=HORIZON_US)
-        for name in ("applied", "size", "first_open", "latest", "_counts", "_tallied", "_spells", "_final"):
+        for name in (
+            "applied",
+            "size",
+            "first_open",
+            "latest",
+            "_counts",
+            "_tallied",
+            "_intervals",
+            "_nodes",
+            "_final",
+        ):
             assert getattr(again, name) == getattr(stream.windows, name), name
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_so_are_those_of_a_store_on_disk(tmp_path: Path, seed: int) -> None:
-    """The state may be closed and opened after any batch."""
+def test_so_are_those_of_a_store_of_blobs(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """The state may be put together, closed and opened after any batch."""
+    monkeypatch.setattr(blob_store, "_LEAST_BYTES", 200)
+    monkeypatch.setattr(blob_store, "_BLOB_BYTES", 100)
     random = Random(seed)
-    store = SqliteStore(tmp_path / "windows.sqlite")
-    stream = Played(store)
+    blobs = MemoryBlobs()
+    stream = Played(BlobStore(blobs))
     for number in range(60):
         stream.take(number, _drawn(random))
         if random.random() < 0.3:
-            stream.windows.close()
-            stream.store = SqliteStore(tmp_path / "windows.sqlite")
+            stream.store = BlobStore(blobs)
             stream.windows = stream._opened()
     stream.check()
-    stream.windows.close()
+    assert len(list(blobs.read())) < 60
 
 
 def _drawn(random: Random) -> Batch:

@@ -21,7 +21,7 @@ from whimbrel.broker.shell.feedback_reader import FeedbackReader
 from whimbrel.broker.shell.metrics import connected, prometheus
 from whimbrel.model.tables import TABLES
 from whimbrel.mqtt.packets import Publish
-from whimbrel.pipeline.delta import DeltaOutput
+from whimbrel.pipeline.files.delta import DeltaOutput
 
 Link = tuple[str, int, str, float | None]
 PLAN, LINKS = "$SYS/broker/replicas", "$SYS/broker/link/"

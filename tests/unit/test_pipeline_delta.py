@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline import TABLES_MADE, delta
-from whimbrel.pipeline.delta import (
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.files import delta
+from whimbrel.pipeline.files.delta import (
     STREAM,
     WHOLE,
     DeltaOutput,

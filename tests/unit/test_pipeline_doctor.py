@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
-import cbor2
 import pytest
 from deltalake.transaction import AddAction
 from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
-from whimbrel.hold.store.interface import Key
-from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log.files import locked
 from whimbrel.log.keeping.cutting import cut, on_disk
 from whimbrel.log.keeping.plan import Plan
@@ -21,7 +19,6 @@ from whimbrel.log.keeping.readers import register, registered
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
-from whimbrel.pipeline.delta import open_table
 from whimbrel.pipeline.doctor.check import Check, Verdict, sized
 from whimbrel.pipeline.doctor.logs import Extent, examine_log
 from whimbrel.pipeline.doctor.machine import (
@@ -35,8 +32,10 @@ from whimbrel.pipeline.doctor.machine import (
     examine_machine,
 )
 from whimbrel.pipeline.doctor.session import check_workers
-from whimbrel.pipeline.doctor.streams import check_reach, check_state, check_windows, examine_stream
+from whimbrel.pipeline.doctor.streams import check_checkpoint, check_reach, check_table, examine_stream
+from whimbrel.pipeline.files.delta import open_table
 from whimbrel.pipeline.plans import FORMAT
+from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 JAVA = 'openjdk version "17.0.9" 2023-10-17\n'
@@ -199,36 +198,19 @@ def test_a_segment_that_is_gone_leaves_a_hole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("applied", "reached", "span", "verdict"),
-    [
-        (10, 10, (6, 10), OK),
-        (10, 10, None, OK),  # it had nothing in the last batch
-        (5, 10, (6, 10), OK),  # killed before the state was committed: the stream finishes the batch
-        (None, 10, (0, 10), OK),  # so, in the first batch
-        (None, -1, None, OK),  # a log of which no batch has been made
-        (4, 10, (6, 10), FAILED),
-        (8, 10, (6, 10), FAILED),
-        (11, 10, (6, 10), FAILED),
-        (12, 10, None, FAILED),
-        (5, 10, None, FAILED),
-        (None, 10, (6, 10), FAILED),
-        (None, 10, None, FAILED),
-    ],
+    ("batch", "committed", "verdict"),
+    [(3, 3, OK), (3, 2, OK), (None, -1, OK), (0, -1, OK), (3, 1, FAILED), (3, 4, FAILED), (3, -1, FAILED)],
 )
-def test_state_must_fit_the_tables(
-    applied: int | None, reached: int, span: tuple[int, int] | None, verdict: Verdict
-) -> None:
-    """What is remembered is that of the last batch, or of the one before it; anything else was lost."""
-    assert check_state("a", applied, reached=reached, span=span).verdict is verdict
+def test_the_checkpoint_must_fit_the_record(batch: int | None, committed: int, verdict: Verdict) -> None:
+    """Spark is at the last batch, or at the one before it and makes that one again; anything else was lost."""
+    record = None if batch is None else _record(batch=batch)
+    assert check_checkpoint(record, committed).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    ("applied", "intents", "verdict"),
-    [(3, [2, 3], OK), (2, [2, 3], OK), (None, [], OK), (None, [0], OK), (1, [2, 3], FAILED), (4, [2, 3], FAILED)],
-)
-def test_batches_are_counted_one_by_one(applied: int | None, intents: list[int], verdict: Verdict) -> None:
-    """A batch that was begun is the next one, or the last one."""
-    assert check_windows(applied, intents).verdict is verdict
+@pytest.mark.parametrize(("last_batch", "is_well"), [(2, True), (3, True), (1, False), (4, False), (-1, False)])
+def test_a_table_must_fit_the_record(last_batch: int, *, is_well: bool) -> None:
+    """An older copy lacks rows, and one that is ahead would get rows twice."""
+    assert (check_table("matches", last_batch, _record(batch=3, written={"matches": 2})) is None) is is_well
 
 
 @pytest.mark.parametrize(
@@ -251,61 +233,52 @@ def test_a_log_that_was_cut_too_early_is_said_before_it_hurts(
     assert (check.verdict, check.found) == (verdict, found)
 
 
-def _stream(out: Path, *, applied: int, batch: int = 1, reached: object = 5) -> Path:
-    """Make the folder of a stream over one node, of which the last batch had the numbers 4 and 5."""
+def _record(*, batch: int = 1, applied: int = 5, written: dict[str, int] | None = None) -> BatchRecord:
+    node = NodeRecord(applied=applied, last_at=1, size=1, size_bytes=1)
+    return BatchRecord(
+        query="q", batch=batch, spans={"a": (4, applied)}, is_done=True, written=written or {}, nodes={"a": node}
+    )
+
+
+def _stream(out: Path, *, applied: int = 5, committed: int = 1) -> Path:
+    """Make the folder of a stream over one node, of which the last batch had the numbers from 4 on."""
     folder = out / "_stream"
-    for name in ("state", "intents"):
-        (folder / name).mkdir(parents=True)
+    commits = folder / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    (commits / str(committed)).touch()
     (folder / "plan.json").write_text(json.dumps({"format": FORMAT, "tables": ["matches"]}))
-    (folder / "intents" / "1.json").write_text('{"a": [4, 5]}')
-    ends: dict[Key, bytes] = {("reached", "a"): cbor2.dumps(reached)}
-    for name, value in (("a", applied), ("$windows", batch)):
-        store = SqliteStore(folder / "state" / f"{name}.sqlite")
-        store.commit(value, ends if name == "$windows" else {}, ())
-        store.close()
+    (folder / "stream.json").write_text(json.dumps({"checkpoint": (folder / "checkpoint").as_uri()}))
+    _record(applied=applied).put(folder / "batch.json")
     return folder
 
 
 def test_a_stream_that_is_well(tmp_path: Path) -> None:
     """Nothing is said that is not so, and nothing is changed by looking."""
-    folder = _stream(tmp_path / "out", applied=5)
+    folder = _stream(tmp_path / "out")
     before = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     checks = examine_stream(tmp_path / "out", _log(tmp_path / "log", 8), now=NOW)
     assert _not_ok(checks) == {"stream": "not running, 3 log records behind"}
     assert {check.name: check.found for check in checks}["lag of a"] == "3 log records behind"
     with locked(folder, "keeping these tables"):
-        os.utime(folder / "intents" / "1.json", (NOW - 10, NOW - 10))
+        os.utime(folder / "batch.json", (NOW - 10, NOW - 10))
         assert _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW)) == {}
         late = _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW + 600))
         assert late == {"stream": "running, 3 log records behind, and its last batch was 610 s ago"}
-    after = sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
-    assert [each for each in after if not each[0].endswith(("-shm", "-wal"))] == before
+    assert sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file()) == before
 
 
 def test_a_stream_whose_state_was_lost(tmp_path: Path) -> None:
     """It could only go on with tables that are wrong."""
-    folder = _stream(tmp_path / "out", applied=2)
-    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {
-        "state of a": "number 2: it is behind the tables"
-    }
-    for path in (folder / "state").glob("a.sqlite*"):
-        path.unlink()
-    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {
-        "state of a": "missing: it is behind the tables"
-    }
-
-
-def test_a_store_that_is_damaged_is_named(tmp_path: Path) -> None:
-    """Its number is checked, not just read."""
-    folder = _stream(tmp_path / "out", applied=5)
-    (folder / "state" / "a.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 4_000)
-    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["state of a"]
+    folder = _stream(tmp_path / "out", committed=7)
+    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {"checkpoint": "batch 7"}
+    shutil.rmtree(folder / "checkpoint")
+    assert _not_ok(examine_stream(tmp_path / "out", None, now=NOW)) == {"checkpoint": "no batch yet"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"tables": []}', '{"format": 99, "tables": []}', None])
 def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
     """A newer Whimbrel's stream is not ours to go on with."""
-    folder = _stream(tmp_path / "out", applied=5)
+    folder = _stream(tmp_path / "out")
     if text is None:
         (folder / "plan.json").unlink()
     else:
@@ -313,24 +286,18 @@ def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) ->
     assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["plan"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 5}', '{"a": ["x", 5]}'])
-def test_an_intent_that_cannot_be_read_is_said(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"query": 5}', '{"query": "q", "batch": "x"}'])
+def test_a_record_that_cannot_be_read_is_said(tmp_path: Path, text: str) -> None:
     """A stream writes it whole or not at all, so somebody else did."""
-    folder = _stream(tmp_path / "out", applied=5)
-    (folder / "intents" / "1.json").write_text(text)
-    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["intents"]
-
-
-def test_windows_that_cannot_be_understood_are_said(tmp_path: Path) -> None:
-    """The store is whole, what is in it is nothing of ours."""
-    _stream(tmp_path / "out", applied=5, reached=["five"])
-    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["state of $windows"]
+    folder = _stream(tmp_path / "out")
+    (folder / "batch.json").write_text(text)
+    assert list(_not_ok(examine_stream(tmp_path / "out", None, now=NOW))) == ["batch"]
 
 
 def test_leftovers_and_small_files_are_counted(tmp_path: Path) -> None:
     """What an interrupted stream left is old; what is young may be in use."""
     out = tmp_path / "out"
-    _stream(out, applied=5)
+    _stream(out)
     for name, age_s in (("plan.json.new", 7_200), ("other.json.new", 60)):
         path = out / "_stream" / name
         path.write_bytes(b"{}")
@@ -351,7 +318,7 @@ def test_leftovers_and_small_files_are_counted(tmp_path: Path) -> None:
 
 def test_a_table_of_an_older_whimbrel_is_said(tmp_path: Path) -> None:
     """A stream would refuse it; whoever asks the doctor hears it before."""
-    _stream(tmp_path / "out", applied=5)
+    _stream(tmp_path / "out")
     (tmp_path / "out" / "matches").mkdir()
     (tmp_path / "out" / "matches" / "x.parquet").write_bytes(b"1234")
     (said,) = _not_ok(examine_stream(tmp_path / "out", None, now=NOW)).values()
@@ -360,11 +327,11 @@ def test_a_table_of_an_older_whimbrel_is_said(tmp_path: Path) -> None:
 
 def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
     """Scripts ask the exit code; people read the remedy."""
-    _stream(tmp_path / "out", applied=2)
+    _stream(tmp_path / "out", committed=7)
     arguments = ["pipeline", "doctor", "--out", str(tmp_path / "out"), "--no-spark"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
-    assert "FAILED  state of a: number 2: it is behind the tables\n        wanted: number 5" in done.stdout
+    assert "FAILED  checkpoint: batch 7\n        wanted: batch 1, or the one before it" in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (1, False)
 

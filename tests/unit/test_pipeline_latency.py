@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.latency import EXPIRED, MISSED, TALLY, measured, tallied
+from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measured, tallied
 
 WINDOW_US = 1_000
 

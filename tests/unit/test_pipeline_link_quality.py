@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from whimbrel.model.device import DeviceState
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.link_quality import SILENCE_US, Links
+from whimbrel.pipeline.tables.link_quality import SILENCE_US, Links
 from whimbrel.shape import variables
 
 Report = tuple[str, int | None, int | None]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.delta import DeltaOutput
+from whimbrel.pipeline.files.delta import DeltaOutput
 from whimbrel.pipeline.show import drawn, head
 
 

@@ -1,4 +1,4 @@
-"""Spells: when each subscription was in force, against replaying the log fact by fact."""
+"""Intervals: when each subscription was in force, against replaying the log fact by fact."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.matches import CHANGED, DELETED
-from whimbrel.pipeline.versions import PackedVersions, open_spells, packed, spells, touched
+from whimbrel.pipeline.fold.versions import PackedVersions, open_intervals, packed, touched, validity_intervals
+from whimbrel.pipeline.tables.matches import CHANGED, DELETED
 
 Fact = tuple[str, str, str, str | None]
 """Node, session, change (deleted is the session's) and subject filter; its place in a list is its number."""
@@ -50,13 +50,13 @@ def _table(name: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> A
 
 
 def naive(facts: list[Fact]) -> list[tuple[str, str, str | None, int, int]]:
-    """Return each spell by looking ahead from its beginning."""
+    """Return each interval by looking ahead from its beginning."""
     found = []
     for seq, (node, session, change, subject_filter) in enumerate(facts):
         if change in {"added", "modified"}:
             ends = [later for later in range(seq + 1, len(facts)) if is_ended(facts[seq], facts[later])]
             found.append((node, session, subject_filter, seq, min(ends, default=INT64_MAX)))
-    return sorted(found, key=lambda spell: (spell[0], spell[3]))
+    return sorted(found, key=lambda interval: (interval[0], interval[3]))
 
 
 def is_ended(subscription: Fact, later: Fact) -> bool:
@@ -67,9 +67,9 @@ def is_ended(subscription: Fact, later: Fact) -> bool:
 
 
 @given(facts=facts_of_two_nodes)
-def test_spells_end_with_the_next_change_or_the_session(facts: list[Fact]) -> None:
+def test_validity_intervals_end_with_the_next_change_or_the_session(facts: list[Fact]) -> None:
     """One meaning for matching and counting: numbers decide, of each node alone."""
-    found = spells(*tables(facts))
+    found = validity_intervals(*tables(facts))
     names = ("node", "session", "subject_filter", "interest_seq", "ended_seq")
     rows = list(zip(*(found.column(name).to_pylist() for name in names), strict=True))
     assert rows == naive(facts)
@@ -81,7 +81,7 @@ def test_spells_end_with_the_next_change_or_the_session(facts: list[Fact]) -> No
 def test_the_other_columns_go_along() -> None:
     """What a subscription asked for is what the matcher is packed from."""
     interests, _ = tables([("n", "s", "added", "a"), ("n", "s", "modified", "a")])
-    found = spells(interests)
+    found = validity_intervals(interests)
     assert found.column("filter_text").to_pylist() == ["v == 0", "v == 1"]
     assert {*CHANGED, "interest_seq", "ended_seq", "began_at", "ended_at"} - {"seq", "changed_at"} == {
         *found.column_names
@@ -91,18 +91,18 @@ def test_the_other_columns_go_along() -> None:
 def test_without_sessions_nothing_is_deleted() -> None:
     """Whoever knows of none need not make an empty table."""
     interests, sessions = tables([("n", "s", "added", "a"), ("n", "s", "deleted", None)])
-    assert spells(interests, sessions).column("ended_seq").to_pylist() == [1]
-    assert spells(interests).column("ended_seq").to_pylist() == [INT64_MAX]
+    assert validity_intervals(interests, sessions).column("ended_seq").to_pylist() == [1]
+    assert validity_intervals(interests).column("ended_seq").to_pylist() == [INT64_MAX]
 
 
 @given(facts=facts_of_two_nodes)
-def test_what_is_in_force_is_a_spell_that_goes_on(facts: list[Fact]) -> None:
+def test_what_is_in_force_is_an_interval_that_goes_on(facts: list[Fact]) -> None:
     """The fast way for what never changed is the other way, row by row."""
-    found = spells(*tables(facts))
+    found = validity_intervals(*tables(facts))
     goes_on = set(found.filter(pc.equal(found.column("ended_seq"), INT64_MAX)).column("interest_seq").to_pylist())
     interests, _ = tables(facts)
     in_force = interests.filter(pc.is_in(interests.column("seq"), pa.array(goes_on, pa.int64())))
-    assert open_spells(in_force).equals(spells(in_force))
+    assert open_intervals(in_force).equals(validity_intervals(in_force))
 
 
 @given(facts=facts_of_two_nodes)
@@ -122,7 +122,7 @@ def test_a_filter_that_only_an_older_version_could_read_matches_nothing(tmp_path
     interests, sessions = tables([("n", "s", "added", "a"), ("n", "s", "added", "b")])
     texts = pa.array(["regex(v, '(')", "v == 1"])
     interests = interests.set_column(interests.schema.get_field_index("filter_text"), "filter_text", texts)
-    packed(tmp_path / "packed", spells(interests, sessions))
+    packed(tmp_path / "packed", validity_intervals(interests, sessions))
     versions = PackedVersions.map(str(tmp_path / "packed"), "n")
     assert len(versions.matcher) == 2
     assert [len(versions.matcher.match_parts(subject, {"v": 1})) for subject in ("a", "b")] in ([0, 1], [1, 0])

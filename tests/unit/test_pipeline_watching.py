@@ -12,9 +12,9 @@ from prometheus_client import generate_latest
 
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
-from whimbrel.pipeline.meters import Meters
-from whimbrel.pipeline.stream import Taken
-from whimbrel.pipeline.watching import StreamWatch, Told, told
+from whimbrel.pipeline.stream.meters import Meters
+from whimbrel.pipeline.stream.stream import Taken
+from whimbrel.pipeline.stream.watching import StreamWatch, Told, told
 
 SECOND = 1_000_000
 
@@ -25,6 +25,7 @@ def _taken(batch: int = 41, **given: Any) -> Taken:
         "facts": 1_000,
         "rows": {"matches": 30, "deliveries": 12},
         "applied": {"a": 100, "b": 50},
+        "done_with": {},
         "newest_at": 90 * SECOND,
         "state": 1_204,
         "state_bytes": 310_400,

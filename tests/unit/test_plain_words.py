@@ -14,7 +14,7 @@ from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.topics import check_topic_filter
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.show import head
-from whimbrel.pipeline.watching import lag_text
+from whimbrel.pipeline.stream.watching import lag_text
 
 
 def test_how_far_tables_are_behind() -> None:

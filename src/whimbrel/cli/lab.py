@@ -149,7 +149,7 @@ def _run(
     begun = time.perf_counter()
     with session(master) as spark:
         from whimbrel.lab.experiment import run
-        from whimbrel.pipeline.sessions import send_file
+        from whimbrel.pipeline.spark.spark_session import send_file
 
         experiment = made("" if ship is None else send_file(spark, ship.absolute()))
         with _progress(experiment.name) as told:

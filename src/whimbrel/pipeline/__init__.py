@@ -1,8 +1,17 @@
 """The data pipeline: the log, by the million, on Spark.
 
+| room | what is in it; each imports only rooms above it |
+|---|---|
+| ``files`` | the log as it is read and judged; Delta tables as they are written |
+| ``fold`` | events through the hold core; versions of subscriptions |
+| ``spark`` | the session, the log as a DataFrame, progress |
+| ``tables`` | one file a table |
+| ``stream`` | the unit of work, and tables that follow a log |
+| ``doctor`` | what is wrong, and what to do about it |
+
 Rule: a table is a file, and its transform is ``DataFrame -> DataFrame``: no session, no path inside. What must be known
 before the rows flow (the matchers, who shares a device) is small, and collected there.
-Rule: ``sessions`` makes the only SparkSession we make; ``source`` works in anybody's.
+Rule: ``spark_session`` makes the only SparkSession we make; ``source`` works in anybody's.
 """
 
 from __future__ import annotations

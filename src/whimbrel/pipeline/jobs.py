@@ -21,18 +21,18 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.dead_letters import missing_letters
-from whimbrel.pipeline.deliveries import LogTables, deliveries
-from whimbrel.pipeline.delta import check_folder, open_table, replace_table
-from whimbrel.pipeline.latency import latency
-from whimbrel.pipeline.link_quality import link_quality
-from whimbrel.pipeline.log_frames import LogFrame
-from whimbrel.pipeline.matches import matches
+from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.delta import check_folder, open_table, replace_table
+from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
+from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
 from whimbrel.pipeline.plans import Plan
-from whimbrel.pipeline.popularity import popularity
-from whimbrel.pipeline.replicas import replicas
-from whimbrel.pipeline.schemas import SCHEMAS, TIMES
-from whimbrel.pipeline.snapshots import missing_numbers, snapshot
+from whimbrel.pipeline.spark.log_frames import LogFrame
+from whimbrel.pipeline.tables.deliveries import LogTables, deliveries
+from whimbrel.pipeline.tables.latency import latency
+from whimbrel.pipeline.tables.link_quality import link_quality
+from whimbrel.pipeline.tables.matches import matches
+from whimbrel.pipeline.tables.popularity import popularity
+from whimbrel.pipeline.tables.replicas import replicas
 
 __all__ = ["Made", "Plan", "run"]
 

@@ -16,12 +16,12 @@ from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.log.files import put
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.replicas import HORIZON_US, SAMPLE_BYTES
+from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 
 __all__ = ["FORMAT", "Plan", "StreamPlan", "settled_plan"]
 
-FORMAT = 2
-"""Of what a stream remembers: 2 has Delta tables."""
+FORMAT = 3
+"""Of what a stream remembers: 3 has the state in Spark's checkpoint."""
 _HOUR_US = 3_600 * 1_000_000
 
 
@@ -62,7 +62,7 @@ class StreamPlan(Plan):
     lateness_us: int = 24 * _HOUR_US
     """How long windows wait for a node that is silent."""
     facts_per_batch: int = 200_000
-    """How many numbers of each node a batch has at most."""
+    """How many facts of all nodes together a batch has at most."""
     keep_us: int | None = None
     """How old rows become before they are removed; None: they are kept."""
 

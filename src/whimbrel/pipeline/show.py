@@ -59,7 +59,7 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
     """Return the first *limit* rows of *table*, the largest where it is drawn as bars."""
     if table not in TABLES:
         raise InvalidValueError("table", table, ", ".join(TABLES))
-    from whimbrel.pipeline.delta import check_folder, data_files  # it takes a moment to load
+    from whimbrel.pipeline.files.delta import check_folder, data_files  # it takes a moment to load
 
     folder = out / table
     if not folder.is_dir():

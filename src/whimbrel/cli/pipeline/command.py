@@ -131,13 +131,21 @@ def run(
         str | None,
         typer.Option("--every", metavar="TIME", help="With --continuous: how often a batch is made; 2s by default."),
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="PATH",
+            help="Where Spark keeps offsets and state of a stream: a folder, or file:, hdfs:; in --out by default.",
+        ),
+    ] = None,
     facts_per_batch: Annotated[
         int | None,
         typer.Option(
             "--facts-per-batch",
             metavar="N",
             min=1,
-            help="Facts of each node in a batch at most; 200000 by default. Where bodies are large, it has fewer.",
+            help="Facts of all nodes together in a batch at most; 200000 by default.",
         ),
     ] = None,
     lateness: Annotated[
@@ -195,6 +203,7 @@ def run(
     _refuse_strays(
         {"--every": every},
         {
+            "--checkpoint": checkpoint,
             "--facts-per-batch": facts_per_batch,
             "--lateness": lateness,
             "--keep": keep,
@@ -230,7 +239,7 @@ def run(
         _run_once(log, out, wanted, plan, master=master, as_json=as_json)
         return
     if master is not None and master.startswith("sc://"):
-        from whimbrel.pipeline.sessions import NotThroughConnectError
+        from whimbrel.pipeline.spark.spark_session import NotThroughConnectError
 
         raise NotThroughConnectError("a stream")
     from whimbrel.cli.pipeline.stream import Shell, run_stream
@@ -240,6 +249,7 @@ def run(
         nice=10 if nice is None else nice,
         metrics=None if metrics_port < 0 else (metrics_host or "127.0.0.1", metrics_port),
         master=master,
+        checkpoint=checkpoint,
         as_json=as_json,
     )
     run_stream(log, out, plan | of_stream, shell)
@@ -251,9 +261,9 @@ def _run_once(
     """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``."""
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
+        from whimbrel.pipeline.files.snapshots import missing_numbers
         from whimbrel.pipeline.jobs import run as run_jobs
         from whimbrel.pipeline.plans import Plan
-        from whimbrel.pipeline.snapshots import missing_numbers
 
         for missing in (each for node in nodes_of(log) for each in missing_numbers(log, node)):
             typer.echo(f"note: {missing}", err=True)
@@ -334,8 +344,8 @@ def replay(
     with session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-        from whimbrel.pipeline.reading import read_table
         from whimbrel.pipeline.replay import replay as select
+        from whimbrel.pipeline.spark.reading import read_table
 
         with watched(spark, "Replaying") as _:
             begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
@@ -404,8 +414,8 @@ def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> in
         return None if text is None else _instant(option, text)
     from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-    from whimbrel.pipeline.reading import read_table
-    from whimbrel.pipeline.snapshots import last_date
+    from whimbrel.pipeline.files.snapshots import last_date
+    from whimbrel.pipeline.spark.reading import read_table
 
     day = last_date(log, "publications")
     since = None if day is None else int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000

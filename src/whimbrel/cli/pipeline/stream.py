@@ -30,10 +30,9 @@ from whimbrel.errors import InvalidValueError
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from prometheus_client import CollectorRegistry
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from whimbrel.pipeline.stream import Stream
-    from whimbrel.pipeline.watching import Told
+    from whimbrel.pipeline.stream.stream import Stream
+    from whimbrel.pipeline.stream.watching import Told
 
 __all__ = ["Shell", "run_stream"]
 
@@ -51,6 +50,8 @@ class Shell:
     metrics: tuple[str, int] | None
     """Address and port."""
     master: str | None
+    checkpoint: str | None
+    """Where Spark keeps offsets and state; None: beside the tables."""
     as_json: bool
 
 
@@ -68,11 +69,11 @@ def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> N
 def _run(  # noqa: PLR0917 # what the command was told, and who listens
     spark: SparkSession, log: Path, out: Path, plan: Mapping[str, Any], shell: Shell, signals: _Signals
 ) -> None:
-    from whimbrel.pipeline.sessions import SparkJobError, clear_errors
-    from whimbrel.pipeline.stream import Stream, StreamPlan
-    from whimbrel.pipeline.watching import StreamWatch
+    from whimbrel.pipeline.spark.spark_session import SparkJobError, clear_errors
+    from whimbrel.pipeline.stream.stream import Stream, StreamPlan
+    from whimbrel.pipeline.stream.watching import StreamWatch
 
-    stream = Stream(spark, log=log, out=out, plan=StreamPlan(**plan))
+    stream = Stream(spark, log=log, out=out, plan=StreamPlan(**plan), checkpoint=shell.checkpoint)
     totals = _Totals()
     with ExitStack() as closing:
         closing.callback(stream.close)
@@ -87,7 +88,7 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
 
         watch = StreamWatch(spark, stream, log, tell)
         if shell.metrics is not None:
-            from whimbrel.pipeline.meters import Meters
+            from whimbrel.pipeline.stream.meters import Meters
 
             meters = Meters(watch.look)
             seen.append(meters.take)
@@ -98,8 +99,8 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
             closing.enter_context(Live(page, console=console, transient=True, refresh_per_second=2))
         try:
             with clear_errors():
-                query = stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
-                is_whole = _followed(query, stream, signals)
+                stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
+                is_whole = _followed(stream, signals)
         except SparkJobError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
@@ -118,22 +119,19 @@ def _registering(log: Path, out: Path) -> Callable[[Told], None]:
 
     def take(told: Told) -> None:
         if told.taken is not None:
-            registration.renew(told.taken.applied, clock.now())
+            registration.renew(told.taken.done_with, clock.now())
 
     return take
 
 
-def _followed(query: StreamingQuery, stream: Stream, signals: _Signals) -> bool:
+def _followed(stream: Stream, signals: _Signals) -> bool:
     """Wait until the query ends or is to end; return whether no batch was cut short."""
     while not signals.count:
-        if query.awaitTermination(1):
+        if stream.wait(1):
             return True
     stream.end(lambda: signals.count > 1)
-    failure = query.exception()  # before we stop it, which may look like one
-    if failure is not None:
-        raise failure
     is_whole = signals.count < 2
-    query.stop()
+    stream.stop()
     return is_whole
 
 

@@ -16,7 +16,7 @@ from whimbrel.errors import MissingDependencyError
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from pyspark.sql import SparkSession
 
-    from whimbrel.pipeline.progress import Stages
+    from whimbrel.pipeline.spark.progress import Stages
 
 __all__ = ["session", "watched"]
 
@@ -27,7 +27,7 @@ def session(master: str | None, *, is_light: bool = False) -> Iterator[SparkSess
     console = Console(stderr=True)
     with console.status("Starting Spark …") if console.is_terminal else _nothing():
         try:
-            from whimbrel.pipeline.sessions import clear_errors, local_session
+            from whimbrel.pipeline.spark.spark_session import clear_errors, local_session
         except ModuleNotFoundError as error:
             remedy = "run: pip install 'whimbrel[spark]'"
             raise MissingDependencyError("the pipeline", error.name or "pyspark", remedy) from None
@@ -54,7 +54,7 @@ def watched(spark: SparkSession, title: str) -> Iterator[Callable[..., None]]:
 
     Yields what to call with the name of what is made now.
     """
-    from whimbrel.pipeline.progress import StageWatch
+    from whimbrel.pipeline.spark.progress import StageWatch
 
     console = Console(stderr=True)
     line = _Line(title)

@@ -24,10 +24,9 @@ from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
 
 if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own process need not
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from whimbrel.log.reader import Frontier
-    from whimbrel.pipeline.stream import Stream
+    from whimbrel.pipeline.stream.stream import Stream
 
 __all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow", "portable"]
 
@@ -83,7 +82,7 @@ class _Following:
         threading.Thread(target=self._listen, daemon=True).start()
         ledger, failure = None, None
         try:
-            from whimbrel.pipeline.sessions import clear_errors, local_session
+            from whimbrel.pipeline.spark.spark_session import clear_errors, local_session
 
             with clear_errors():
                 spark = local_session(
@@ -120,21 +119,21 @@ class _Following:
 
     def _work(self, spark: SparkSession) -> Ledger:
         from whimbrel.log.reader import Frontier
-        from whimbrel.pipeline.stream import Stream, StreamPlan
+        from whimbrel.pipeline.stream.stream import Stream, StreamPlan
 
         self._following.wait()
         plan = StreamPlan(window_us=_WINDOW_US, nodes=_NODES, slots_per_node=_SLOTS)
-        stream = Stream(spark, log=self._log, out=self._out, plan=plan)
+        stream = Stream(spark, log=self._log, out=self._out, plan=plan, tells_away=True)
         stream.listeners.append(lambda taken: self._tell(FIRST) if taken.batch == 0 else None)
         self._say("the first batch …")
-        query = stream.start(every_s=_EVERY_S)
-        try:
-            self._watch(stream, query, Frontier(self._log, self._node))
-            self._say("taking the log to its end …")
-            stream.end()
-        finally:
-            query.stop()
-        stream.start().awaitTermination()
+        stream.start(every_s=_EVERY_S)
+        self._watch(stream, Frontier(self._log, self._node))
+        self._say("taking the log to its end …")
+        stream.end()
+        stream.stop()
+        stream.start()
+        while not stream.wait(_LOOK_S):
+            pass
         self._look(stream, Frontier(self._log, self._node))
         self._say("reading the tables …")
         held = tuple(stream.held())
@@ -143,16 +142,14 @@ class _Following:
         self._say("done")
         return ledger
 
-    def _watch(self, stream: Stream, query: StreamingQuery, frontier: Frontier) -> None:
-        while not self._ending.wait(_LOOK_S):
-            error = query.exception()
-            if error is not None:
-                raise error
+    def _watch(self, stream: Stream, frontier: Frontier) -> None:
+        while not self._ending.is_set():
+            stream.wait(_LOOK_S)  # which raises what ended it
             self._look(stream, frontier)
 
     def _look(self, stream: Stream, frontier: Frontier) -> None:
         """Put a new view in place."""
-        from whimbrel.pipeline.delta import read
+        from whimbrel.pipeline.files.delta import read
 
         last = stream.last
         if last is None:
@@ -180,9 +177,9 @@ class _Following:
     def _read(self, spark: SparkSession, held: tuple[HeldEntry, ...]) -> Ledger:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-        from whimbrel.pipeline.delta import read
-        from whimbrel.pipeline.reading import read_table
-        from whimbrel.pipeline.snapshots import snapshot
+        from whimbrel.pipeline.files.delta import read
+        from whimbrel.pipeline.files.snapshots import snapshot
+        from whimbrel.pipeline.spark.reading import read_table
 
         at = snapshot(self._log)
         body_hash = F.unhex(F.sha2("body", 256)).alias("body_hash")
@@ -218,7 +215,7 @@ def _away(stream: Stream) -> dict[str, int] | None:
 
 def _count(out: Path, table: str) -> int:
     """Return how many rows a table has: what its files say of themselves, no row is read."""
-    from whimbrel.pipeline.delta import data_files
+    from whimbrel.pipeline.files.delta import data_files
 
     return int(pads.dataset([str(path) for path in data_files(out, table)], format="parquet").count_rows())
 

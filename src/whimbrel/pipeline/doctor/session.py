@@ -36,7 +36,7 @@ def examine_spark(master: str | None) -> list[Check]:
     try:
         from pyspark.sql import SparkSession  # it may be missing, which is a finding
 
-        from whimbrel.pipeline.sessions import clear_errors, local_session
+        from whimbrel.pipeline.spark.spark_session import clear_errors, local_session
     except (ImportError, WhimbrelError) as error:
         return [failed("Spark", str(error), "a session", "run: pip install 'whimbrel[spark]'")]
     is_ours = SparkSession.getActiveSession() is None
@@ -63,7 +63,7 @@ def examine_spark(master: str | None) -> list[Check]:
 
 
 def _workers(spark: Any) -> Check:
-    from whimbrel.pipeline.sessions import parallelism
+    from whimbrel.pipeline.spark.spark_session import parallelism
 
     def versions(batches: Iterator[Any]) -> Iterator[Any]:
         for _ in batches:

@@ -1,9 +1,7 @@
-"""The folder of a stream: its plan, what it remembers, how far it is behind the log, its tables.
+"""The folder of a stream: its plan, the record of its last batch, its checkpoint, how far it is behind, its tables.
 
-A stream remembers, for each node, up to which number everything is in the tables (``state``), and writes down which
-numbers a batch has before it makes anything of them (``intents``); the store of windows has how far the tables are, by
-node. These must agree; what a stream that was killed left half done, it does itself.
-Rule: what a stream remembers is looked at in a copy, because a stream that runs is the only one who may open it.
+Spark's checkpoint says where a stream is, the tables have what was made, and the record of the last batch ties the two
+together (``batch_record``). These must agree; what a stream that was killed left half done, it does itself.
 """
 
 from __future__ import annotations
@@ -11,28 +9,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sqlite3
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-
-import cbor2
+from urllib.parse import unquote, urlsplit
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
-from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
 from whimbrel.pipeline.doctor.logs import Extent, extents
+from whimbrel.pipeline.stream.batch_record import BatchRecord
 
-__all__ = ["check_reach", "check_running", "check_state", "check_windows", "examine_stream"]
+__all__ = ["check_checkpoint", "check_reach", "check_running", "check_table", "examine_stream"]
 
-_WINDOWS = "$windows"
-"""The store of what belongs to no node; it has the number of the last batch."""
-_REACHED = "reached"
-"""Its rows on how far each node is in the tables."""
 _ANEW = "start the stream anew: with another --out, or remove all of this one; the log has everything that it needs"
 _LOOKS = 3
 _OLD_S = 3_600
@@ -40,47 +29,30 @@ _SLOW_S = 120
 _SMALL_BYTES, _MANY = 1 << 20, 200
 
 
-Span = tuple[int, int]
-"""The first and the last number."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """What a store says."""
-
-    applied: int
-    """The last batch, or, of a node, the last number."""
-    reached: Mapping[str, int]
-    """By node, the last number that is in the tables; only the windows have it."""
-
-
 # -- what is decided -------------------------------------------------------------------------------------------------
 
 
-def check_windows(applied: int | None, intents: Collection[int]) -> Check:
-    """Judge the store that has the last batch, beside the batches that were begun."""
-    at = NOTHING_APPLIED if applied is None else applied
-    last = max(intents, default=NOTHING_APPLIED)
-    found = f"batch {at}" if at >= 0 else "no batch yet"
-    if last - 1 <= at <= last or not intents:
-        under_way = f", batch {last} under way or interrupted" if at < last else ""
-        return ok("state", found + under_way, f"batch {last}, or the one before it")
-    return failed("state", found, f"batch {last}, or the one before it", _ANEW)
+def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
+    """Judge Spark's checkpoint, whose last batch that is over is *committed* (-1: none), beside the record."""
+    found = f"batch {committed}" if committed >= 0 else "no batch yet"
+    if record is None:
+        return ok("checkpoint", found) if committed < 0 else failed("checkpoint", found, "no batch, as recorded", _ANEW)
+    wanted = f"batch {record.batch}, or the one before it"
+    is_over = committed == record.batch and record.is_done
+    if is_over or committed == record.batch - 1:
+        under_way = "" if is_over else f", batch {record.batch} under way or interrupted"
+        return ok("checkpoint", found + under_way, wanted)
+    return failed("checkpoint", found, wanted, _ANEW)
 
 
-def check_state(node: str, applied: int | None, *, reached: int, span: Span | None) -> Check:
-    """Judge what is remembered of *node* (None: nothing).
-
-    *reached* is the number that the tables end with, *span* what the last batch had of the node.
-    """
-    name, at = f"state of {node}", NOTHING_APPLIED if applied is None else applied
-    wanted = f"number {reached}, the tables'"
-    is_unfinished = span is not None and at == span[0] - 1  # the stream does that when it goes on
-    if at == reached or is_unfinished:
-        return ok(name, f"number {at}" if at >= 0 else "nothing yet", wanted)
-    found = "missing" if applied is None else f"number {at}"
-    told = "it is behind the tables" if at < reached else "it is ahead of the tables"
-    return failed(name, f"{found}: {told}", wanted, _ANEW)
+def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | None:
+    """Judge a table, which *last_batch* changed last, beside the record; None if all is well."""
+    least = record.written.get(table, -1)
+    if least <= last_batch <= record.batch:
+        return None
+    told = "it is behind what is recorded" if last_batch < least else "it is ahead of what is recorded"
+    wanted = f"batch {least}" if last_batch < least else f"batch {record.batch} at most"
+    return failed(f"batches of {table}", f"batch {last_batch}: {told}", wanted, _ANEW)
 
 
 def check_reach(node: str, applied: int, extent: Extent) -> Check:
@@ -124,31 +96,35 @@ def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
     if not folder.is_dir():
         return [ok("stream", "none has begun here"), *_tables(out)]
     checks = [_plan(folder / "plan.json")]
+    try:
+        record = BatchRecord.read(folder / "batch.json")
+    except (OSError, WhimbrelError) as error:
+        return [*checks, failed("batch", str(error), "what the stream wrote, whole", _ANEW), *_tables(out)]
+    if log is not None:
+        checks.append(_running(folder, record, log, now))
     found: list[Check] = []
     for _ in range(_LOOKS):  # a stream that runs moves on between two looks
-        found = _agreement(folder, log)
+        found = _agreement(out)
         if all(check.verdict is Verdict.OK for check in found):
             break
-    if log is not None:
-        checks.append(_running(folder, log, now))
-    return [*checks, *found, *_leftovers(out, now), *_tables(out)]
+    reach = [] if log is None else _reach(log, _applied(record))
+    return [*checks, *found, *reach, *_leftovers(out, now), *_tables(out)]
 
 
-def _running(folder: Path, log: Path, now: float) -> Check:
+def _applied(record: BatchRecord | None) -> Mapping[str, int]:
+    return {} if record is None else {node: each.applied for node, each in record.nodes.items()}
+
+
+def _running(folder: Path, record: BatchRecord | None, log: Path, now: float) -> Check:
     """Look whether a stream holds its lock, and how much of the log waits for it."""
-    behind = 0
+    applied, behind = _applied(record), 0
     try:
-        there = extents(log)[0]
-        for node, extent in there.items():
-            path = folder / "state" / f"{node}.sqlite"
-            applied = _remembered(path).applied if path.exists() else extent.first - 1
-            behind += max(0, extent.last - max(applied, extent.first - 1))
-    except (OSError, ValueError, sqlite3.Error, WhimbrelError):  # said by the checks of these
+        for node, extent in extents(log)[0].items():
+            behind += max(0, extent.last - max(applied.get(node, NOTHING_APPLIED), extent.first - 1))
+    except (OSError, ValueError, WhimbrelError):  # said by the check of the log
         behind = 0
-    batches = [_modified(path, 0) for path in (folder / "intents").glob("*.json")]  # one is written as a batch begins
-    return check_running(
-        is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, now - max(batches, default=0.0))
-    )
+    last_batch_s = now - _modified(folder / "batch.json", 0)  # it is written as a batch is committed
+    return check_running(is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, last_batch_s))
 
 
 def _is_locked(folder: Path) -> bool:
@@ -187,35 +163,40 @@ def _known_format() -> int | None:
     return FORMAT
 
 
-def _intents(folder: Path) -> dict[int, dict[str, Span]]:
-    """Return, by batch, which numbers it has; raise ValueError if that cannot be read."""
-    found: dict[int, dict[str, Span]] = {}
-    for path in folder.glob("*.json"):
-        spans = json.loads(path.read_bytes())
-        found[int(path.stem)] = {node: (int(first), int(last)) for node, (first, last) in spans.items()}
-    return found
-
-
-def _agreement(folder: Path, log: Path | None) -> list[Check]:
+def _agreement(out: Path) -> list[Check]:
+    """Look at the record, the checkpoint and the tables, which a stream that runs changes one after the other."""
+    folder = out / "_stream"
     try:
-        intents = _intents(folder / "intents")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        return [failed("intents", str(error), "what the stream wrote, whole", _ANEW)]
-    found: dict[str, _Remembered] = {}
-    for path in sorted((folder / "state").glob("*.sqlite")):
+        record = BatchRecord.read(folder / "batch.json")
+        committed = _committed(folder / "stream.json")
+    except (OSError, ValueError, KeyError, TypeError, WhimbrelError) as error:
+        return [failed("checkpoint", str(error), "what the stream wrote, whole", _ANEW)]
+    checks = [] if committed is None else [check_checkpoint(record, committed)]
+    try:
+        from deltalake.exceptions import DeltaError
+
+        from whimbrel.pipeline.files.delta import DeltaOutput
+    except (ImportError, WhimbrelError):  # said by the check of the packages
+        return checks
+    for table in () if record is None else record.written:
         try:
-            found[path.stem] = _remembered(path)
-        except (OSError, ValueError, sqlite3.Error, WhimbrelError) as error:
-            return [failed(f"state of {path.stem}", str(error), "a store that can be read", _ANEW)]
-    windows = found.pop(_WINDOWS, None)
-    applied = {node: each.applied for node, each in found.items()}
-    reached = {} if windows is None else windows.reached
-    spans = intents.get(NOTHING_APPLIED if windows is None else windows.applied, {})
-    checks = [check_windows(None if windows is None else windows.applied, intents)]
-    for node in sorted({*reached, *applied, *spans}):
-        end = reached.get(node, NOTHING_APPLIED)
-        checks.append(check_state(node, applied.get(node), reached=end, span=spans.get(node)))
-    return checks + (_reach(log, applied) if log is not None else [])
+            found = None if record is None else check_table(table, DeltaOutput(out, table).last_batch(), record)
+        except (OSError, WhimbrelError, DeltaError):  # said by the check of the table
+            continue
+        if found is not None:
+            checks.append(found)
+    return checks
+
+
+def _committed(path: Path) -> int | None:
+    """Return the last batch that Spark says is over; None if its checkpoint is not on a disk of this machine."""
+    if not path.exists():
+        return -1
+    place = urlsplit(json.loads(path.read_text(encoding="utf-8"))["checkpoint"])
+    if place.scheme != "file":
+        return None
+    commits = Path(unquote(place.path)) / "commits"
+    return max((int(each.name) for each in commits.glob("[0-9]*") if each.name.isdigit()), default=-1)
 
 
 def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
@@ -229,25 +210,6 @@ def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
             remedy = "name the log of this stream"
             checks.append(failed(f"lag of {node}", "the log has no such node", "the log that it has read", remedy))
     return checks
-
-
-def _remembered(path: Path) -> _Remembered:
-    """Return what a store says, which is checked on the way; raise ValueError if it cannot be understood."""
-    with tempfile.TemporaryDirectory(prefix="whimbrel-doctor-") as scratch:
-        copy = Path(scratch) / path.name
-        with (
-            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as original,
-            closing(sqlite3.connect(copy)) as made,
-        ):
-            original.backup(made)
-        store = SqliteStore(copy)
-        try:
-            reached = {str(key[1]): int(cbor2.loads(value)) for key, value in store.rows() if key[0] == _REACHED}
-            return _Remembered(store.applied, reached)
-        except (cbor2.CBORDecodeError, TypeError) as error:
-            raise ValueError(f"no number of a node: {error}") from error
-        finally:
-            store.close()
 
 
 def _leftovers(out: Path, now: float) -> list[Check]:
@@ -272,7 +234,7 @@ def _tables(out: Path) -> Iterator[Check]:
     try:
         from deltalake.exceptions import DeltaError
 
-        from whimbrel.pipeline.delta import check_folder, data_files
+        from whimbrel.pipeline.files.delta import check_folder, data_files
     except (ImportError, WhimbrelError):  # said by the check of the packages
         return
     folders = [path for path in out.iterdir() if path.is_dir() and path.name in TABLES] if out.is_dir() else []

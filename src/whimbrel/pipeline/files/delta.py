@@ -1,0 +1,387 @@
+"""Delta: the pipeline's tables as Delta tables, for DuckDB, Polars, pandas, Trino and Spark to read while we write.
+
+A table is a folder of Parquet files and a log of commits (``_delta_log``) that says which of them count. A reader sees
+the version of some commit, whole; a file that no commit names is none of the table's.
+
+Rule: a batch of a stream is one commit with (stream, batch) as its application transaction. Delta-rs does not refuse a
+transaction that is there already, so its number is read before each commit; the lock that refuses a second stream
+(``stream``) makes nobody else commit in between.
+Rule: what a commit names is fsynced before the commit counts for us (``delta-rs`` syncs nothing).
+Rule: rows are new in a commit of the operation WRITE only; compaction and the removal of old rows copy rows
+(``table_feed`` relies on that).
+Rule: small files are put together, old rows deleted and files removed that no version of the last day needs by the
+library, in commits of their own, which leave the transaction as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from whimbrel.errors import InvalidValueError, MissingDependencyError
+from whimbrel.log.files import sync_file
+from whimbrel.log.parts import statistics
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN
+from whimbrel.model.clock import format_time
+from whimbrel.model.tables import TABLES, TIME_TYPE
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+    from deltalake.transaction import AddAction, RemoveAction
+except ImportError:
+    raise MissingDependencyError("the pipeline's tables", "deltalake", "run: pip install 'whimbrel[spark]'") from None
+
+__all__ = [
+    "LARGEST_BYTES",
+    "TIME_COLUMNS",
+    "WHOLE",
+    "DeltaOutput",
+    "by_window",
+    "check_folder",
+    "data_files",
+    "delta_schema",
+    "open_table",
+    "read",
+    "replace_table",
+    "written_file",
+]
+
+WHOLE = 0
+"""The key of what is the whole table."""
+STREAM = "whimbrel-stream"
+"""The application whose transactions are the batches of a stream; there is one in a folder."""
+TIME_COLUMNS = {
+    "matches": "published_at",
+    "deliveries": "decided_at",
+    "latency": "window_start",
+    "popularity": "window_start",
+    "link_quality": "reported_at",
+    "dead_letters": "found_at",
+}
+"""By table, the time that says how old a row is; one that is not here is replaced as a whole, and has no old rows."""
+
+_DIGITS = 20
+LARGEST_BYTES = 128 << 20
+_TOGETHER = 8
+"""This many small files become one."""
+_KEPT_HOURS = 24
+"""How long files stay that the table no longer needs: longer than a reader of it, or of its changes, takes."""
+_SETTINGS = {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "50"}
+_COMPRESSION: Literal["ZSTD"] = "ZSTD"
+
+
+def delta_schema(table: str) -> Any:  # a pyarrow.Schema
+    """Return the schema of a table as Delta keeps it; descriptions are the comments of columns."""
+    return pa.schema([field.with_nullable(True) for field in TABLES[table].schema])
+
+
+def check_folder(out: Path, table: str) -> None:
+    """Raise if an older Whimbrel, or somebody else, made a table of another kind."""
+    folder = out / table
+    if folder.is_symlink() or (out / "_versions").is_dir() or _is_plain(folder):
+        allowed = (
+            "another one: an older Whimbrel made these tables, which are no Delta tables; make them anew elsewhere"
+        )
+        raise InvalidValueError("directory for the tables", str(out), allowed)
+
+
+def open_table(out: Path, table: str) -> DeltaTable:
+    """Return a table, made with its columns if it is not there; what is no Delta table is refused."""
+    check_folder(out, table)
+    folder = out / table
+    if not DeltaTable.is_deltatable(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        described = TABLES[table].description
+        DeltaTable.create(
+            str(folder), delta_schema(table), mode="ignore", name=table, description=described, configuration=_SETTINGS
+        )
+        _sync_commit(folder, 0)
+        sync_file(out)
+    found = DeltaTable(str(folder))
+    known = {field.name for field in found.schema().fields}
+    missing = [field for field in delta_schema(table) if field.name not in known]
+    if missing:  # an older Whimbrel began the table
+        from deltalake import Schema
+
+        found.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+        found = DeltaTable(str(folder))
+    return found
+
+
+def _is_plain(folder: Path) -> bool:
+    """Tell whether a folder has Parquet files that no Delta log knows."""
+    return not (folder / "_delta_log").is_dir() and next(folder.rglob("*.parquet"), None) is not None
+
+
+class _File(NamedTuple):
+    """A file of a table, as its commit says."""
+
+    path: str
+    size: int
+    first: int
+    last: int
+    """The times of its oldest and its newest row; all times there are, where that is not said."""
+
+
+class DeltaOutput:
+    """One table of a stream below a folder; one writer, any number of readers."""
+
+    def __init__(self, out: Path, table: str) -> None:
+        self._out, self._folder, self.table = out, out / table, table
+        self._time = TIME_COLUMNS.get(table)
+        self._has_windows = self._time == "window_start"
+        check_folder(out, table)
+        self._opened: DeltaTable | None = None
+
+    def create(self) -> None:
+        """Make the table, empty and with its columns, unless it is there."""
+        self._opened = open_table(self._out, self.table)
+
+    @property
+    def _delta(self) -> DeltaTable:
+        if self._opened is None:
+            self.create()
+        assert self._opened is not None
+        self._opened.update_incremental()
+        return self._opened
+
+    def last_batch(self) -> int:
+        """Return the last batch that changed the table; -1 if none did, or it is not there."""
+        if not DeltaTable.is_deltatable(str(self._folder)):
+            self._opened = None
+            return -1
+        found = self._delta.transaction_version(STREAM)
+        return -1 if found is None else int(found)
+
+    def is_of_a_stream(self) -> bool:
+        """Tell whether a stream may add to the table: it began it, or the table is empty."""
+        return self.last_batch() >= 0 or not data_files(self._out, self.table)
+
+    def has(self, batch: int) -> bool:
+        """Tell whether a batch is in the table."""
+        return batch <= self.last_batch()
+
+    def add(self, batch: int, rows: Any) -> None:  # a pyarrow.Table
+        """Add the rows of a batch; none, and the table stays as it is."""
+        if rows.num_rows and not self.has(batch):
+            self._commit([self._added(rows)], batch)
+
+    def add_files(self, batch: int, files: Sequence[AddAction]) -> None:
+        """Add the files of a batch, which workers wrote; none, and the table stays as it is."""
+        if files and not self.has(batch):
+            self._commit([*files], batch)
+
+    def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
+        """Replace the rows of windows, by their beginnings, a file each; ``WHOLE`` stands for all there is."""
+        if not windows or self.has(batch):
+            return
+        if not self._has_windows:
+            self._commit([self._added(windows[WHOLE])], batch, "overwrite")
+            return
+        gone = [each for each in self._files() if any(each.first <= window <= each.last for window in windows)]
+        new = dict(windows)
+        for file in gone:
+            if file.first < file.last:  # they were put together: those that stay go apart again
+                new = by_window(self._rows([file])) | new
+        self._commit([*map(self._added, new.values()), *map(_removed, gone)], batch)
+
+    def window(self, window: int) -> Any | None:  # a pyarrow.Table
+        """Return the rows of a window, if it has any."""
+        found = [each for each in self._files() if each.first <= window <= each.last]
+        return by_window(self._rows(found)).get(window) if found else None
+
+    def rows(self) -> Any:  # a pyarrow.Table
+        """Return the whole table as it is now."""
+        return read(self._out, self.table)
+
+    def _rows(self, files: list[_File]) -> Any:
+        paths = [str(self._folder / each.path) for each in files]
+        return pads.dataset(paths, schema=delta_schema(self.table), format="parquet").to_table()
+
+    def _files(self) -> list[_File]:
+        """Return the files of the table, the oldest first."""
+        known = pa.table(self._delta.get_add_actions(flatten=True))
+        count = known.num_rows
+        times = [
+            known.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist()
+            if name in known.column_names
+            else [None] * count
+            for name in (f"min.{self._time}", f"max.{self._time}")
+        ]
+        columns = (known.column("path").to_pylist(), known.column("size_bytes").to_pylist(), *times)
+        found = [
+            _File(path, size, INT64_MIN if first is None else first, INT64_MAX if last is None else last)
+            for path, size, first, last in zip(*columns, strict=True)
+        ]
+        return sorted(found, key=lambda each: (each.first, each.last, each.path))
+
+    def _added(self, rows: Any, *, is_new: bool = True) -> AddAction:
+        if self._opened is None:
+            self.create()
+        return written_file(self._out, self.table, rows, is_new=is_new)
+
+    def _commit(self, actions: list[AddAction | RemoveAction], batch: int | None, mode: str = "append") -> None:
+        delta = self._delta
+        properties = None if batch is None else CommitProperties(app_transactions=[Transaction(STREAM, batch)])
+        delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=properties)
+        _sync_commit(self._folder, self._delta.version())
+
+    # -- upkeep --------------------------------------------------------------------------------------------------------
+
+    def compact(self, *, target_bytes: int = LARGEST_BYTES, before: int | None = None) -> int:
+        """Put files together that are smaller than *target_bytes*; return how many went.
+
+        *before* keeps windows apart that begin there or later: these still change.
+        """
+        if self._has_windows:
+            return self._compact_windows(target_bytes, before)
+        found = self._delta.optimize.compact(
+            target_size=target_bytes,
+            max_concurrent_tasks=1,
+            writer_properties=WriterProperties(compression=_COMPRESSION),
+        )
+        _sync_commit(self._folder, self._delta.version())
+        return int(found["numFilesRemoved"])
+
+    def _compact_windows(self, target_bytes: int, before: int | None) -> int:
+        small: list[_File] = []
+        room = target_bytes
+        for file in self._files():
+            if file.size < target_bytes and file.size <= room and (before is None or file.last < before):
+                small.append(file)
+                room -= file.size
+        if len(small) < _TOGETHER:
+            return 0
+        gone = [_removed(each, is_new=False) for each in small]
+        self._commit([self._added(self._rows(small), is_new=False), *gone], None)
+        return len(small)
+
+    def expire(self, older_than: int, *, before: int | None = None) -> int:
+        """Delete rows that are *older than* a time in microseconds; return how many.
+
+        *before* keeps windows that begin there or later: what is still to come is added to them.
+        """
+        horizon = older_than if before is None else min(older_than, before)
+        if self._time is None or not any(each.first < horizon for each in self._files()):
+            return 0
+        found = self._delta.delete(
+            f"{self._time} < {_moment(horizon)}", writer_properties=WriterProperties(compression=_COMPRESSION)
+        )
+        _sync_commit(self._folder, self._delta.version())
+        return int(found["num_deleted_rows"] or 0)
+
+    def sweep(self) -> int:
+        """Remove files that no version of the last day needs, also those of an interrupted batch; return how many."""
+        return len(vacuum(self._delta))
+
+
+def vacuum(delta: DeltaTable) -> list[str]:
+    """Remove files that no version of the last day needs; return which."""
+    gone: list[str] = delta.vacuum(
+        retention_hours=_KEPT_HOURS, dry_run=False, enforce_retention_duration=False, full=True
+    )
+    return gone
+
+
+def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
+    """Let a table be what some Parquet files in its folder hold, in one commit."""
+    found, folder = open_table(out, table), out / table
+    for path in paths:
+        sync_file(path)
+    actions: list[AddAction | RemoveAction] = [added(folder, path, TIME_COLUMNS.get(table)) for path in paths]
+    found.create_write_transaction(actions, "overwrite", found.schema())
+    found.update_incremental()
+    _sync_commit(folder, found.version())
+    vacuum(found)
+
+
+def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True) -> AddAction:  # a pyarrow.Table
+    """Write rows as a file of a table, synced to the disk; return what the commit says that adds it."""
+    folder = out / table
+    path = folder / f"part-{uuid4().hex}.parquet"
+    with path.open("wb") as stream:
+        pq.write_table(rows.cast(delta_schema(table)), stream, compression=_COMPRESSION)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return added(folder, path, TIME_COLUMNS.get(table), is_new=is_new)
+
+
+def added(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:
+    """Return what a commit says of a new file: its size, how many rows it has and from when to when they are."""
+    rows, extremes = statistics(path, () if time_column is None else (time_column,))
+    told: dict[str, Any] = {"numRecords": rows}
+    found = extremes.get(time_column or "", (None, None))
+    if time_column is not None and None not in found:
+        least, most = map(_as_micros, found)
+        told |= {"minValues": {time_column: format_time(least)}, "maxValues": {time_column: format_time(most)}}
+    size, now_ms = path.stat().st_size, int(time.time() * 1_000)
+    return AddAction(str(path.relative_to(folder)), size, {}, now_ms, is_new, json.dumps(told))
+
+
+def _removed(file: _File, *, is_new: bool = True) -> RemoveAction:
+    return RemoveAction(file.path, is_new, int(time.time() * 1_000), file.size, {})
+
+
+def _as_micros(value: Any) -> int:
+    return value if isinstance(value, int) else int(pa.scalar(value, TIME_TYPE).cast(pa.int64()).as_py())
+
+
+def _moment(micros: int) -> str:
+    """Return a time for DataFusion, which compares no times of other types."""
+    return f"arrow_cast({micros}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+
+
+def _sync_commit(folder: Path, version: int) -> None:
+    """Wait until a commit, and the files that it adds, are on the disk."""
+    log = folder / "_delta_log"
+    path = log / f"{version:0{_DIGITS}}.json"
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:  # the commits before a checkpoint may be cleaned up at once
+        return
+    for line in lines:
+        new = json.loads(line).get("add")
+        if new is not None:
+            sync_file(folder / new["path"])
+    sync_file(path)
+    sync_file(log)
+    sync_file(folder)
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+def read(out: Path, table: str) -> Any:  # a pyarrow.Table
+    """Return a table as it is now; one that is not there is empty."""
+    folder = out / table
+    if not DeltaTable.is_deltatable(str(folder)):
+        if folder.exists():
+            check_folder(out, table)
+        return delta_schema(table).empty_table()
+    paths = [str(path) for path in data_files(out, table)]
+    # With a schema, columns that an older Whimbrel did not write are null.
+    return pads.dataset(paths, schema=delta_schema(table), format="parquet", partitioning=None).to_table()
+
+
+def data_files(out: Path, table: str) -> list[Path]:
+    """Return the files of a table as it is now; none if it is not there."""
+    folder = out / table
+    if not DeltaTable.is_deltatable(str(folder)):
+        return []
+    return [Path(uri.removeprefix("file://")) for uri in DeltaTable(str(folder)).file_uris()]
+
+
+def by_window(rows: Any) -> dict[int, Any]:  # pyarrow.Tables
+    """Return the rows of each window, by its beginning."""
+    starts = rows.column("window_start").cast(pa.int64())
+    return {start: rows.filter(pc.equal(starts, start)) for start in pc.unique(starts).to_pylist()}

@@ -1,0 +1,298 @@
+"""Spans: some numbers of one node's log, read and judged in Arrow, in pieces of bounded size.
+
+Whoever works on a log reads it here: no row passes through Java. Parquet is read row group by row group, each once, and
+segments record by record; what cannot be read is kept aside as dead letters (``dead_letters``).
+
+Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that.
+Rule: a piece has a bounded number of rows, and no more bytes than one record, or the rows of Parquet that have as many
+as its footer says that rows have.
+Rule: files are immutable. One that goes while it is looked for was merged or exported, and is looked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from whimbrel.log.columns import completed, values_to_arrow
+from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.layout import Part
+from whimbrel.log.reader import LogReader
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.schemas import TIMES
+from whimbrel.pipeline.files.snapshots import parts_up_to, settled_seq, undisturbed
+
+__all__ = ["PIECE_BYTES", "PIECE_FACTS", "Piece", "SpanReader", "found_schema", "judged_batches", "part_batches"]
+
+Arrow = Any
+"""A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
+
+PIECE_FACTS, PIECE_BYTES = 20_000, 32 << 20
+"""How many facts and bytes are worked on at once."""
+
+
+def found_schema(table: str) -> Arrow:
+    """Return the schema of a table of the log as it may be found: others may have written nulls anywhere."""
+    return pa.schema([each.with_nullable(True) for each in TABLES[table].schema])
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What stands in the log of *node* from *first* to *last*."""
+
+    node: str
+    first: int
+    last: int
+    tables: dict[str, Arrow] = field(default_factory=dict)
+    """By table, the rows that keep the contract, ordered by number; only those that have any."""
+    dead: list[Arrow] = field(default_factory=list)
+    """Rows of ``dead_letters``."""
+
+    def table(self, name: str, columns: tuple[str, ...] | None = None) -> Arrow:
+        """Return rows of a table, also if there are none."""
+        found = self.tables.get(name)
+        found = TABLES[name].schema.empty_table() if found is None else found
+        return found if columns is None else found.select(list(columns))
+
+    @property
+    def ends_at(self) -> int | None:
+        """The time of the last fact, in microseconds."""
+        times = (_last_time(rows.column(TIMES[name])) for name, rows in self.tables.items())
+        return max(times, default=None)
+
+
+def _last_time(column: Arrow) -> int:
+    latest: int = pc.max(column.cast(TIME_TYPE).cast(pa.int64())).as_py()
+    return latest
+
+
+class SpanReader:
+    """The log of one node, for whoever reads on from where it was."""
+
+    def __init__(self, log: Path, node: str, *, most_facts: int = PIECE_FACTS, most_bytes: int = PIECE_BYTES) -> None:
+        self._log, self._node = log, node
+        self._most_facts, self._most_bytes = most_facts, most_bytes
+        self._segments: LogReader | None = None
+        self._cursors: dict[Path, _Cursor] = {}
+        self._parts: dict[str, list[Part]] = {}
+        """By table, where Parquet is: as it was when it was looked for last."""
+        self._settled = -1
+        """Up to which number it goes."""
+
+    def pieces(self, first: int, last: int, *, now: int) -> Iterator[Piece]:
+        """Yield what there is from *first* to *last*, in order; *now* is when dead letters are found."""
+        self._look()
+        while first <= last:
+            piece = undisturbed(partial(self._piece, first, last, now))
+            yield piece
+            first = piece.last + 1
+
+    def _look(self) -> None:
+        """Find out where the numbers are."""
+        settled = settled_seq(self._log, self._node)
+        if settled != self._settled or settled == INT64_MAX:  # without segments nothing tells of what is added
+            self._parts = {table: parts_up_to(self._log, table, self._node, settled) for table in TIMES}
+            self._settled = settled
+        there = {part.path for own in self._parts.values() for part in own}
+        self._cursors = {path: cursor for path, cursor in self._cursors.items() if path in there}
+
+    def _piece(self, first: int, last: int, now: int) -> Piece:
+        try:
+            if first <= self._settled:
+                return self._from_parquet(first, min(last, self._settled), now)
+            return self._from_segments(first, last, now)
+        except FileNotFoundError:
+            self._settled, self._segments = -1, None
+            self._cursors.clear()  # one of them may have been read further than the others
+            self._look()
+            raise
+
+    def _from_parquet(self, first: int, last: int, now: int) -> Piece:
+        end = min(last, first + self._most_facts - 1)
+        own_parts = [(table, part) for table, own in self._parts.items() for part in own if part.last >= first]
+        cursors = [(table, self._cursor(table, part, first)) for table, part in own_parts if part.first <= end]
+        later = min((part.first for _, part in own_parts if part.first > end), default=INT64_MAX)
+        begin = min((cursor.next_seq for _, cursor in cursors), default=INT64_MAX)
+        if begin > end:  # numbers that were cut, or never were
+            return Piece(self._node, first, min(last, begin - 1, later - 1))
+        facts = min(max(1, self._most_bytes // cursor.row_bytes) for _, cursor in cursors)
+        piece = Piece(self._node, first, min(end, begin + facts - 1))
+        found: dict[str, list[Arrow]] = {}
+        for table, cursor in cursors:
+            found.setdefault(table, []).extend(cursor.take(piece.last))
+        for table, batches in found.items():
+            self._judge(piece, table, batches, now)
+        self._cursors = {path: cursor for path, cursor in self._cursors.items() if cursor.last > piece.last}
+        return piece
+
+    def _cursor(self, table: str, part: Part, first: int) -> _Cursor:
+        found = self._cursors.get(part.path)
+        if found is None or found.reads_from != first:
+            found = self._cursors[part.path] = _Cursor(table, part, first, self._most_facts)
+        return found
+
+    def _from_segments(self, first: int, last: int, now: int) -> Piece:
+        reader = self._segments
+        if reader is None or reader.next_seq != first:
+            reader = self._segments = LogReader(self._log, self._node, first=first)
+        reader.extend(min(last, first + self._most_facts - 1))
+        full, end = reader.read_bytes + self._most_bytes, min(last, first + self._most_facts - 1)
+        rows: dict[str, list[list[object]]] = {}
+        for table, values in reader.values():
+            rows.setdefault(table, []).append(values)
+            if reader.read_bytes >= full:
+                end = reader.next_seq - 1
+                break
+        if settled_seq(self._log, self._node) != self._settled:
+            raise FileNotFoundError("an export went on meanwhile, and may have removed what was to be read")
+        piece = Piece(self._node, first, end)
+        for table, own in rows.items():
+            self._judge(piece, table, values_to_arrow(table, own).to_batches(), now)
+        return piece
+
+    def _judge(self, piece: Piece, table: str, batches: list[Arrow], now: int) -> None:
+        good: list[Arrow] = []
+        for batch in batches:
+            found = judged(table, batch, node=self._node, now=now)
+            if found.dead.num_rows:
+                piece.dead.append(found.dead)
+            if found.good.num_rows:
+                good.append(found.good)
+        if good:
+            rows = pa.Table.from_batches(good).cast(TABLES[table].schema)
+            piece.tables[table] = rows if len(good) == 1 else rows.sort_by("seq")
+
+
+class _Cursor:
+    """A part that is read row group by row group, in the order of its numbers."""
+
+    def __init__(self, table: str, part: Part, first: int, most_rows: int) -> None:
+        self._table, self._most_rows = table, most_rows
+        self.last = part.last
+        self.reads_from = first
+        """The number from which on its rows were not taken yet."""
+        self._file = _opened(part.path)
+        self.row_bytes = _row_bytes(self._file)
+        self._seqs = _numbers(self._file, part)
+        self._row = int(np.searchsorted(self._seqs, first))
+        self._whole = None if _is_sorted(self._seqs) else self._sorted_rows(first)
+        self._batches: Iterator[Arrow] | None = None
+        self._left: Arrow | None = None
+        """What was read and not taken."""
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next row; the last there is, if there is none."""
+        return int(self._seqs[self._row]) if self._row < self._seqs.size else INT64_MAX
+
+    def take(self, last: int) -> list[Arrow]:
+        """Return the rows up to the number *last*."""
+        end = int(np.searchsorted(self._seqs, last, side="right"))
+        found, count = [], end - self._row
+        while count > 0:
+            batch = self._next() if self._left is None else self._left
+            self._left = batch.slice(count) if batch.num_rows > count else None
+            found.append(batch.slice(0, count))
+            count -= found[-1].num_rows
+        self._row, self.reads_from = max(end, self._row), last + 1
+        return found
+
+    def _next(self) -> Arrow:
+        if self._batches is None:
+            self._batches = self._read() if self._whole is None else iter(self._whole)
+        return next(self._batches)
+
+    def _read(self) -> Iterator[Arrow]:
+        """Yield batches from the row that is next, beginning with the row group that has it."""
+        foot, skipped, group = self._file.metadata, self._row, 0
+        while group < foot.num_row_groups and skipped >= foot.row_group(group).num_rows:
+            skipped -= foot.row_group(group).num_rows
+            group += 1
+        groups = list(range(group, foot.num_row_groups))
+        for batch in self._file.iter_batches(batch_size=self._most_rows, row_groups=groups, use_threads=False):
+            if skipped >= batch.num_rows:
+                skipped -= batch.num_rows
+                continue
+            yield _fitted(self._table, batch.slice(skipped))
+            skipped = 0
+
+    def _sorted_rows(self, first: int) -> list[Arrow]:
+        """Return the batches of a part that others wrote in another order: it is read as a whole."""
+        order = np.argsort(self._seqs, kind="stable")
+        self._seqs = self._seqs[order]
+        self._row = int(np.searchsorted(self._seqs, first))
+        rows = self._file.read(use_threads=False).take(pa.array(order[self._row :])).combine_chunks()
+        return [_fitted(self._table, batch) for batch in rows.to_batches(max_chunksize=self._most_rows)]
+
+
+def _opened(path: Path) -> Arrow:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise CorruptLogError(path, 0, f"no readable Parquet: {error}") from None
+
+
+def _numbers(file: Arrow, part: Part) -> Any:  # a numpy array
+    """Return the number of each row; one without has that of the row before it, so that it is told once."""
+    column = file.read(["seq"], use_threads=False).column("seq").combine_chunks()
+    if column.null_count:
+        column = pc.fill_null(pc.fill_null_forward(column), part.first)
+    return column.cast(pa.int64()).to_numpy()
+
+
+def _is_sorted(seqs: Any) -> bool:
+    return bool((seqs[1:] >= seqs[:-1]).all())
+
+
+def _fitted(table: str, batch: Arrow) -> Arrow:
+    """Return a batch of a part with the columns and types of today: those that an older Whimbrel lacks are null."""
+    schema = found_schema(table)
+    if batch.schema.equals(schema):
+        return batch
+    rows = completed(table, batch).select(schema.names).cast(schema).combine_chunks()
+    return rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
+
+
+# -- one table, for who needs no order -------------------------------------------------------------------------------
+
+
+def part_batches(
+    table: str, path: Path, groups: range | None = None, columns: tuple[str, ...] | None = None
+) -> Iterator[Arrow]:
+    """Yield the rows of a part, or of some of its row groups, as they were found; all columns, or some."""
+    file = _opened(path)
+    chosen = None if groups is None else list(groups)
+    size = PIECE_FACTS if columns is not None else _rows_at_once(file)
+    for batch in file.iter_batches(batch_size=size, row_groups=chosen, columns=columns, use_threads=False):
+        yield _fitted(table, batch) if columns is None else batch
+
+
+def _rows_at_once(file: Arrow) -> int:
+    """Return how many rows of a file have about as many bytes as a piece may have."""
+    return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file)))
+
+
+def _row_bytes(file: Arrow) -> int:
+    foot = file.metadata
+    sizes: list[int] = [foot.row_group(number).total_byte_size for number in range(foot.num_row_groups)]
+    return max(1, sum(sizes) // max(1, int(foot.num_rows)))
+
+
+def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int, is_dead: bool) -> Iterator[Arrow]:
+    """Yield the rows that keep the contract, or the others as ``dead_letters``."""
+    for batch in batches:
+        found = judged(table, batch, node=node, now=now)
+        if is_dead:
+            yield from found.dead.to_batches()
+        elif found.good.num_rows:
+            yield found.good

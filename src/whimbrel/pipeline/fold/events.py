@@ -1,0 +1,136 @@
+"""Events: rows of the log, in Arrow, as the fold takes them (``folds``); batch and stream make them here.
+
+A publication is an event only if a session wants it, once for each group of sessions that does (``components``), with
+the numbers of the interests that want it. Of the other tables each row is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.model.facts import PolicyChange, PresenceChange
+from whimbrel.pipeline.fold.folds import DECISION, EVENT, INTEREST, POLICY, PRESENCE, PUBLISHED, RECEIPT, SESSION
+from whimbrel.pipeline.fold.versions import PackedVersions
+
+__all__ = ["EVENT_TABLES", "PUBLISHED_COLUMNS", "other_events", "published_events"]
+
+Arrow = Any
+"""A ``pyarrow`` batch or table; pyarrow ships no types."""
+
+_MOVES = pa.array(
+    [
+        PresenceChange.JOINED.value,
+        PresenceChange.LEFT.value,
+        PresenceChange.DISCONNECTED.value,
+        PresenceChange.RECEIPTS.value,
+    ]
+)
+"""What devices do that changes who is owed what."""
+
+
+class _Told(NamedTuple):
+    """How the rows of a table are told as events."""
+
+    kind: int
+    at: str
+    columns: tuple[str, ...]
+    """Those that an event has too,"""
+    renamed: Mapping[str, str] = {}
+    """and those that it has under another name."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of the table that events are made of."""
+        return ("node", "seq", self.at, *self.columns, *self.renamed)
+
+
+_TOLD = {
+    "interests": _Told(
+        INTEREST,
+        "changed_at",
+        ("session", "change", "subject_filter", "name", "ttl_us", "max_held", "qos", "no_local", "policy"),
+    ),
+    "presence": _Told(
+        PRESENCE,
+        "changed_at",
+        ("session", "device", "change", "confirms"),
+        {"receipt": "name", "sent_seq": "notification_seq"},
+    ),
+    "sessions": _Told(SESSION, "changed_at", ("session", "change")),
+    "receipts": _Told(
+        RECEIPT,
+        "handed_at",
+        ("session", "device", "notification_seq", "via", "published_at", "subject", "body_hash", "subscriptions"),
+        {"outcome": "change"},
+    ),
+    "policies": _Told(POLICY, "changed_at", ("device", "change", "name")),
+    "decisions": _Told(
+        DECISION, "decided_at", ("session", "device", "notification_seq", "body_hash"), {"outcome": "change"}
+    ),
+}
+EVENT_TABLES: Mapping[str, tuple[str, ...]] = {name: told.needed for name, told in _TOLD.items()}
+"""The tables whose rows are events, beside publications, and their columns that matter."""
+
+
+def other_events(name: str, rows: Arrow) -> Arrow:
+    """Return *rows* of a table, a batch, as events of the group 0."""
+    told = _TOLD[name]
+    if name == "presence":
+        rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
+    elif name == "policies":  # what a device chose decides which hand-overs have receipts; the texts do not
+        rows = rows.filter(pc.equal(rows.column("change"), PolicyChange.CHOSEN.value))
+    given = {each: rows.column(each) for each in told.columns}
+    given |= {new: rows.column(old) for old, new in told.renamed.items()}
+    given |= {"node": rows.column("node"), "seq": rows.column("seq"), "at": rows.column(told.at)}
+    given |= {"kind": pa.repeat(told.kind, rows.num_rows), "group": pa.repeat(0, rows.num_rows)}
+    return _events(given, rows.num_rows)
+
+
+PUBLISHED_COLUMNS = ("node", "seq", "published_at", "expires_at", "deadline_at", "subject", "body", "qos", "publisher")
+"""What is told of a publication, beside who wants it; those that are missing are null."""
+_CARRIED = {"publisher": "device"} | {name: name for name in PUBLISHED_COLUMNS if name not in {"body", "publisher"}}
+_CARRIED["published_at"] = "at"
+
+
+def published_events(batch: Arrow, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Arrow]:
+    """Yield one event per publication and group, with the numbers of the interests that want it.
+
+    *rows* of *batch* and *handles* of versions are as ``PackedVersions.match`` finds them.
+    """
+    groups = found.groups[handles]
+    key = rows.astype(np.int64) << 32 | groups
+    order = np.argsort(key, kind="stable")
+    distinct, starts = np.unique(key[order], return_index=True)
+    offsets = np.append(starts, rows.size).astype(np.int32)
+    wanted = distinct >> 32
+    some = pa.array(wanted)
+    given = {new: batch.column(old).take(some) for old, new in _CARRIED.items() if old in batch.schema.names}
+    given |= {
+        "group": pa.array((distinct & 0xFFFFFFFF).astype(np.int32)),
+        "kind": pa.repeat(PUBLISHED, distinct.size),
+        "interests": pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles[order]])),
+        "body_hash": _hashes(batch.column("body"), wanted),
+    }
+    yield _events(given, distinct.size)
+
+
+def _hashes(bodies: Arrow, rows: Any) -> Arrow:
+    """Return the SHA-256 of the bodies of some rows, ascending; of one that is there again it is not made again."""
+    distinct, places = np.unique(rows, return_inverse=True)
+    found = [hashlib.sha256(body).digest() for body in bodies.take(pa.array(distinct)).to_pylist()]
+    return pa.array(found, pa.binary()).take(pa.array(places))
+
+
+def _events(given: Mapping[str, Arrow], count: int) -> Arrow:
+    columns = [_whole(given[f.name]).cast(f.type) if f.name in given else pa.nulls(count, f.type) for f in EVENT]
+    return pa.RecordBatch.from_arrays(columns, schema=EVENT)
+
+
+def _whole(column: Arrow) -> Arrow:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

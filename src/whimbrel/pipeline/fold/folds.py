@@ -1,0 +1,330 @@
+"""Folds: events of a log, sorted, through the hold core, and what was settled as rows of ``deliveries``.
+
+The batch job folds each group of sessions from the beginning of the log; a stream keeps one fold a node and goes on
+with it (``node_state``). What an event means is said here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from whimbrel.hold.commands import Identity, Settle
+from whimbrel.hold.folding import Folding, Settled
+from whimbrel.hold.quality import CONFIRMED
+from whimbrel.hold.retention import Retention
+from whimbrel.hold.sessions import RETAINED, Hold
+from whimbrel.model.facts import (
+    Fact,
+    InterestChanged,
+    Mode,
+    Outcome,
+    PolicyChange,
+    PolicyChanged,
+    PresenceChange,
+    PresenceChanged,
+    SessionChange,
+    SessionChanged,
+)
+from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
+
+__all__ = [
+    "DECISION",
+    "EVENT",
+    "INTEREST",
+    "POLICY",
+    "PRESENCE",
+    "PUBLISHED",
+    "RECEIPT",
+    "SESSION",
+    "Event",
+    "Fold",
+    "Known",
+    "Rows",
+    "events_of",
+    "fold",
+]
+
+PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION = range(7)
+"""The kinds of events."""
+
+EVENT = pa.schema(
+    [
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("node", pa.string(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("at", TIME_TYPE, nullable=False),
+        pa.field("expires_at", TIME_TYPE),
+        pa.field("deadline_at", TIME_TYPE),
+        pa.field("subject", pa.string()),
+        pa.field("interests", pa.list_(pa.int64())),
+        pa.field("body_hash", pa.binary()),
+        pa.field("session", pa.string()),
+        pa.field("device", pa.string()),
+        pa.field("change", pa.string()),
+        pa.field("subject_filter", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("ttl_us", pa.int64()),
+        pa.field("max_held", pa.int32()),
+        pa.field("notification_seq", pa.int64()),
+        pa.field("qos", pa.int8()),
+        pa.field("no_local", pa.bool_()),
+        pa.field("confirms", pa.bool_()),
+        pa.field("via", pa.string()),
+        pa.field("published_at", TIME_TYPE),
+        pa.field("subscriptions", SUBSCRIPTIONS_TYPE),
+        pa.field("policy", pa.string()),
+    ]
+)
+"""Everything that the fold needs, with the group it belongs to."""
+
+
+class Event(NamedTuple):
+    """One event, but for its group and node; times in microseconds."""
+
+    seq: int
+    kind: int
+    at: int
+    expires_at: int | None
+    deadline_at: int | None
+    subject: str | None
+    interests: Any
+    body_hash: Any
+    session: Any
+    device: Any
+    change: Any
+    subject_filter: Any
+    name: Any
+    ttl_us: Any
+    max_held: Any
+    notification_seq: Any
+    qos: Any
+    no_local: Any
+    confirms: Any
+    via: Any
+    published_at: Any
+    """Of a retained notification, and for which subscriptions it was sent."""
+    subscriptions: Any
+    policy: Any
+
+
+class Known(NamedTuple):
+    """What is kept of a notification while anybody is owed it, to say what it was; times in microseconds."""
+
+    body_hash: bytes
+    published_at: int
+    subject: str | None
+    deadline_at: int | None
+
+
+def _fact(node: str, event: Event) -> Fact:
+    """Return an event that is no publication and no receipt as the fact it was."""
+    number: dict[str, Any] = {"node": node, "seq": event.seq, "changed_at": event.at}
+    if event.kind == PRESENCE:
+        mode = None if event.name is None else Mode(event.name)
+        change = PresenceChange(event.change)
+        return PresenceChanged(
+            **number,
+            device=event.device,
+            session=event.session,
+            change=change,
+            receipt=mode,
+            sent_seq=event.notification_seq,
+            confirms=event.confirms,
+        )
+    if event.kind == INTEREST:
+        subscription = Subscription(
+            session=event.session,
+            subject_filter=event.subject_filter,
+            name=event.name,
+            ttl_us=event.ttl_us,
+            max_held=event.max_held,
+            qos=event.qos,
+            no_local=bool(event.no_local),
+            policy=event.policy,
+        )
+        return InterestChanged(**number, change=InterestChange(event.change), subscription=subscription)
+    if event.kind == POLICY:
+        chosen = PolicyChange(event.change)
+        return PolicyChanged(**number, change=chosen, owner=event.device, name=event.name, device=event.device)
+    return SessionChanged(**number, session=event.session, change=SessionChange(event.change))
+
+
+# -- the fold ----------------------------------------------------------------------------------------------------------
+
+
+class Fold:
+    """One group of sessions of one node, folded; *hold* is what a fold before it knew."""
+
+    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool, hold: Hold | None = None) -> None:
+        self.node = node
+        self._folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+        self.whose: dict[int, tuple[str, Identity]] = {}
+        """By seq of the interest: its session and identity."""
+        self.known: dict[int, Known] = {}
+        """By seq, what is held."""
+        self.shaped: dict[int, dict[str, bytes]] = {}
+        """By seq and device, the hash of the body that a policy decided to hand over."""
+
+    @property
+    def hold(self) -> Hold:
+        """What is held."""
+        return self._folding.hold
+
+    def take(self, event: Event, out: Rows) -> None:
+        """Take the next event in."""
+        folding = self._folding
+        if event.kind == PUBLISHED:
+            self.known[event.seq] = Known(event.body_hash, event.at, event.subject, event.deadline_at)
+            matches: dict[str, list[Identity]] = {}
+            for interest in event.interests:
+                session, identity = self.whose[interest]
+                matches.setdefault(session, []).append(identity)
+            wanted = [(session, tuple(identities)) for session, identities in matches.items()]
+            qos = CONFIRMED if event.qos is None else event.qos
+            settled = folding.published(event.seq, event.at, event.expires_at, wanted, qos=qos, publisher=event.device)
+        elif event.kind == RECEIPT:
+            if event.via == RETAINED:
+                self._add_retained(event, out)
+                settled = folding.tick(event.at)
+            else:
+                outcome, seq = Outcome(event.change), event.notification_seq
+                settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
+        elif event.kind == DECISION:
+            if event.body_hash is not None and event.notification_seq in self.known:
+                self.shaped.setdefault(event.notification_seq, {})[event.device] = event.body_hash
+            settled = folding.tick(event.at)
+        else:
+            if (
+                event.kind == INTEREST and event.change != InterestChange.REMOVED.value
+            ):  # nobody can want anything by what is gone
+                self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
+            settled = folding.apply(_fact(self.node, event))
+        self._write(settled, out)
+        if event.kind == PUBLISHED and not folding.hold.is_stored(event.seq):
+            self.known.pop(event.seq, None)
+
+    def _add_retained(self, event: Event, out: Rows) -> None:
+        """Add a row for a retained notification: the hold knows nothing of it, and the receipt says all there is."""
+        if event.published_at is None:  # a log from before receipts said so
+            return
+        identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
+        ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.change), event.at)
+        known = Known(event.body_hash, event.published_at, event.subject, None)
+        out.add(self.node, Settle(*ends, None, RETAINED), known)
+
+    def close(self, end: int, out: Rows) -> None:
+        """Let time pass to the end of the log: what has lapsed by then has its outcome."""
+        self._write(self._folding.tick(end), out)
+
+    def _write(self, settled: Settled, out: Rows) -> None:
+        outcomes, forgotten = settled
+        for each in outcomes:
+            known = self.known[each.seq]
+            shaped = self.shaped.get(each.seq)
+            if shaped is not None and each.device in shaped:
+                known = known._replace(body_hash=shaped[each.device])
+            out.add(self.node, each, known)
+        for seq in forgotten:
+            self.known.pop(seq, None)
+            self.shaped.pop(seq, None)
+
+
+_MOST = 50_000
+
+
+class Rows:
+    """Rows of ``deliveries`` on their way to Arrow."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+        self._identities: list[int] = []
+        self._offsets: list[int] = [0]
+        self._known: dict[Identity, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, node: str, settled: Settle, known: Known) -> None:
+        """Add what was settled of the notification *known*."""
+        session, device, seq, subscriptions, outcome, decided_at, lapses_at, via = settled
+        for identity in subscriptions:
+            self._identities.append(self._known.setdefault(identity, len(self._known)))
+        self._offsets.append(len(self._identities))
+        body_hash = known.body_hash if outcome is Outcome.DELIVERED else None
+        what = known[1:]
+        self._rows.append((node, seq, *what, session, device, outcome.value, body_hash, decided_at, lapses_at, via))
+
+    def batch(self) -> Any:
+        """Return what there is as an Arrow batch, and begin anew."""
+        schema = TABLES["deliveries"].schema
+        known = list(self._known)
+        structs = pa.StructArray.from_arrays(
+            [pa.array([s for s, _ in known], pa.string()), pa.array([n for _, n in known], pa.string())],
+            fields=list(schema.field("subscriptions").type.value_type),
+        )
+        taken = structs.take(pa.array(self._identities, pa.int32()))
+        given: dict[str, Any] = dict(zip(_SETTLED, zip(*self._rows, strict=True), strict=True))
+        given["subscriptions"] = pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), taken)
+        columns = [
+            given[f.name].cast(f.type) if f.name == "subscriptions" else pa.array(given[f.name], f.type) for f in schema
+        ]
+        self._rows, self._identities, self._offsets, self._known = [], [], [0], {}
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_SETTLED = "notification_node notification_seq published_at subject deadline_at".split()
+_SETTLED += "session device outcome body_hash decided_at lapses_at via".split()
+
+
+def fold(
+    batches: Iterable[Any], *, ends: Mapping[str, int], retention: Retention, assume_receipts: bool
+) -> Iterator[Any]:
+    """Fold one partition, sorted by group, node and seq."""
+    out = Rows()
+    group: Fold | None = None
+    at: tuple[int, str] | None = None
+    for batch in batches:
+        for number, node, event in events_of(batch):
+            if at != (number, node):
+                if group is not None:
+                    group.close(ends[group.node], out)
+                at = (number, node)
+                group = Fold(node, retention=retention, assume_receipts=assume_receipts)
+            assert group is not None
+            group.take(event, out)
+            if len(out) >= _MOST:
+                yield out.batch()
+    if group is not None:
+        group.close(ends[group.node], out)
+    if len(out):
+        yield out.batch()
+
+
+def events_of(batch: Any) -> Iterator[tuple[int, str, Event]]:  # a pyarrow.RecordBatch of EVENT
+    """Yield group, node and event of each row."""
+    columns = [_plain(batch.column(f.name)) for f in EVENT]
+    for group, node, *row in zip(*columns, strict=True):
+        yield group, node, Event(*row)
+
+
+def _plain(column: Any) -> list[Any]:
+    """Return a column as Python values; Arrow's own way takes its time over nulls and lists."""
+    count = len(column)
+    if column.null_count == count:
+        return [None] * count
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(TIME_TYPE).cast(pa.int64())
+    if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
+        values, offsets = column.values.to_numpy().tolist(), column.offsets.to_numpy().tolist()
+        return [values[begin:end] for begin, end in pairwise(offsets)]
+    if column.null_count == 0 and pa.types.is_integer(column.type):
+        numbers: list[Any] = column.to_numpy().tolist()
+        return numbers
+    found: list[Any] = column.to_pylist()
+    return found

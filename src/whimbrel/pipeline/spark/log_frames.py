@@ -1,0 +1,277 @@
+"""Log frames: a table of the log for Spark, read and judged by the workers that go on with it.
+
+A ``LogFrame`` stands where a DataFrame of a table would, as far as our transforms need one. What is mapped over it is
+called with Arrow batches in the same worker that read them, so that no row of the log passes through Java: between two
+maps Spark would make rows of Java's of every batch, and of these a batch again.
+
+Rule: what is read is said once, in the driver, at one moment: each row once, however the log goes on (``snapshots``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from whimbrel.log.layout import parts, segments
+from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.schemas import TIMES
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, undisturbed
+from whimbrel.pipeline.files.spans import found_schema, judged_batches, part_batches
+from whimbrel.pipeline.spark.source import Span, read_tail
+from whimbrel.pipeline.spark.spark_session import parallelism
+
+__all__ = ["Extent", "LogFrame", "LogRows", "extents"]
+
+Arrow = Any
+"""A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
+Work: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
+"""From Arrow batches to Arrow batches."""
+
+_TASKS_PER_CORE = 4
+_ROWS_PER_TASK = 50_000
+
+
+class _Portion(NamedTuple):
+    """What a worker reads at once: row groups of a part, or numbers that were in segments when it was looked."""
+
+    node: str
+    first: int
+    last: int
+    path: str | None = None
+    day: date | None = None
+    groups: tuple[int, int] = (0, 0)
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFrame:
+    """The good rows of a table of a log, or what is wrong with the others."""
+
+    spark: SparkSession
+    log: Path
+    table: str
+    portions: tuple[_Portion, ...]
+    now: int
+    columns: tuple[str, ...] | None = None
+    is_judged: bool = True
+    """Whether rows are looked at; who needs only their numbers may do without."""
+
+    @classmethod
+    def at(cls, spark: SparkSession, log: Path, table: str, at: Snapshot, *, now: int) -> LogFrame:
+        """Return a table as it was at a moment."""
+        portions = undisturbed(lambda: tuple(_portions(log, table, at)))
+        return cls(spark=spark, log=log, table=table, portions=portions, now=now)
+
+    @property
+    def sparkSession(self) -> SparkSession:  # noqa: N802 # as a DataFrame calls it
+        """The session."""
+        return self.spark
+
+    def select(self, *columns: str) -> LogFrame:
+        """Return the frame with these columns."""
+        return replace(self, columns=columns)
+
+    def numbers(self) -> LogFrame:
+        """Return node, number and time of every row that has them, good or not: they are had at a tenth of the cost.
+
+        A time that no calendar has is left out: it would end everything that is held.
+        """
+        return replace(self, columns=("node", "seq", TIMES[self.table]), is_judged=False)
+
+    def mapInArrow(self, work: Work, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
+        """Return what *work* makes of the rows."""
+        return self._over(partial(_good, self.log, self.table, self.columns, self.now, self.is_judged, work), schema)
+
+    def dead(self) -> DataFrame:
+        """Return the other rows, as ``dead_letters``."""
+        schema = from_arrow_schema(TABLES["dead_letters"].schema)
+        return self._over(partial(_dead, self.log, self.table, self.now), schema)
+
+    def frame(self) -> DataFrame:
+        """Return the rows as a DataFrame like any other."""
+        schema = pa.schema([TABLES[self.table].schema.field(name) for name in self.columns or self._names])
+        return self.mapInArrow(iter, from_arrow_schema(schema))
+
+    def toArrow(self) -> Arrow:  # noqa: N802 # as a DataFrame calls it
+        """Return the rows, which are few."""
+        return self.frame().toArrow()
+
+    def isEmpty(self) -> bool:  # noqa: N802 # as a DataFrame calls it
+        """Tell whether there is no row."""
+        return not self.portions or self.frame().isEmpty()
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(TABLES[self.table].schema.names)
+
+    def _over(self, work: Callable[[Iterable[_Portion]], Iterator[Any]], schema: Any) -> DataFrame:
+        tasks = _divided(self.portions, _TASKS_PER_CORE * parallelism(self.spark))
+        numbers = self.spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks)))
+        return numbers.mapInArrow(partial(_task, tasks, work), schema)
+
+
+LogRows: TypeAlias = DataFrame | LogFrame
+"""A table of the log: as anybody has it, or as our workers read it."""
+
+
+# -- in the driver -----------------------------------------------------------------------------------------------------
+
+
+def _portions(log: Path, table: str, at: Snapshot) -> Iterator[_Portion]:
+    for node, last in at.last.items():
+        settled = at.settled[node]
+        for part in parts_up_to(log, table, node, min(settled, last)):
+            top = min(part.last, settled, last)
+            yield from _of_part(node, part.first, top, part.path, part.date)
+        begins = sorted({settled + 1, *(first for first, _ in segments(log, node) if settled < first <= last)})
+        for begin, after in zip(begins, [*begins[1:], last + 1], strict=True):
+            if begin < after:
+                yield _Portion(node, begin, after - 1, rows=after - begin)
+
+
+def _of_part(node: str, first: int, last: int, path: Path, day: date) -> Iterator[_Portion]:
+    with pq.ParquetFile(path) as file:
+        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    begin = rows = 0
+    for number, size in enumerate(sizes):
+        rows += size
+        if rows >= _ROWS_PER_TASK or number == len(sizes) - 1:
+            yield _Portion(node, first, last, str(path), day, (begin, number + 1), rows)
+            begin, rows = number + 1, 0
+
+
+def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
+    """Return what each task reads: neighbours, of about as many rows as the others have."""
+    share = max(_ROWS_PER_TASK, -(-sum(each.rows for each in portions) // most))
+    tasks: list[list[_Portion]] = []
+    room = 0
+    for each in portions:
+        if room <= 0:
+            tasks.append([])
+            room = share
+        tasks[-1].append(each)
+        room -= each.rows
+    return tasks
+
+
+# -- in a worker -------------------------------------------------------------------------------------------------------
+
+
+def _task(
+    tasks: Sequence[Sequence[_Portion]], work: Callable[[Iterable[_Portion]], Iterator[Any]], batches: Iterable[Any]
+) -> Iterator[Any]:
+    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+    return work([portion for number in numbers if number < len(tasks) for portion in tasks[number]])
+
+
+def _good(  # noqa: PLR0917 # a partial has no names that pickle
+    log: Path,
+    table: str,
+    columns: tuple[str, ...] | None,
+    now: int,
+    is_judged: bool,  # noqa: FBT001 # so
+    work: Work,
+    portions: Iterable[_Portion],
+) -> Iterator[Any]:
+    def read() -> Iterator[Any]:
+        for portion in portions:
+            if is_judged:
+                good = judged_batches(table, _found(log, table, portion), node=portion.node, now=now, is_dead=False)
+            else:
+                good = _numbered(_found(log, table, portion, columns), columns or ())
+            for batch in good:
+                yield batch if columns is None else batch.select(list(columns))
+
+    return work(read())
+
+
+def _dead(log: Path, table: str, now: int, portions: Iterable[_Portion]) -> Iterator[Any]:
+    for portion in portions:
+        yield from judged_batches(table, _found(log, table, portion), node=portion.node, now=now, is_dead=True)
+
+
+def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:
+    """Yield the rows of a portion as they are."""
+    if portion.path is None or portion.day is None:
+        yield from read_tail(log, table, Span(portion.node, portion.first, portion.last), found_schema(table))
+        return
+    try:
+        found = part_batches(table, Path(portion.path), range(*portion.groups), columns)
+        for batch in found:
+            yield _up_to(batch, portion.last)
+    except FileNotFoundError:  # it was merged with others since; those have the row groups of other parts too
+        yield from undisturbed(partial(_again, log, table, portion))
+
+
+def _again(log: Path, table: str, portion: _Portion) -> list[Any]:
+    if portion.groups[0]:
+        return []  # whoever has the part's first row group reads all of it
+    found = [part for part in parts(log, table, portion.node) if part.date == portion.day]
+    return [
+        _up_to(batch, portion.last, portion.first)
+        for part in found
+        if part.first <= portion.last and part.last >= portion.first
+        for batch in part_batches(table, part.path)
+    ]
+
+
+def _up_to(batch: Any, last: int, first: int = 0) -> Any:
+    seqs = batch.column("seq")
+    extremes = pc.min_max(seqs).as_py()
+    if extremes["max"] is None or (extremes["max"] <= last and extremes["min"] >= first):
+        return batch
+    return batch.filter(pc.fill_null(pc.and_(pc.less_equal(seqs, last), pc.greater_equal(seqs, first)), True))
+
+
+def _numbered(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
+    for batch in batches:
+        some = batch.select(list(columns)).drop_null()
+        micros = some.column(columns[-1]).cast(TIME_TYPE).cast(pa.int64())
+        yield some.filter(pc.and_(pc.greater_equal(micros, FIRST_TIME), pc.less_equal(micros, LAST_TIME)))
+
+
+# -- how far logs go ---------------------------------------------------------------------------------------------------
+
+
+class Extent(NamedTuple):
+    """Which numbers there are of a node, and when the last fact was, in microseconds."""
+
+    first: int
+    last: int
+    ends_at: int
+
+
+_EXTENT = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("ends_at", pa.int64())])
+
+
+def extents(tables: Iterable[tuple[LogRows, str]]) -> dict[str, Extent]:
+    """Return, by node, how far tables go, each with the column of its times."""
+    schema = from_arrow_schema(_EXTENT)
+    frames = [rows.select("node", "seq", at).mapInArrow(partial(_extents, at), schema) for rows, at in tables]
+    found: dict[str, Extent] = {}
+    rows = reduce(DataFrame.unionByName, frames).toArrow()
+    for node, first, last, ends_at in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        before = found.get(node, Extent(first, last, ends_at))
+        found[node] = Extent(min(before.first, first), max(before.last, last), max(before.ends_at, ends_at))
+    return found
+
+
+def _extents(at: str, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        times = batch.column(at).cast(TIME_TYPE).cast(pa.int64())
+        rows = pa.table({"node": batch.column("node"), "seq": batch.column("seq"), "at": times})
+        wanted = [("seq", "min"), ("seq", "max"), ("at", "max")]
+        grouped = rows.group_by("node", use_threads=False).aggregate(wanted)
+        columns = [grouped.column(name) for name in ("node", "seq_min", "seq_max", "at_max")]
+        yield from pa.table(columns, schema=_EXTENT).combine_chunks().to_batches()

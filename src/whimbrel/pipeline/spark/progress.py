@@ -1,0 +1,90 @@
+"""Progress: what Spark is doing, asked now and then from beside it.
+
+Rule: it observes and never disturbs: whatever Spark does not know, or not any more, is passed over. Of a server (Spark
+Connect) nothing is known.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from whimbrel.pipeline.spark.spark_session import is_connect
+
+__all__ = ["StageWatch", "Stages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The stages that run now, together."""
+
+    names: tuple[str, ...]
+    last: int
+    """The number of the newest; Spark counts them from the start of the session."""
+    tasks: int
+    done: int
+    rows: int
+    """What they have read so far; tasks tell it as they end."""
+
+
+class StageWatch:
+    """Calls *seen* with the running stages, every *every_s*, while the ``with`` block lasts."""
+
+    def __init__(self, spark: SparkSession, seen: Callable[[Stages], None], *, every_s: float = 0.5) -> None:
+        self._context = None if is_connect(spark) else spark.sparkContext
+        self._seen, self._every_s = seen, every_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="whimbrel-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._context is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _watch(self) -> None:
+        assert self._context is not None
+        while not self._is_over.wait(self._every_s):
+            try:
+                found = _stages(self._context)
+            except (Py4JError, OSError):  # Spark is about to stop, or has
+                return
+            if found.names:
+                self._seen(found)
+
+
+def _stages(context: SparkContext) -> Stages:
+    tracker = context.statusTracker()
+    infos = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    known = [info for info in infos if info is not None]
+    return Stages(
+        names=tuple(info.name for info in known),
+        last=max((info.stageId for info in known), default=0),
+        tasks=sum(info.numTasks for info in known),
+        done=sum(info.numCompletedTasks for info in known),
+        rows=sum(_rows(context, info.stageId) for info in known),
+    )
+
+
+def _rows(context: SparkContext, stage: int) -> int:
+    """Ask Spark's own book-keeping, which Python's tracker does not show."""
+    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 # the only way to it
+    try:
+        data = store.lastStageAttempt(stage)
+        return int(data.inputRecords()) + int(data.shuffleReadRecords())
+    except Py4JError:  # a stage that was forgotten meanwhile
+        return 0

@@ -1,0 +1,98 @@
+"""Reading: the tables of a log as our own jobs read them, whole or of some numbers.
+
+Spark gives sources in Python neither column pruning nor vectorised Parquet, and takes a second to ask one. So Spark's
+own reader has the parts, a short tail that is not exported yet is read here, in the driver, and the format ``whimbrel``
+(``source``) is for a long one.
+
+Rule: what is read here is bounded in rows and in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from whimbrel.log.layout import check_format, date_of, segments
+from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, snapshot, undisturbed
+from whimbrel.pipeline.spark.source import Span, read_tail, register
+
+__all__ = ["read_table"]
+
+SMALL_TAIL, SMALL_BYTES = 50_000, 64 << 20
+"""Tails of no more numbers than this, of all nodes, in segments that are not larger, are read in the driver."""
+
+
+def read_table(
+    spark: SparkSession,
+    directory: Path,
+    table: str,
+    *,
+    since: int | None = None,
+    until: int | None = None,
+    at: Snapshot | None = None,
+) -> DataFrame:
+    """Return the *table* of the log in *directory* as it was *at* a moment (now); what is not there is empty.
+
+    *since* and *until* are times in microseconds that leave out whole days of Parquet: a cheap first cut and no filter,
+    so rows of the first and the last day, and of the tail, may lie outside.
+    """
+    directory = directory.absolute()  # Java has a working directory of its own
+    check_format(directory)
+    log_table(table)
+    at = snapshot(directory) if at is None else at
+    days = (date_of(since) if since is not None else date.min, date_of(until) if until is not None else date.max)
+    chosen = [part for node in at.last for part in parts_up_to(directory, table, node, _top(at, node))]
+    chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
+    schema = SCHEMAS[table]
+    paths = [str(part.path) for part in chosen]
+    frames = [spark.read.schema(schema).parquet(*paths)] if paths else []
+    for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
+        frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
+    tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}
+    if not _are_small(directory, tails):
+        register(spark)
+        source = spark.read.format("whimbrel").option("table", table).option("tails", json.dumps(tails))
+        frames.append(source.load(str(directory)))
+    elif tails or not frames:
+        frames.append(_read_here(spark, directory, table, tails))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
+    """Tell whether tails fit into the driver's memory, whatever stands in them."""
+    if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
+        return False
+    try:
+        sizes = [path.stat().st_size for node in tails for _, path in segments(directory, node)]
+    except FileNotFoundError:  # one was exported meanwhile; whoever reads them finds out
+        return False
+    return sum(sizes) <= SMALL_BYTES
+
+
+def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[str, tuple[int, int]]) -> DataFrame:
+    """Return a table's rows of small tails."""
+    schema = SCHEMAS[table]
+    target = to_arrow_schema(schema, timezone="UTC")
+    batches = undisturbed(
+        lambda: [
+            batch
+            for node, (settled, last) in tails.items()
+            for batch in read_tail(directory, table, Span(node, settled + 1, last), target)
+        ]
+    )
+    rows = pa.Table.from_batches(batches, target)
+    return spark.createDataFrame(rows if rows.num_rows else [], schema)
+
+
+def _top(at: Snapshot, node: str) -> int:
+    """Return the last number of *node* that is to be read from Parquet."""
+    return min(at.settled[node], at.last[node])

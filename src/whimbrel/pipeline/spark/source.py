@@ -1,0 +1,304 @@
+"""The source: the log as a DataFrame, batch or streaming, in anybody's SparkSession.
+
+>>> register(spark)                                                                        # doctest: +SKIP
+>>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
+
+Tables that the pipeline made are read the same way, from the folder that has them, also as a stream (``table_feed``).
+
+Options: ``table`` (``publications`` unless said otherwise), ``since`` and ``until``: of every node only the numbers
+(``seq``) from the one on and below the other. A stream may have ``facts_per_batch``, which bounds its batches.
+
+Rule: what is read, and from where, is said by ``snapshots``: every row once, and none that a crash could take back.
+Rule: a stream's offset is, by node, the last number read. Numbers only grow, so a restart reads each row once more at
+most as Spark's checkpoint says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.columns import to_arrow
+from whimbrel.log.layout import FORMAT_FILE, check_format, nodes
+from whimbrel.log.reader import Frontier, read_rows
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.files.delta import check_folder
+from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
+from whimbrel.pipeline.spark.spark_session import is_connect, is_local
+from whimbrel.pipeline.spark.table_feed import TableReader, TableStreamReader
+
+__all__ = ["Span", "WhimbrelSource", "read_tail", "register"]
+
+Batches: TypeAlias = Iterator[Any]
+"""``pyarrow.RecordBatch``es; pyarrow ships no types."""
+
+_BATCH_ROWS = 20_000
+_TAIL_ROWS = 10_000
+
+
+def register(spark: SparkSession) -> None:
+    """Let *spark* know the format ``whimbrel``.
+
+    Where nobody has said which Python workers run, those of this machine run the one that runs here: a notebook's is
+    seldom the first on the PATH.
+    """
+    if "PYSPARK_PYTHON" not in os.environ and not is_connect(spark) and is_local(spark.sparkContext.master or "local"):
+        spark.sparkContext.pythonExec = sys.executable
+    spark.dataSource.register(WhimbrelSource)
+
+
+class WhimbrelSource(DataSource):
+    """The format ``whimbrel``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` calls it."""
+        return "whimbrel"
+
+    def schema(self) -> StructType:
+        """Return the schema of the table that the options name."""
+        name = self.options.get("table", "publications")
+        return SCHEMAS[name if name in TABLES_MADE else log_table(name).name]
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        made = _made(self.options)
+        return _Reader(_asked(self.options), schema) if made is None else TableReader(*made, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
+        """Return the reader of a stream."""
+        made = _made(self.options)
+        return _StreamReader(_asked(self.options), schema) if made is None else TableStreamReader(*made, schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The options, checked."""
+
+    directory: Path
+    table: str
+    first: int = 0
+    last: int = INT64_MAX
+    most: int = 0
+    """How many numbers of each node a batch of a stream has at most; 0: all there are."""
+    tails: Snapshot | None = None
+    """If given, nothing but the tails that it has."""
+
+
+def _made(options: Mapping[str, str]) -> tuple[Path, str] | None:
+    """Return where a table is that the pipeline made, and which; None if a table of the log is asked for."""
+    table = options.get("table", "publications")
+    if table not in TABLES_MADE:
+        return None
+    out = _directory(options, f"the folder that has the table {table}, as in load('/srv/live')")
+    check_folder(out, table)
+    if not (out / table / "_delta_log").is_dir():
+        there = ", ".join(name for name in TABLES_MADE if (out / name / "_delta_log").is_dir())
+        raise InvalidValueError(f"table in {out}", table, there or "none: there are no tables")
+    return out, table
+
+
+def _directory(options: Mapping[str, str], allowed: str) -> Path:
+    text = options.get("path", "")
+    plain = text.removeprefix("file://").removeprefix("file:")
+    if not plain or _URL.match(plain):
+        raise InvalidValueError("path", text or None, allowed)
+    return Path(plain).absolute()
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
+
+
+def _asked(options: Mapping[str, str]) -> _Asked:
+    directory = _directory(options, "the directory of a log, or a broker's --data, as in load('/var/lib/whimbrel')")
+    if not (directory / FORMAT_FILE).is_file() and (directory / "log" / FORMAT_FILE).is_file():
+        directory /= "log"
+    check_format(directory)
+    return _Asked(
+        directory=directory,
+        table=log_table(options.get("table", "publications")).name,
+        most=_seq(options, "facts_per_batch", 0),
+        first=_seq(options, "since", 0),
+        last=_seq(options, "until", INT64_MAX) - 1,
+        tails=_tails(options.get("tails")),
+    )
+
+
+def _tails(text: str | None) -> Snapshot | None:
+    """Return what ``read_table`` asks for: by node, what is settled and the last number."""
+    if text is None:
+        return None
+    found = json.loads(text)
+    return Snapshot({node: pair[0] for node, pair in found.items()}, {node: pair[1] for node, pair in found.items()})
+
+
+def _seq(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or int(text) > INT64_MAX:
+        raise InvalidValueError(f"option {name}", text, "a sequence number")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Span(InputPartition):
+    """Numbers of one node, to be read from one part, or (without one) from wherever they are by then."""
+
+    node: str
+    first: int
+    last: int
+    path: Path | None = None
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, asked: _Asked, schema: StructType) -> None:
+        self._asked, self._schema = asked, schema
+
+    def partitions(self) -> list[InputPartition]:
+        asked = self._asked
+        at = asked.tails or snapshot(asked.directory)
+        spans = [span for node in at.last for span in _spans(asked, at, node, asked.first, asked.last)]
+        # Spark makes of no partition one whose value is None; of an empty one, an empty read.
+        return list(spans) or [Span("", 0, -1)]
+
+    def read(self, partition: InputPartition) -> Batches:
+        assert isinstance(partition, Span)
+        return _read(self._asked, partition, self._schema)
+
+
+class _StreamReader(DataSourceStreamReader):
+    def __init__(self, asked: _Asked, schema: StructType) -> None:
+        self._asked, self._schema = asked, schema
+        self._frontiers: dict[str, Frontier] = {}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
+        return dict.fromkeys(nodes(self._asked.directory), self._asked.first - 1)
+
+    def latestOffset(self, start: dict[str, int] | None = None, limit: object = None) -> dict[str, int]:  # noqa: N802 # Spark's name
+        """Return the last number of each node; Spark before 4.2 passes nothing."""
+        asked, known = self._asked, start or {}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else INT64_MAX
+        latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory, self._frontiers).last.items()}
+        found: dict[str, int] = {}
+        for node in latest | known:
+            begun = known.get(node, asked.first - 1)
+            found[node] = max(min(latest.get(node, -1), begun + most), begun)
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
+        return ReadMaxRows(self._asked.most) if self._asked.most else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
+        return dict(snapshot(self._asked.directory, self._frontiers).last)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        asked = self._asked
+        at = snapshot(asked.directory, self._frontiers)
+        return [
+            span
+            for node, last in sorted(end.items())
+            if node in at.last
+            for span in _spans(asked, at, node, start.get(node, asked.first - 1) + 1, last)
+        ]
+
+    def read(self, partition: InputPartition) -> Batches:
+        assert isinstance(partition, Span)
+        return _read(self._asked, partition, self._schema)
+
+
+# -- where rows are --------------------------------------------------------------------------------------------------
+
+
+def _spans(asked: _Asked, at: Snapshot, node: str, first: int, last: int) -> Iterator[Span]:
+    """Yield what to read of *node* for the numbers *first* to *last*."""
+    settled = at.settled[node]
+    if asked.tails is None:
+        for part in parts_up_to(asked.directory, asked.table, node, settled):
+            begin, end = max(first, part.first), min(last, part.last, settled)
+            if begin <= end:
+                yield Span(node, begin, end, part.path)
+    begin, end = max(first, settled + 1), min(last, at.last[node])
+    if begin <= end:
+        yield Span(node, begin, end)
+
+
+def _read(asked: _Asked, span: Span, schema: StructType) -> Batches:
+    target = to_arrow_schema(schema, timezone="UTC")
+    if span.last < span.first:
+        return
+    if span.path is not None:
+        yield from _part_batches(span.path, asked.table, span, target)
+        return
+    yield from read_tail(asked.directory, asked.table, span, target)
+
+
+def read_tail(directory: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
+    """Yield a table's rows of a span with the schema *target*.
+
+    What was a tail when the read was planned may be Parquet by now, and its segments gone.
+    """
+    settled = settled_seq(directory, span.node)
+    exported = Span(span.node, span.first, min(span.last, settled))
+    for part in parts_up_to(directory, table, span.node, settled):
+        if part.first <= exported.last and exported.first <= part.last:
+            yield from _part_batches(part.path, table, exported, target)
+    first = max(span.first, settled + 1)
+    if first <= span.last:
+        yield from _segment_batches(directory, table, Span(span.node, first, span.last), target)
+
+
+def _part_batches(path: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
+    """Read a part; its row groups carry the range of their numbers, so a narrow span is a narrow read."""
+    wanted = (pc.field("seq") >= span.first) & (pc.field("seq") <= span.last)
+    # Parts of an older Whimbrel lack the newest columns; with a schema these are null, as they mean it.
+    source = pads.dataset(path, schema=TABLES[table].schema, format="parquet", partitioning=None)
+    for batch in source.to_batches(columns=target.names, filter=wanted, batch_size=_BATCH_ROWS, use_threads=False):
+        if batch.num_rows:
+            yield _fitted(batch, target)
+
+
+def _segment_batches(directory: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
+    rows: list[dict[str, object]] = []
+    for own, row in read_rows(directory, span.node, first=span.first, last=span.last):
+        if own == table:
+            rows.append(row)
+        if len(rows) == _TAIL_ROWS:
+            yield from _batches(to_arrow(table, rows), target)
+            rows = []
+    if rows:
+        yield from _batches(to_arrow(table, rows), target)
+
+
+def _batches(table: Any, target: Any) -> Batches:  # a pyarrow.Table and a pyarrow.Schema
+    for batch in table.to_batches():
+        yield _fitted(batch, target)
+
+
+def _fitted(batch: Any, target: Any) -> Any:  # pyarrow's
+    """Return *batch* with the columns, types and nullability that Spark was promised; it compares them exactly."""
+    arrays = (batch.column(field.name) for field in target)
+    return pa.RecordBatch.from_arrays(
+        [
+            array if array.type == field.type else array.cast(field.type)
+            for array, field in zip(arrays, target, strict=True)
+        ],
+        schema=target,
+    )

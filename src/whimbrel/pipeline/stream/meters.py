@@ -1,0 +1,74 @@
+"""Meters: a stream's numbers as Prometheus reads them.
+
+Rule: counters count what was told of; lag is looked up when it is asked for, so that a batch that hangs shows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from whimbrel.pipeline.stream.watching import Told
+
+__all__ = ["Meters"]
+
+_SECONDS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Meters:
+    """Takes in what is told of a stream; *look* says how it is now."""
+
+    def __init__(self, look: Callable[[], Told]) -> None:
+        self._look = look
+        self._lock = threading.Lock()
+        self._facts = 0
+        self._rows: Counter[str] = Counter()
+        self._last_at: int | None = None
+        self.registry = CollectorRegistry(auto_describe=False)
+        help_text = "how long batches took"
+        self._seconds = Histogram(
+            "whimbrel_pipeline_batch_seconds", help_text, buckets=_SECONDS, registry=self.registry
+        )
+        self.registry.register(self)
+
+    def take(self, told: Told) -> None:
+        """Count a batch, if it is a new one."""
+        if not told.is_new or told.taken is None:
+            return
+        with self._lock:
+            self._facts += told.taken.facts
+            self._rows.update(told.taken.rows)
+            self._last_at = told.at
+        self._seconds.observe(told.taken.took_s)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield everything but the histogram, which Prometheus' library keeps itself."""
+        told = self._look()
+        with self._lock:
+            facts, by_table, last_at = self._facts, dict(self._rows), self._last_at
+        yield CounterMetricFamily("whimbrel_pipeline_facts", "facts taken from the log so far", value=facts)
+        rows = CounterMetricFamily("whimbrel_pipeline_rows", "rows written so far", labels=["table"])
+        for table, count in by_table.items():
+            rows.add_metric([table], count)
+        yield rows
+        if told.taken is None:
+            return
+        lag = GaugeMetricFamily("whimbrel_pipeline_lag_facts", "facts of the log not in the tables", labels=["node"])
+        for node, count in told.lag.items():
+            lag.add_metric([node], count)
+        yield lag
+        taken = told.taken
+        gauges = {
+            "batch": ("the number of the last batch", taken.batch),
+            "lag_seconds": ("how long the tables are behind the log", told.lag_s),
+            "state_things": ("things remembered between batches", taken.state),
+            "state_bytes": ("what these take on disk", taken.state_bytes),
+        }
+        if last_at is not None:
+            gauges["last_batch_timestamp_seconds"] = ("when the last batch was over", last_at / 1e6)
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"whimbrel_pipeline_{name}", text, value=value)

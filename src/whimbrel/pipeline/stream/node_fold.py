@@ -1,0 +1,289 @@
+"""A node's part of a batch, in a worker: its span of the log becomes files of the tables and tallies for the windows.
+
+The stateful operator has one key a node. Its state is Spark's (``blob_store``); a worker's memory is only a cache of
+it, which counts if it is of the number that Spark's state is of.
+
+Rule: a span of any size is taken in pieces, and rows go to a file as soon as they are many: memory is bounded.
+Rule: a file counts once the driver commits it; one of an attempt that failed is swept away with others.
+Rule: whatever fails leaves nothing in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cbor2
+import pyarrow as pa
+from pyspark import SparkFiles
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.delta import written_file
+from whimbrel.pipeline.files.snapshots import first_number, missing_numbers
+from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.plans import StreamPlan
+from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
+from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
+from whimbrel.pipeline.stream.matchers import Matchers
+from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.stream.unit import TakenPiece, take
+
+__all__ = ["MADE", "Job", "Made", "NodeFold", "NodeReport", "Span", "fold_node", "unpacked_tallies", "write_rows"]
+
+MADE = "kind string, node string, table string, rows long, told binary"
+"""The columns of ``Made``."""
+_TALLIES_BYTES = 8 << 20
+_INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "ended_at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What workers are told of a stream."""
+
+    stream: str
+    """Its name: no two streams have the same."""
+    log: str
+    out: str
+    plan: StreamPlan
+    piece_facts: int = PIECE_FACTS
+    piece_bytes: int = PIECE_BYTES
+    file_bytes: int = 64 << 20
+    """Rows of a table that have so many bytes in memory go to a file."""
+    tells_away: bool = False
+    """Whether a node tells how much waits for each device that is away: for a small fleet."""
+
+
+class Span(NamedTuple):
+    """Numbers of one node in a batch."""
+
+    first: int
+    last: int
+    nodes: int
+    """How many nodes the log has."""
+
+
+class Made(NamedTuple):
+    """Something that was made of a batch: a row that workers send on."""
+
+    kind: str
+    """``file`` of a table, ``tallies`` for the windows, ``node``: the report of one; ``window`` and ``windows``."""
+    node: str
+    table: str | None
+    rows: int
+    told: bytes
+    """What the kind says: JSON of a file's commit, Arrow of tallies, CBOR of a report."""
+
+
+class NodeReport(NamedTuple):
+    """How a node is after a batch."""
+
+    first: int
+    last: int
+    nodes: int
+    last_at: int | None
+    """The time of its last fact, in microseconds."""
+    oldest_at: int
+    """When the oldest notification was published of which something is held."""
+    size: int
+    size_bytes: int
+    """What is remembered of it."""
+    is_cached: bool
+    """Whether its state was in the worker's memory."""
+    notes: tuple[str, ...]
+    away: dict[str, int] | None
+
+
+class NodeFold(StatefulProcessor):
+    """``fold_node`` as an operator of Spark's."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Find the state."""
+        self._blobs = SparkBlobs(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
+        """Fold the spans of the node *key*; there is one in a batch."""
+        del timerValues
+        found = [Span(row["first"], row["last"], row["nodes"]) for row in rows]
+        for span in sorted(found):
+            for made in fold_node(self._job, key[0], span, self._blobs, _scratch()):
+                yield Row(**made._asdict())
+
+    def close(self) -> None:
+        """Have nothing to let go of."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    store: BlobStore
+    state: NodeState
+    matchers: Matchers
+    reader: SpanReader
+
+
+_kept: dict[tuple[str, str], _Kept] = {}
+"""By stream and node, what this process remembers."""
+_folder: list[Path] = []
+
+
+def _scratch() -> Path:
+    """Return a folder of this process for matchers; Spark removes it with its own."""
+    if not _folder:
+        _folder.append(Path(tempfile.mkdtemp(prefix="matchers-", dir=SparkFiles.getRootDirectory())))
+    return _folder[0]
+
+
+def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> Iterator[Made]:
+    """Take a span into the state of a node that *blobs* have; yield what was made of it.
+
+    The state is that of the span's end once everything was yielded.
+    """
+    key = (job.stream, node)
+    kept, is_cached = _kept.pop(key, None), True
+    if kept is not None and kept.store.applied == blobs.head().applied:
+        kept.store.follow(blobs)
+    else:
+        kept, is_cached = _restored(job, node, blobs, scratch), False
+    log, applied = Path(job.log), kept.store.applied
+    if applied != span.first - 1:
+        raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
+    if applied == NOTHING_APPLIED:
+        missing = missing_numbers(log, node)
+    else:
+        missing = []
+        _check_nothing_missing(log, node, span)
+    files, tallies = _Files(job, node), _Tallies(node)
+    now = time.time_ns() // 1_000
+    yield from files.add("dead_letters", missing_letters(missing, now).to_batches())
+    for piece in take(
+        kept.reader, span.first, span.last, kept.state, kept.matchers, window_us=job.plan.window_us, now=now
+    ):
+        for table, batches in piece.rows.items():
+            yield from files.add(table, batches)
+        yield from tallies.add(piece)
+    if applied != NOTHING_APPLIED:
+        _check_nothing_missing(log, node, span)  # after it was read: it may have been cut meanwhile
+    yield from files.end()
+    yield from tallies.end()
+    kept.state.commit(span.last)
+    report = NodeReport(
+        first=span.first,
+        last=span.last,
+        nodes=span.nodes,
+        last_at=kept.state.last_at,
+        oldest_at=kept.state.oldest_at,
+        size=kept.state.size,
+        size_bytes=kept.store.size_bytes,
+        is_cached=is_cached,
+        notes=tuple(map(str, missing)),
+        away=kept.state.away() if job.tells_away else None,
+    )
+    _kept[key] = kept
+    yield Made("node", node, None, 0, cbor2.dumps(report))
+
+
+def _restored(job: Job, node: str, blobs: Blobs, scratch: Path) -> _Kept:
+    store = BlobStore(blobs)
+    state = NodeState(node, store, retention=job.plan.retention, assume_receipts=job.plan.assume_receipts)
+    reader = SpanReader(Path(job.log), node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
+    return _Kept(store, state, Matchers(scratch), reader)
+
+
+def _check_nothing_missing(log: Path, node: str, span: Span) -> None:
+    """Raise if a node's log has lost any of these numbers: a stream cannot go on over a gap."""
+    for each in missing_numbers(log, node, first_number(log, node)):
+        if each.first <= span.last and each.last >= span.first:
+            raise LostLogError(node, max(each.first, span.first))
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+class _Files:
+    """Rows of the tables on their way to files."""
+
+    def __init__(self, job: Job, node: str) -> None:
+        self._job, self._node = job, node
+        self._batches: dict[str, list[Any]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def add(self, table: str, batches: Iterable[Any]) -> Iterator[Made]:  # of pyarrow.RecordBatches
+        """Take rows in; yield the file that they fill."""
+        if table not in self._job.plan.tables:
+            return
+        for batch in batches:
+            if batch.num_rows:
+                self._batches.setdefault(table, []).append(batch)
+                self._bytes[table] = self._bytes.get(table, 0) + batch.nbytes
+        if self._bytes.get(table, 0) >= self._job.file_bytes:
+            yield self._written(table)
+
+    def end(self) -> Iterator[Made]:
+        """Yield files of what is left."""
+        for table in list(self._batches):
+            yield self._written(table)
+
+    def _written(self, table: str) -> Made:
+        self._bytes.pop(table)
+        schema = TABLES[table].schema
+        rows = pa.Table.from_batches([batch.cast(schema) for batch in self._batches.pop(table)], schema)
+        return write_rows(self._job, self._node, table, rows)
+
+
+def write_rows(job: Job, node: str, table: str, rows: Any) -> Made:  # a pyarrow.Table
+    """Write rows as a file of a table, which counts once it is committed."""
+    return Made(
+        "file", node, table, rows.num_rows, json.dumps(asdict(written_file(Path(job.out), table, rows))).encode()
+    )
+
+
+# -- tallies ---------------------------------------------------------------------------------------------------------
+
+
+class _Tallies:
+    """What windows are made of, of some pieces together."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._parts: list[tuple[Any, Any, Any]] = []
+        self._size = 0
+
+    def add(self, piece: TakenPiece) -> Iterator[Made]:
+        """Take in what a piece has; yield it with others, once these are many."""
+        parts = (piece.counts, piece.tally, piece.intervals.select(list(_INTERVAL)))
+        if any(part.num_rows for part in parts):
+            self._parts.append(parts)
+            self._size += sum(part.nbytes for part in parts)
+        if self._size >= _TALLIES_BYTES:
+            yield from self.end()
+
+    def end(self) -> Iterator[Made]:
+        """Yield what is left."""
+        if self._parts:
+            tables = [pa.concat_tables(column) for column in zip(*self._parts, strict=True)]
+            self._parts, self._size = [], 0
+            yield Made("tallies", self._node, None, 0, cbor2.dumps([_as_bytes(table) for table in tables]))
+
+
+def unpacked_tallies(told: bytes) -> tuple[Any, Any, Any]:
+    """Return counts, the tally and intervals as Arrow tables."""
+    counts, tally, intervals = (pa.ipc.open_stream(part).read_all() for part in cbor2.loads(told))
+    return counts, tally, intervals
+
+
+def _as_bytes(table: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

@@ -1,0 +1,235 @@
+"""Node state: what a stream remembers of a node between two batches: its subscriptions, and what it holds for devices.
+
+A node's log is one sequence, and the hold is a fold over it, so a node is folded in one place (``unit``). This takes
+the events in and keeps the state in memory and, in small steps, in a store of its own.
+Rule: the state is that of the number it says (``applied``), and is committed after everything that was made of a batch
+has been written. A batch that is done again begins from the same state and makes the same.
+Rule: it is bounded by what is held, who subscribes and which devices report, not by the length of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import cbor2
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.hold.retention import Retention
+from whimbrel.hold.sessions import Hold
+from whimbrel.hold.store.interface import RowStore
+from whimbrel.hold.touched_rows import Key, changed_rows
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.subscription import InterestChange
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
+from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
+from whimbrel.pipeline.tables.link_quality import Links
+from whimbrel.pipeline.tables.matches import CHANGED
+
+__all__ = ["Held", "NodeState", "changed_schema"]
+
+_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
+_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED})
+_ROWS_AT_ONCE = 50_000
+
+
+def changed_schema() -> Any:  # a pyarrow.Schema
+    """Return the columns of ``interests`` that say who wants what."""
+    schema = TABLES["interests"].schema
+    return pa.schema([schema.field(name) for name in CHANGED])
+
+
+class Held(NamedTuple):
+    """A notification that has no outcome yet in a session: in flight to a device, or for whoever comes."""
+
+    node: str
+    session: str
+    seq: int
+    device: str | None
+
+
+class NodeState:
+    """One node, as far as its log was folded; *store* has what was known when it was committed last."""
+
+    def __init__(self, node: str, store: RowStore, *, retention: Retention, assume_receipts: bool) -> None:
+        self.node, self._store = node, store
+        self.links = Links(node)
+        self.last_at: int | None = None
+        """The time of the last fact, in microseconds."""
+        self._in_force: dict[str, list[dict[str, Any]]] = {}
+        """By session, its subscriptions in force, as rows of ``interests`` that added them."""
+        self._saved_interests: dict[int, str] = {}
+        """Those that are in the store, and their sessions."""
+        self._touched: set[str] = set()
+        """The sessions whose subscriptions have changed since."""
+        self._tables: tuple[Any, Any] | None = None
+        """``in_force`` and ``open_intervals``, as long as no subscription changes."""
+        known: dict[int, Known] = {}
+        shaped: dict[int, dict[str, bytes]] = {}
+        others: list[tuple[Key, bytes]] = []
+        for key, value in store.rows():
+            if key[0] not in _OWN:
+                others.append((key, value))
+            elif key[0] == _KNOWN:
+                known[int(str(key[1]))] = Known(*cbor2.loads(value))
+            elif key[0] == _SHAPED:
+                shaped[int(str(key[1]))] = cbor2.loads(value)
+            else:
+                self._restore(key, value)
+        hold = Hold.restore(node, others, retention=retention)
+        self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+        self._fold.known, self._fold.shaped = known, shaped
+        self._saved_known = set(known)
+        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
+        self._fold.whose = {
+            row["seq"]: (session, (row["subject_filter"], row["name"]))
+            for session, rows in self._in_force.items()
+            for row in rows
+        }
+
+    def _restore(self, key: Key, value: bytes) -> None:
+        found = cbor2.loads(value)
+        if key[0] == _TIME:
+            self.last_at = found
+        elif key[0] == _LINK:
+            self.links.state[str(key[1])] = tuple(found)
+        else:
+            self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
+            self._saved_interests[found["seq"]] = found["session"]
+
+    @property
+    def applied(self) -> int:
+        """The number of the last fact that is in the state that was committed."""
+        return self._store.applied
+
+    @property
+    def size(self) -> int:
+        """How many things are remembered."""
+        counts = self._fold.hold.counts()
+        wanted = sum(map(len, self._in_force.values()))
+        return wanted + counts["sessions"] + counts["notifications"] + counts["pending"] + len(self.links.state)
+
+    @property
+    def oldest_at(self) -> int:
+        """When the oldest notification was published of which something is still held."""
+        known = self._fold.known
+        return min((each.published_at for each in known.values()), default=INT64_MAX)
+
+    def held(self) -> Iterator[Held]:
+        """Yield what has no outcome yet."""
+        for session, seq, devices in self._fold.hold.pending():
+            for device in devices or (None,):
+                yield Held(self.node, session, seq, device)
+
+    def away(self) -> dict[str, int]:
+        """Return, for each device that is away from a session, how many notifications wait there for it."""
+        found: dict[str, int] = {}
+        hold = self._fold.hold
+        for session in hold.sessions():
+            for device, (is_present, _) in hold.members(session).items():
+                if not is_present:
+                    found[device] = found.get(device, 0) + hold.pending_count(session)
+        return found
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def in_force(self) -> Any:  # a pyarrow.Table
+        """Return the subscriptions that are in force, as rows that added them."""
+        return self._current()[0]
+
+    def open_intervals(self) -> Any:  # a pyarrow.Table
+        """Return the intervals of all subscriptions that are in force."""
+        return self._current()[1]
+
+    def _current(self) -> tuple[Any, Any]:
+        if self._tables is None:
+            rows = self.in_force_of(self._in_force)
+            self._tables = (rows, open_intervals(rows))
+        return self._tables
+
+    def in_force_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
+        """Return the subscriptions of some sessions that are in force, as rows that added them."""
+        rows = [row for name in sessions for row in self._in_force.get(name, ())]
+        return pa.Table.from_pylist(rows, schema=changed_schema())
+
+    def fold(self, batches: Iterable[Any], end: int | None) -> Iterator[Any]:
+        """Take events in, ordered by number, let time pass to *end*, and yield rows of ``deliveries``."""
+        out = Rows()
+        for batch in batches:
+            for _, _, event in events_of(batch):
+                self._fold.take(event, out)
+                if len(out) >= _ROWS_AT_ONCE:
+                    yield out.batch()
+        if end is not None:
+            self._fold.close(end, out)
+            self.last_at = end if self.last_at is None else max(end, self.last_at)
+        if len(out):
+            yield out.batch()
+
+    def change(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
+        """Take in how subscriptions changed, and return the intervals of those that were changed, begun or ended."""
+        changed = touched(interests, sessions)
+        if not changed:
+            return open_intervals(changed_schema().empty_table())
+        found = validity_intervals(pa.concat_tables([self.in_force_of(sorted(changed)), interests]), sessions)
+        goes_on = found.filter(pc.equal(found.column("ended_seq"), INT64_MAX))
+        for session in changed:
+            for row in self._in_force.pop(session, ()):
+                self._fold.whose.pop(row["seq"], None)
+        # Those that ended on the way are asked for no more.
+        for seq in found.column("interest_seq").to_pylist():
+            self._fold.whose.pop(seq, None)
+        began = goes_on.column("began_at").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
+        for row, at in zip(goes_on.to_pylist(), began, strict=True):
+            kept = {name: row[name] for name in CHANGED if name in row}
+            kept |= {"seq": row["interest_seq"], "changed_at": at, "change": InterestChange.ADDED.value}
+            self._in_force.setdefault(row["session"], []).append(kept)
+            self._fold.whose[kept["seq"]] = (row["session"], (row["subject_filter"], row["name"]))
+        self._touched |= changed
+        self._tables = None
+        return found
+
+    def commit(self, last: int) -> None:
+        """Keep the state as that of the number *last*."""
+        put, drop = self._fold.hold.changes()
+        if self.last_at is not None:
+            self.links.forget(self.last_at)
+        known, links, shaped = self._fold.known, self.links.state, self._fold.shaped
+        now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
+        saved = set[int]()
+        if self._touched:  # to look at all of them takes longer than the rest of a small batch
+            saved = {seq for seq, whose in self._saved_interests.items() if whose in self._touched}
+        table = {
+            _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
+            _SHAPED: lambda seq: shaped.get(seq) or None,
+            _INTEREST: lambda seq: _without_node(now[seq]) if seq in now else None,
+            _LINK: lambda device: list(links[device]) if device in links else None,
+        }
+        touched_keys: list[Key] = [(_KNOWN, seq) for seq in known.keys() ^ self._saved_known]
+        saved_shaped = self._saved_shaped
+        changed = [seq for seq, devices in shaped.items() if saved_shaped.get(seq) != len(devices)]
+        touched_keys += [(_SHAPED, seq) for seq in {*changed, *(saved_shaped.keys() - shaped.keys())}]
+        touched_keys += [(_INTEREST, seq) for seq in now.keys() ^ saved]
+        touched_keys += [(_LINK, device) for device in self.links.changed]
+        own, gone = changed_rows(touched_keys, table)
+        put |= own
+        drop |= gone
+        put[(_TIME,)] = cbor2.dumps(self.last_at)
+        self._store.commit(last, put, drop)
+        self._saved_known = set(known)
+        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
+        if self._touched:
+            kept = {seq: whose for seq, whose in self._saved_interests.items() if whose not in self._touched}
+            self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}
+        self._touched.clear()
+        self.links.changed.clear()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+
+def _without_node(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "node"}

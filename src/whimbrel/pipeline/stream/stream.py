@@ -1,0 +1,306 @@
+"""The stream: the tables of the pipeline, kept up to date from a log that goes on, by a query of Spark's own.
+
+    spans of each node  →  a fold a node  →  a fold of the windows  →  a commit of each table
+    (``span_source``)      (``node_fold``)   (``window_fold``)         (``commits``)
+
+| what | where |
+|---|---|
+| which numbers a batch has | offsets in Spark's checkpoint, written before anything is made of them |
+| what is remembered of each node, and of windows | the state of the two operators, in Spark's checkpoint |
+| the rows | files that workers write, and a commit of each table with (stream, batch) as its transaction |
+| which batch the tables have, and of which query | ``_stream/batch.json`` (``batch_record``) |
+
+Rule: a batch that is made again, wherever it was interrupted, has the numbers it had, begins with the state it began
+with, and leaves tables alone that have it.
+Rule: the driver decides nothing about rows and keeps nothing that counts.
+Rule: a stream needs a classic session of Spark: the commits are made where the query is driven.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.files import lock_folder, put, sync_file
+from whimbrel.log.layout import check_format, nodes
+from whimbrel.pipeline.plans import StreamPlan, settled_plan
+from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, clear_errors, is_connect, parallelism
+from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
+from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs, SparkBlobs
+from whimbrel.pipeline.stream.commits import BatchCommits, Taken
+from whimbrel.pipeline.stream.node_fold import MADE, Job, Made, NodeFold
+from whimbrel.pipeline.stream.node_state import Held, NodeState
+from whimbrel.pipeline.stream.span_source import SpanSource
+from whimbrel.pipeline.stream.window_fold import WINDOWS, WindowFold
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
+
+_POLL_S, _GLANCE_S = 0.05, 1.0
+_TOO_SLOW, _MOST_STARTS = "Python worker failed to connect back", 5
+_CLOCK_NS = 1_000_000_000
+"""By how much the time of a file may be behind the clock."""
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NODES_OPERATOR = 1
+"""The number that Spark gives the operator of the nodes: it counts from the end of the query."""
+_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # A batch writes its changes, and not the whole state.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # What a batch has is made again from the last version; older ones are for whoever looks back.
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    # Without anything new there is nothing to do.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+class Stream:
+    """The tables of *log* below *out*; what it needs to go on is in *checkpoint*, by default ``_stream`` there.
+
+    *checkpoint* is a path of Spark's own file systems, with its scheme, or one of this machine.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        log: Path,
+        out: Path,
+        plan: StreamPlan | None = None,
+        checkpoint: str | None = None,
+        tells_away: bool = False,
+    ) -> None:
+        if is_connect(spark):
+            raise NotThroughConnectError("a stream, whose tables are committed where the query is driven,")
+        self._spark, self._log, self.out = spark, log.absolute(), out.absolute()
+        check_format(self._log)
+        if self._log == self.out or self._log in self.out.parents:
+            raise InvalidValueError("directory for the tables", str(out), f"one outside the log {log}")
+        self.folder = self.out / "_stream"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._query: StreamingQuery | None = None
+        self._is_ending = threading.Event()
+        self._is_busy = False
+        """Whether a batch is under way."""
+        self._asked: tuple[float | None, Mapping[str, int] | None] = (None, None)
+        """How the query was started,"""
+        self._starts = 0
+        """and how often it was again."""
+        self._synced_ns = 0
+        """What Spark wrote before is on the disk."""
+        self._failure: BaseException | None = None
+        """What went wrong in the driver."""
+        self.last: Taken | None = None
+        """The last batch."""
+        self.listeners: list[Callable[[Taken], None]] = []
+        """Who is told of each batch, in the thread that made it."""
+        self._lock: int | None = lock_folder(self.folder, "keeping these tables")
+        try:
+            self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
+            self._commits = BatchCommits(self.out, self.plan)
+            name, self.checkpoint, self._partitions = self._identity(checkpoint)
+            self.job = Job(stream=name, log=str(self._log), out=str(self.out), plan=self.plan, tells_away=tells_away)
+        except BaseException:
+            self.close()
+            raise
+
+    def _identity(self, checkpoint: str | None) -> tuple[str, str, int]:
+        """Return the stream's name, where its checkpoint is and how many tasks it has: as it began."""
+        path = self.folder / "stream.json"
+        asked = None if checkpoint is None else _with_scheme(checkpoint)
+        if path.exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if asked is not None and asked != found["checkpoint"]:
+                raise InvalidValueError("--checkpoint", asked, f"{found['checkpoint']}, where the stream began")
+            return found["name"], found["checkpoint"], found["partitions"]
+        # A node is folded in one task. More tasks than nodes have nothing to do.
+        partitions = max(1, min(parallelism(self._spark), len(nodes(self._log))))
+        name, place = uuid4().hex, asked or (self.folder / "checkpoint").as_uri()
+        put(path, json.dumps({"name": name, "checkpoint": place, "partitions": partitions}).encode())
+        return name, place, partitions
+
+    # -- the query ---------------------------------------------------------------------------------------------------
+
+    def start(self, *, every_s: float | None = None, until: Mapping[str, int] | None = None) -> StreamingQuery:
+        """Begin, or go on: look for what is new *every_s*, or, if not said, go to where the log ends now.
+
+        *until* has, by node, the numbers to go to at most.
+        """
+        self._asked = (every_s, until)
+        self._is_ending.clear()
+        self._query, self._failure = None, None
+        self._spark.dataSource.register(SpanSource)
+        source = self._spark.readStream.format(SpanSource.name()).option("path", str(self._log))
+        source = source.option("facts_per_batch", self.plan.facts_per_batch)
+        if until is not None:
+            source = source.option("until", json.dumps(dict(until)))
+        with _settings(self._spark, {**_SETTINGS, "spark.sql.shuffle.partitions": str(self._partitions)}):
+            by_node = source.load().groupBy("node")
+            folded = by_node.transformWithState(NodeFold(self.job), MADE, "Append", "None")
+            together = folded.withColumn("key", F.lit(WINDOWS)).groupBy("key")
+            made = together.transformWithState(WindowFold(self.job), MADE, "Append", "None")
+            writer = made.writeStream.queryName("whimbrel").option("checkpointLocation", self.checkpoint)
+            writer = writer.foreachBatch(self._on_batch)
+            if every_s is None:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=f"{round(every_s * 1_000)} milliseconds")
+            self._query = writer.start()
+        return self._query
+
+    def take(self, ends: Mapping[str, int]) -> None:
+        """Make everything that is new up to the numbers *ends*, by node, in one batch or several."""
+        self.start(until=ends)
+        with clear_errors():
+            try:
+                while not self.wait(_GLANCE_S):
+                    pass
+            except Exception:
+                if self._failure is not None:
+                    raise self._failure from None
+                raise
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait a while; tell whether the query has ended, or raise what ended it.
+
+        Spark starts processes of Python's beside the driver, and gives each ten seconds to call back: a machine that
+        is busy may need longer. Nothing was done by then, so the query is started again, a few times.
+        """
+        assert self._query is not None
+        try:
+            return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # parts of a second work as well
+        except StreamingQueryException as error:
+            if _TOO_SLOW not in str(error) or self._starts >= _MOST_STARTS:
+                raise
+            self._starts += 1
+            every_s, until = self._asked
+            self.start(every_s=every_s, until=until)
+            return False
+
+    def end(self, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Begin no other batch, and wait for the one under way, until it is over or *is_enough*.
+
+        Then the query may be stopped. A batch that is cut short is made again; nothing is lost, but time.
+        """
+        self._is_ending.set()
+        while self._is_busy and not is_enough() and self._query is not None and self._query.isActive:
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Stop the query; raise what ended it before."""
+        if self._query is None:
+            return
+        failure = self._query.exception()  # before we stop it, which may look like one
+        if failure is not None:
+            raise failure
+        self._query.stop()
+
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        while self._query is None:  # it begins before ``start`` returns
+            time.sleep(_POLL_S)
+        self._is_busy = not self._is_ending.is_set()
+        while self._is_ending.is_set() and self._query.isActive:  # it will be stopped, and this batch made again
+            time.sleep(_POLL_S)
+        try:
+            began_s = time.monotonic()
+            rows = frame.collect()
+            self._sync_checkpoint()
+            made = [Made(kind, node, table, count, bytes(told)) for kind, node, table, count, told in rows]
+            self.last = self._commits.commit(str(self._query.id), batch, made, began_s=began_s)
+            for listener in list(self.listeners):
+                listener(self.last)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._is_busy = False
+
+    def _sync_checkpoint(self) -> None:
+        """Have on the disk what Spark wrote for this batch, which syncs nothing, before any table has its rows."""
+        place = urlsplit(self.checkpoint)
+        if place.scheme != "file":
+            return
+        now_ns = time.time_ns()
+        folders: set[Path] = set()
+        for path in Path(unquote(place.path)).rglob("*"):
+            with suppress(FileNotFoundError):  # Spark removes old versions meanwhile
+                if path.stat().st_mtime_ns >= self._synced_ns and path.is_file():
+                    sync_file(path)
+                    folders.add(path.parent)
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                sync_file(folder)
+        self._synced_ns = now_ns - _CLOCK_NS
+
+    # -- what is remembered ------------------------------------------------------------------------------------------
+
+    def held(self) -> list[Held]:
+        """Return everything that was wanted and has no outcome yet, as of the last batch."""
+        return [held for state in self._states() for held in state.held()]
+
+    def away(self) -> dict[str, int]:
+        """Return, for each device that is away, how many notifications wait for it, if nodes tell."""
+        found: dict[str, int] = {}
+        for own in list(self._commits.away.values()):
+            for device, count in own.items():
+                found[device] = found.get(device, 0) + count
+        return found
+
+    def _states(self) -> Iterator[NodeState]:
+        """Yield the state of each node as Spark has it."""
+        if not self._commits.applied:
+            return
+        reader = self._spark.read.format("statestore").option("path", self.checkpoint)
+        reader = reader.option("operatorId", _NODES_OPERATOR)
+        heads = reader.option("stateVarName", SparkBlobs.HEAD).load().select("key.*", "value.*").collect()
+        lists = reader.option("stateVarName", SparkBlobs.LIST).load().select("key.*", "list_element.*").collect()
+        for node, *head in heads:
+            blobs = MemoryBlobs((bytes(blob) for own, blob in lists if own == node), Head(*head))
+            store = BlobStore(blobs)
+            yield NodeState(node, store, retention=self.plan.retention, assume_receipts=self.plan.assume_receipts)
+
+    def close(self) -> None:
+        """Let go of the tables; what was committed is kept."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextmanager
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Have settings for a query that is started meanwhile; the session's own stay as they are."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def _with_scheme(path: str) -> str:
+    """Return a path with its scheme: one without may be anywhere that Spark's settings say."""
+    return path if _URI.match(path) else Path(path).absolute().as_uri()

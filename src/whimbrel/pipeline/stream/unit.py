@@ -1,0 +1,98 @@
+"""The unit of work: ``take`` reads, judges, matches and folds a span of one node's log, in Arrow, in one place.
+
+Whoever drives it (a stream, a worker, one process) gives it the node's state and a span that follows it, and gets rows
+of the tables and what windows are made of; then it commits the state, in whose store the changes are the state delta.
+
+Rule: a span is taken in pieces of bounded size (``spans``), however many numbers it has; how it is cut changes nothing.
+Rule: what a piece costs follows what stands in it, not how much is subscribed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.spans import Piece, SpanReader
+from whimbrel.pipeline.fold.events import EVENT_TABLES, other_events, published_events
+from whimbrel.pipeline.fold.folds import EVENT
+from whimbrel.pipeline.fold.versions import PackedVersions
+from whimbrel.pipeline.stream.matchers import Matchers
+from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.tables.latency import tallied
+from whimbrel.pipeline.tables.matches import CHANGED, DELETED, exploded
+
+__all__ = ["COUNT", "TakenPiece", "take"]
+
+Arrow = Any
+"""A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
+
+COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
+"""How many publications a window, by its beginning in microseconds, and a subject had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenPiece:
+    """What a piece of a node's log has become."""
+
+    last: int
+    """The number that it ends with."""
+    rows: dict[str, list[Arrow]] = field(default_factory=dict)
+    """By table, Arrow batches: ``matches``, ``deliveries``, ``link_quality``, ``dead_letters``."""
+    counts: Arrow
+    """Of ``COUNT``."""
+    tally: Arrow
+    """How long notifications took, of ``latency.TALLY``."""
+    intervals: Arrow
+    """When subscriptions were in force that were begun, changed or ended."""
+
+
+def take(  # what, from where, to what
+    reader: SpanReader, first: int, last: int, state: NodeState, matchers: Matchers, *, window_us: int, now: int
+) -> Iterator[TakenPiece]:
+    """Take the numbers *first* to *last* of a node's log into its *state*, and yield what they become, piece by piece.
+
+    *window_us* is the length of windows, *now* the time at which dead letters are found, in microseconds. Nothing is
+    committed: ``NodeState.commit`` does, once what was yielded is safe.
+    """
+    for piece in reader.pieces(first, last, now=now):
+        changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
+        shipped = matchers.shipped(state, piece.first, changed, deleted)
+        rows: dict[str, list[Arrow]] = {}
+        events = _events(piece, PackedVersions.map(shipped.files[piece.node], piece.node), rows)
+        rows["deliveries"] = list(state.fold(events.to_batches(), piece.ends_at))
+        rows["link_quality"] = [state.links.take(piece.table("reports"))]
+        rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
+        delivered = pa.Table.from_batches(rows["deliveries"], TABLES["deliveries"].schema)
+        yield TakenPiece(
+            last=piece.last,
+            rows=rows,
+            counts=_counted(piece.table("publications", ("published_at", "subject")), window_us),
+            tally=tallied(delivered, window_us=window_us),
+            intervals=state.change(changed, deleted),
+        )
+
+
+def _events(piece: Piece, found: PackedVersions, rows: dict[str, list[Arrow]]) -> Arrow:
+    """Return all events of a piece in order, and put what matched into *rows*."""
+    events = [other_events(name, batch) for name in EVENT_TABLES for batch in piece.table(name).to_batches()]
+    matched = rows.setdefault("matches", [])
+    for batch in piece.table("publications").to_batches():
+        places, handles = found.match(batch)
+        if places.size:
+            matched += exploded(batch, found, places, handles)
+            events += published_events(batch, found, places, handles)
+    return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks()
+
+
+def _counted(publications: Arrow, window_us: int) -> Arrow:
+    """Count publications by window and subject; those without a subject are nobody's."""
+    rows = publications.drop_null()
+    micros = rows.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
+    windows = pa.array(micros - micros % window_us)
+    counted = pa.table({"window_start": windows, "subject": rows.column("subject")})
+    grouped = counted.group_by(["window_start", "subject"], use_threads=False).aggregate([([], "count_all")])
+    return grouped.rename_columns(COUNT.names).cast(COUNT)

@@ -1,0 +1,160 @@
+"""The windows' part of a batch, in a worker: tallies of all nodes become rows of ``popularity`` and ``latency``.
+
+The stateful operator has one key. What it is sent of the nodes it sends on to the driver, but for tallies.
+Rule: what a window has follows from tallies that add up, so it does not matter who made them.
+Rule: rows that changed go to a file of their own, which the driver merges into the table as it is then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import cbor2
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from whimbrel.model.replicas import TooManySubjectsError
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.files.delta import WHOLE
+from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
+from whimbrel.pipeline.stream.node_fold import Job, Made, NodeReport, unpacked_tallies, write_rows
+from whimbrel.pipeline.stream.windows import Late, Windows
+from whimbrel.pipeline.tables.replicas import planned
+
+__all__ = ["WINDOWS", "WindowFold", "WindowsReport", "fold_windows", "scratch_of"]
+
+WINDOWS = "$windows"
+"""The operator's key; no node is called so."""
+
+
+class WindowsReport(NamedTuple):
+    """How the windows are after a batch."""
+
+    watermark: int
+    """The time that all nodes have passed, in microseconds."""
+    first_open: int
+    """The beginning of the first window that may still change."""
+    size: int
+    size_bytes: int
+    notes: tuple[str, ...]
+
+
+class WindowFold(StatefulProcessor):
+    """``fold_windows`` as an operator of Spark's."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Find the state."""
+        self._blobs = SparkBlobs(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
+        """Take in what was made of all nodes."""
+        del key, timerValues
+        found = (Made(row["kind"], row["node"], row["table"], row["rows"], bytes(row["told"])) for row in rows)
+        for made in fold_windows(self._job, found, self._blobs):
+            yield Row(**made._asdict())
+
+    def close(self) -> None:
+        """Have nothing to let go of."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    store: BlobStore
+    windows: Windows
+
+
+_kept: dict[str, _Kept] = {}
+"""By stream, what this process remembers."""
+
+
+def scratch_of(out: Path) -> Path:
+    """Return where rows of windows lie that the driver has not merged yet."""
+    return out / "_stream" / "windows"
+
+
+def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]:
+    """Take what was made of all nodes in a batch into the windows; yield it, and what is made of these."""
+    kept = _kept.pop(job.stream, None)
+    if kept is not None and kept.store.applied == blobs.head().applied:
+        kept.store.follow(blobs)
+    else:
+        store = BlobStore(blobs)
+        kept = _Kept(store, Windows(store, window_us=job.plan.window_us, horizon_us=job.plan.horizon_us))
+    windows = kept.windows
+    late: list[Late] = []
+    # In the order of the nodes, however Spark sends them: what is late, and its row, is the same each time.
+    tallies: list[tuple[str, int, bytes]] = []
+    nodes = 0
+    for place, made in enumerate(rows):
+        if made.kind == "tallies":
+            tallies.append((made.node, place, made.told))
+            continue
+        if made.kind == "node":
+            report = NodeReport(*cbor2.loads(made.told))
+            windows.hear(made.node, report.last_at, report.oldest_at)
+            nodes = report.nodes
+        yield made
+    for _, _, told in sorted(tallies):
+        counts, tally, intervals = unpacked_tallies(told)
+        late += windows.count(zip(*(column.to_pylist() for column in counts.columns), strict=True))
+        late += windows.tally(tally)
+        windows.change(intervals)
+    notes: list[str] = []
+    if late and "dead_letters" in job.plan.tables:
+        yield write_rows(job, WINDOWS, "dead_letters", _late_letters(late))
+    yield from _changed(job, "popularity", windows.popularity())
+    yield from _changed(job, "latency", windows.latency())
+    windows.forget()
+    yield from _planned(job, windows, notes)
+    mark = windows.watermark(nodes, lateness_us=job.plan.lateness_us)
+    windows.advance(mark)
+    windows.commit(windows.applied + 1)
+    _kept[job.stream] = kept
+    report_of = WindowsReport(mark, windows.first_open, windows.size, kept.store.size_bytes, tuple(notes))
+    yield Made("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
+
+
+def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
+    subscribers = windows.subscribers
+    if subscribers is None or "replicas" not in job.plan.tables:
+        return
+    plan = job.plan
+    try:
+        rows = planned(
+            subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes
+        )
+    except TooManySubjectsError as error:  # the plan before stays; the other tables are as good as ever
+        notes.append(f"replicas: {error}")
+        return
+    yield from _changed(job, "replicas", {WHOLE: pa.Table.from_batches([rows])})
+
+
+def _changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Made]:  # of pyarrow.Tables
+    """Write rows that changed, for the driver to merge."""
+    if not windows or table not in job.plan.tables:
+        return
+    rows = pa.concat_tables(windows.values())
+    folder = scratch_of(Path(job.out))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{table}-{uuid4().hex}.parquet"
+    pq.write_table(rows, path, compression="zstd")
+    yield Made("window", WINDOWS, table, rows.num_rows, str(path).encode())
+
+
+def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table
+    now = time.time_ns() // 1_000
+    rows = [
+        {"found_at": now, "source": "stream", "position": None, "reason": str(each), "content": each.subject.encode()}
+        for each in late
+    ]
+    return pa.Table.from_pylist(rows, schema=TABLES["dead_letters"].schema)

@@ -1,0 +1,338 @@
+"""Windows: what a stream remembers of time: how much there was in windows that may still change, and who subscribes.
+
+Everything in here adds up (counts, histograms), so it does not matter how the log was cut into batches.
+Rule: a window is final once every node's time has passed its end (``watermark``), and for latency once nothing that was
+published in it is held any more. A final window is forgotten here; its rows stay in the tables.
+Rule: a node that is silent does not hold everybody up for ever: nobody waits for it longer than ``lateness_us``. What
+comes for a window that is final is told as a dead letter, and nothing is dropped silently.
+Rule: bounded by the windows that are not final, the subjects in them and who subscribes. Histograms stay in the store
+until they are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import cbor2
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.hold.store.interface import RowStore
+from whimbrel.hold.touched_rows import Key, TouchedRows
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN
+from whimbrel.model.clock import format_time
+from whimbrel.model.tables import TIME_TYPE
+from whimbrel.pipeline.files.delta import by_window
+from whimbrel.pipeline.tables.latency import TALLY, measured
+from whimbrel.pipeline.tables.popularity import Wishes
+from whimbrel.pipeline.tables.replicas import silent
+
+__all__ = ["Late", "Windows", "merged", "watermark"]
+
+_COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
+_INTERVAL_SCHEMA = pa.schema(
+    [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
+)
+SMALL = 8
+"""The wishes of all sessions are at least so many times those of sessions that have changed."""
+_COUNTED = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("window_start", TIME_TYPE),
+        ("window_end", TIME_TYPE),
+        ("publications", pa.int64()),
+    ]
+)
+
+
+class Late(NamedTuple):
+    """Something that came for a window that is final."""
+
+    table: str
+    window: int
+    subject: str
+    number: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.table}: found {self.number} of {self.subject} for the window from {format_time(self.window)}, "
+            f"allowed is what comes before that is final"
+        )
+
+
+def watermark(times: Mapping[str, int | None], *, lateness_us: int) -> int:
+    """Return the time that all nodes have passed; *times* has the last of each, None of one that has said nothing."""
+    known = [at for at in times.values() if at is not None]
+    if not known:
+        return INT64_MIN
+    least = min(known) if len(known) == len(times) else INT64_MIN
+    return max(least, max(known) - lateness_us)
+
+
+class Windows:
+    """The windows that are not final; *store* has what was known when it was committed last."""
+
+    def __init__(self, store: RowStore, *, window_us: int, horizon_us: int) -> None:
+        self._store, self._window_us, self._horizon_us = store, window_us, horizon_us
+        self._counts: dict[int, dict[str, int]] = {}
+        self._tallied: dict[int, set[str]] = {}
+        """Which histograms there are."""
+        self._tallies: dict[tuple[int, str], dict[int, int]] = {}
+        """Those that were touched in this batch."""
+        self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int | None]] = {}
+        """Of subscriptions, by node and number: session, subject filter, from and until when; None: it goes on."""
+        self._ended: dict[tuple[str, int], int] = {}
+        """Those that have ended, and when."""
+        self._nodes: dict[str, tuple[int | None, int]] = {}
+        """By node, the time of its last fact, and when the oldest notification was published that it holds."""
+        self.latest: dict[str, tuple[int, int]] = {}
+        """By subject, the end of its last window and how many subscribed then."""
+        self._final = (INT64_MIN, INT64_MIN)
+        """Up to when windows of popularity and of latency are final."""
+        self._of_session: dict[str, set[tuple[str, int]]] = {}
+        """By session, which of them are its own."""
+        self._changed: set[str] = set()
+        """The sessions that have changed since ``_wishes``."""
+        self._wishes_size = 0
+        self._over: Wishes | None = None
+        self._is_over_stale = False
+        self._wishes: Wishes | None = None
+        """Who wanted what and when, as long as no subscription changes: to make it takes all that are subscribed."""
+        self._touched = TouchedRows(
+            {
+                _COUNT: lambda window, subject: self._counts.get(window, {}).get(subject),
+                _TALLY: lambda window, subject: self._tallies.get((window, subject)),
+                _INTERVAL: lambda node, seq: self._intervals.get((node, seq)),
+                _LATEST: self.latest.get,
+                _NODE: self._nodes.get,
+            }
+        )
+        self._has_changed = False
+        """Whether a subscription has, in this batch."""
+        self._counted_now: set[tuple[int, str]] = set()
+        for key, value in store.rows():
+            self._restore(key, cbor2.loads(value))
+
+    def _restore(self, key: Key, value: Any) -> None:
+        kind, *rest = key
+        whose: list[Any] = rest
+        match kind:
+            case "count":
+                self._counts.setdefault(whose[0], {})[whose[1]] = value
+            case "tally":
+                self._tallied.setdefault(whose[0], set()).add(whose[1])
+            case "interval":
+                self._put((whose[0], whose[1]), tuple(value))
+            case "node":
+                self._nodes[whose[0]] = tuple(value)
+            case "latest":
+                self.latest[whose[0]] = tuple(value)
+            case _:
+                self._final = tuple(value)
+
+    @property
+    def applied(self) -> int:
+        """The last batch that is in the state that was committed."""
+        return self._store.applied
+
+    @property
+    def size(self) -> int:
+        """How many things are remembered."""
+        windows = sum(map(len, self._counts.values())) + sum(map(len, self._tallied.values()))
+        return windows + len(self._intervals) + len(self.latest)
+
+    @property
+    def first_open(self) -> int:
+        """The beginning of the first window that may still change, of either table."""
+        return min([*self._counts, *self._tallied], default=INT64_MAX)
+
+    # -- taking in ---------------------------------------------------------------------------------------------------
+
+    def count(self, rows: Iterable[tuple[int, str, int]]) -> list[Late]:
+        """Take in how many publications windows and subjects had; return what came too late."""
+        late = []
+        for window, subject, count in rows:
+            if window + self._window_us <= self._final[0]:
+                late.append(Late("popularity", window, subject, count))
+                continue
+            counts = self._counts.setdefault(window, {})
+            counts[subject] = counts.get(subject, 0) + count
+            self._counted_now.add((window, subject))
+            self._touched.touch((_COUNT, window, subject))
+        return late
+
+    def tally(self, rows: Any) -> list[Late]:  # a pyarrow.Table of TALLY
+        """Take in how long notifications took; return what came too late."""
+        late = []
+        columns = [rows.column("window_start").cast(pa.int64()), *(rows.column(name) for name in TALLY.names[1:])]
+        for window, subject, what, count in zip(*(column.to_pylist() for column in columns), strict=True):
+            if window + self._window_us <= self._final[1]:
+                late.append(Late("latency", window, subject, count))
+                continue
+            tally = self._tally(window, subject)
+            tally[what] = tally.get(what, 0) + count
+            self._touched.touch((_TALLY, window, subject))
+        return late
+
+    def _tally(self, window: int, subject: str) -> dict[int, int]:
+        found = self._tallies.get((window, subject))
+        if found is None:
+            subjects = self._tallied.setdefault(window, set())
+            value = self._store.get((_TALLY, window, subject)) if subject in subjects else None
+            found = self._tallies[(window, subject)] = {} if value is None else dict(cbor2.loads(value))
+            subjects.add(subject)
+        return found
+
+    def change(self, intervals: Any) -> None:  # a pyarrow.Table
+        """Take in when subscriptions were in force that were begun, changed or ended."""
+        times = [
+            intervals.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")
+        ]
+        names = [intervals.column(name).to_pylist() for name in ("node", "interest_seq", "session", "subject_filter")]
+        for node, seq, session, subject_filter, began, until in zip(*names, *times, strict=True):
+            known = self._intervals.get((node, seq))
+            found = (session, subject_filter, began, until)
+            if known != found and (known is None or known[3] is None):  # what has ended does not go on again
+                self._changed.add(session)
+                self._has_changed = self._is_over_stale = True
+                self._put((node, seq), found)
+                self._touched.touch((_INTERVAL, node, seq))
+
+    def _put(self, key: tuple[str, int], interval: tuple[str, str | None, int, int | None]) -> None:
+        self._intervals[key] = interval
+        self._of_session.setdefault(interval[0], set()).add(key)
+        if interval[3] is not None:
+            self._ended[key] = interval[3]
+
+    def hear(self, node: str, last_at: int | None, oldest_at: int) -> None:
+        """Note the time of a node's last fact, and when the oldest notification was published that it holds."""
+        self._nodes[node] = (last_at, oldest_at)
+        self._touched.touch((_NODE, node))
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def popularity(self) -> dict[int, Any]:  # pyarrow.Tables
+        """Return the new rows, by window: of all windows if subscriptions changed, else of what was counted."""
+        if self._has_changed:
+            wanted = [(window, subject) for window, counts in self._counts.items() for subject in counts]
+        else:
+            wanted = sorted(self._counted_now)
+        if not wanted:
+            return {}
+        rows = [
+            (subject, window, window + self._window_us, self._counts[window][subject]) for window, subject in wanted
+        ]
+        counted = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=_COUNTED.names)
+        wishes, over = self._layers()
+        found = wishes.met(counted.cast(_COUNTED), self._window_us, over)
+        for subject, end, subscribers in zip(
+            found.column("subject").to_pylist(),
+            found.column("window_end").cast(pa.int64()).to_pylist(),
+            found.column("subscribers").to_pylist(),
+            strict=True,
+        ):
+            before = self.latest.get(subject)
+            if before is None or (end >= before[0] and before != (end, subscribers)):
+                self.latest[subject] = (end, subscribers)
+                self._touched.touch((_LATEST, subject))
+        return by_window(found)
+
+    def _layers(self) -> tuple[Wishes, Wishes | None]:
+        """Return who wanted what and when: of all sessions, and over it of those that have changed since.
+
+        To make the first takes all that are subscribed, and somebody subscribes in nearly every batch of a large fleet.
+        """
+        changed = [key for session in self._changed for key in self._of_session.get(session, ())]
+        if self._wishes is None or SMALL * max(len(changed), len(self._changed)) > self._wishes_size:
+            self._wishes, self._over = Wishes(_table(self._intervals.values())), None
+            self._wishes_size = len(self._intervals)
+            self._changed.clear()
+        elif self._is_over_stale:
+            self._wishes.cover(self._changed)
+            self._over = Wishes(_table(self._intervals[key] for key in changed))
+        self._is_over_stale = False
+        return self._wishes, self._over
+
+    def latency(self) -> dict[int, Any]:  # of pyarrow.Tables
+        """Return the rows that are new, by window."""
+        rows = [
+            (window, subject, what, count)
+            for (window, subject), tally in self._tallies.items()
+            for what, count in tally.items()
+        ]
+        if not rows:
+            return {}
+        columns = zip(zip(*rows, strict=True), TALLY, strict=True)
+        table = pa.table([pa.array(column).cast(f.type) for column, f in columns], schema=TALLY)
+        return by_window(measured(table, window_us=self._window_us))
+
+    @property
+    def subscribers(self) -> dict[str, int] | None:
+        """By subject, how many subscribed when it was published last; None if that is as it was before the batch."""
+        if not any(key[0] == _LATEST for key in self._touched):
+            return None
+        return {subject: subscribers for subject, (_, subscribers) in self.latest.items()}
+
+    # -- the passage of time -----------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Let go of subjects that were silent for longer than the horizon."""
+        for subject in silent(self.latest, horizon_us=self._horizon_us):
+            del self.latest[subject]
+            self._touched.touch((_LATEST, subject))
+
+    def watermark(self, nodes: int, *, lateness_us: int) -> int:
+        """Return the time that all of so many *nodes* have passed."""
+        times: dict[str, int | None] = {node: last_at for node, (last_at, _) in self._nodes.items()}
+        silent_nodes = {f"$silent{number}": None for number in range(nodes - len(times))}
+        return watermark(times | silent_nodes, lateness_us=lateness_us)
+
+    def advance(self, mark: int) -> None:
+        """Let windows be final that end by *mark*, and for latency also before the oldest that is held by any node."""
+        oldest_at = min((oldest for _, oldest in self._nodes.values()), default=INT64_MAX)
+        self._final = (max(self._final[0], mark), max(self._final[1], min(mark, oldest_at)))
+        for window in [window for window in self._counts if window + self._window_us <= self._final[0]]:
+            for subject in self._counts.pop(window):
+                self._touched.touch((_COUNT, window, subject))
+        for window in [window for window in self._tallied if window + self._window_us <= self._final[1]]:
+            for subject in self._tallied.pop(window):
+                self._tallies.pop((window, subject), None)
+                self._touched.touch((_TALLY, window, subject))
+        if self._final[0] > INT64_MIN:
+            first_end = self._final[0] - self._final[0] % self._window_us + self._window_us
+            for key in [key for key, until in self._ended.items() if until < first_end]:
+                session = self._intervals.pop(key)[0]
+                del self._ended[key]
+                self._of_session[session].discard(key)
+                if not self._of_session[session]:
+                    del self._of_session[session]
+                self._touched.touch((_INTERVAL, *key))
+
+    def commit(self, batch: int) -> None:
+        """Keep the state as that of a batch."""
+        put, drop = self._touched.rows()
+        put[(_FINAL,)] = cbor2.dumps(list(self._final))
+        self._store.commit(batch, put, drop)
+        self._touched.clear()
+        self._tallies.clear()
+        self._counted_now.clear()
+        self._has_changed = False
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+
+def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
+    columns: list[Any] = list(zip(*intervals, strict=True)) or [()] * len(_INTERVAL_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _INTERVAL_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=_INTERVAL_SCHEMA)
+
+
+def merged(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
+    """Return the rows of a window, those of *before* replaced that are about the same subjects."""
+    if before is None:
+        return rows
+    stays = pc.invert(pc.is_in(before.column("subject"), rows.column("subject").combine_chunks()))
+    return pa.concat_tables([before.filter(stays), rows.cast(before.schema)])

@@ -1,0 +1,83 @@
+"""``link_quality``: received / sent of a device, report to report: SUBLIM's automatic variable NetworkConnection (6.2).
+
+Rule: a node's reports decide, in the order of its numbers; what a device did at another node is that one's affair.
+Rule: where nothing was sent, or the report does not say, the value stays as it was; before the first it is not known.
+The first report of a device has no interval behind it and makes no row, but what it says is remembered.
+Rule: a device that was silent for ``SILENCE_US`` begins anew, so that nothing need be remembered of one that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.shape.variables import SILENCE_US, next_connection
+
+__all__ = ["SILENCE_US", "Links", "link_quality"]
+
+_REPORT = ("node", "seq", "device", "reported_at", "received", "sent")
+
+
+def link_quality(reports: DataFrame) -> DataFrame:
+    """Tell how good the link of each device was between its reports.
+
+    in:  the table ``reports``
+    out: the table ``link_quality``
+    """
+    ordered = reports.select(*_REPORT).repartition("node", "device").sortWithinPartitions("node", "seq")
+    return ordered.mapInArrow(_taken, SCHEMAS["link_quality"])
+
+
+def _taken(batches: Iterable[Any]) -> Iterator[Any]:
+    """Fold a partition, which has all reports of a node and device, sorted by node and seq."""
+    links: Links | None = None
+    for batch in batches:
+        nodes = batch.column("node").to_pylist()
+        begin = 0
+        while begin < len(nodes):
+            end = begin + nodes[begin:].count(nodes[begin])
+            if links is None or links.node != nodes[begin]:
+                links = Links(nodes[begin])
+            yield links.take(batch.slice(begin, end - begin))
+            begin = end
+
+
+class Links:
+    """What is known of the links of one node's devices; it goes on from report to report."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.state: dict[str, tuple[int, float | None]] = {}
+        """By device, when it reported last, in microseconds, and how good its link was then."""
+        self.changed: set[str] = set()
+        """Whose state is not as it was when whoever keeps it cleared this last."""
+
+    def take(self, reports: Any) -> Any:
+        """Take in the node's next ``reports``, an Arrow table or batch sorted by seq; return rows as a batch."""
+        times = reports.column("reported_at").cast(TIME_TYPE).cast(pa.int64())
+        others = (reports.column(name).to_pylist() for name in ("seq", "device", "received", "sent"))
+        rows: list[tuple[Any, ...]] = []
+        for seq, device, received, sent, at in zip(*others, times.to_pylist(), strict=True):
+            since, before = self.state.get(device, (None, None))
+            if since is not None and at - since >= SILENCE_US:
+                since = before = None
+            value = next_connection(before, received, sent)
+            if since is not None:
+                rows.append((self.node, seq, device, since, at, received, sent, value))
+            self.state[device] = (at, value)
+            self.changed.add(device)
+        schema = TABLES["link_quality"].schema
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def forget(self, now: int) -> None:
+        """Forget the devices that have been silent too long by *now*."""
+        for device in [device for device, (at, _) in self.state.items() if now - at >= SILENCE_US]:
+            del self.state[device]
+            self.changed.add(device)

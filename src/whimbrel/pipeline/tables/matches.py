@@ -1,0 +1,212 @@
+"""``matches``: who wants each publication, by the packed matcher inside Arrow workers.
+
+One matcher per node and batch is packed in the driver and shipped as a file, which the workers of a machine map and so
+share. A worker matches a whole Arrow batch at a time; no row is looked at in Python.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import SparkFiles
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.versions import Over, PackedVersions, packed, versions
+from whimbrel.pipeline.spark.log_frames import LogRows, extents
+from whimbrel.pipeline.spark.spark_session import send_file
+
+__all__ = [
+    "CHANGED",
+    "DELETED",
+    "Groups",
+    "Matching",
+    "Shipped",
+    "exploded",
+    "listed_matches",
+    "matches",
+    "pack",
+    "ship",
+]
+
+_ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
+_SOMETIMES = ("node", "subject", "keys")
+"""Columns that travel to the workers only where they make a difference: the way there is most of the work."""
+
+Groups: TypeAlias = Callable[[str, Any], Any]
+"""From a node and its sessions, the number of the group that each belongs to."""
+
+_LISTED = pa.schema(
+    [
+        pa.field("notification_node", pa.string(), nullable=False),
+        pa.field("notification_seq", pa.int64(), nullable=False),
+        pa.field("published_at", TIME_TYPE, nullable=False),
+        pa.field("interests", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+
+
+def matches(
+    publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
+) -> DataFrame:
+    """Return one row per publication and subscription in force that wants it.
+
+    *numbers* has at least the node and seq of every publication, where these can be had at less cost.
+    """
+    shipped = ship(publications if numbers is None else numbers, interests, sessions)
+    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
+
+
+def listed_matches(
+    publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
+) -> DataFrame:
+    """Return one row per publication that somebody wants, with the seqs of the interests that do: compact, and fast."""
+    shipped = ship(publications if numbers is None else numbers, interests, sessions)
+    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """Matchers that the workers will find."""
+
+    files: dict[str, str]
+    """By node."""
+    columns: tuple[str, ...]
+    """Of a publication, that decide who wants it."""
+    has_mqtt: bool = False
+    """Whether quality of service or the publisher makes a difference to anybody."""
+
+    @classmethod
+    def together(cls, parts: Sequence[Shipped]) -> Shipped:
+        """Return the matchers of several nodes as one."""
+        files = {node: file for part in parts for node, file in part.files.items()}
+        needed = {name for part in parts for name in part.columns} | ({"node"} if len(files) > 1 else set())
+        columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
+        return cls(files, columns, any(part.has_mqtt for part in parts))
+
+
+def ship(publications: LogRows, interests: LogRows, sessions: LogRows, *, groups: Groups | None = None) -> Shipped:
+    """Pack a matcher for each node of *publications*, of which only the numbers are looked at."""
+    spark = publications.sparkSession
+    found = extents([(publications, "published_at")])
+    ranges = [(node, extent.first, extent.last) for node, extent in sorted(found.items())]
+    changed = interests.select(*CHANGED).toArrow()
+    deleted = sessions.select(*DELETED).toArrow()
+    return pack(ranges, changed, deleted, _scratch(), partial(send_file, spark), groups=groups)
+
+
+def pack(
+    ranges: Iterable[tuple[str, int, int]],
+    changed: Any,
+    deleted: Any,
+    folder: Path,
+    send: Callable[[Path], str] = str,
+    *,
+    groups: Groups | None = None,
+    over: Over | None = None,
+) -> Shipped:
+    """Pack a matcher for each node, first and last number in *ranges* into *folder*, and *send* it to the workers.
+
+    *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
+    A matcher of one node may lie *over* another one, which the workers find at the same path.
+    """
+    ranges = list(ranges)
+    files: dict[str, str] = {}
+    needed = {"node"} if len(ranges) > 1 else set()
+    for node, first, last in ranges:
+        table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
+        numbers = None if groups is None else groups(node, table.column("session"))
+        path = folder / f"{uuid4().hex}.matcher"
+        needed |= packed(path, table, groups=numbers, over=over)
+        files[node] = send(path)
+    columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
+    qos, no_local = changed.column("qos"), changed.column("no_local")
+    return Shipped(files, columns, qos.null_count < len(qos) or bool(pc.any(no_local).as_py()))
+
+
+_INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
+CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
+DELETED = ("node", "seq", "changed_at", "change", "session")
+
+
+def _of_node(table: Any, node: str) -> Any:
+    return table.filter(pc.equal(table.column("node"), node))
+
+
+@cache
+def _scratch() -> Path:
+    """Return where matchers are kept until this process ends: Spark may ask for a file again and again."""
+    directory = tempfile.TemporaryDirectory(prefix="whimbrel-matchers-")
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
+
+
+class Matching:
+    """What a worker does with the batches of publications it is given."""
+
+    def __init__(self, shipped: Shipped, shape: Callable[[Any, PackedVersions, Any, Any], Any]) -> None:
+        self._files, self._shape = shipped.files, shape
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield what becomes of each batch."""
+        for batch in batches:
+            for node, part in self._by_node(batch):
+                sent = self._files[node]
+                found = PackedVersions.map(sent if sent.startswith("/") else SparkFiles.get(sent), node)
+                rows, handles = found.match(part)
+                if rows.size:
+                    yield from self._shape(part, found, rows, handles)
+
+    def _by_node(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """Split a batch by node; nearly always there is one."""
+        if "node" not in batch.schema.names:
+            (node,) = self._files
+            yield node, batch.append_column("node", pa.repeat(node, batch.num_rows))
+            return
+        nodes = batch.column("node")
+        for node in pc.unique(nodes).to_pylist():
+            is_node = pc.equal(nodes, node)
+            yield node, batch if is_node.true_count == batch.num_rows else batch.filter(is_node)
+
+
+_MOST = 200_000
+"""Rows of an Arrow batch that goes back to Spark: what a batch of events explodes to may be large."""
+
+
+def exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+    """Yield rows of ``matches``."""
+    schema = TABLES["matches"].schema
+    for begin in range(0, rows.size, _MOST):
+        some_rows, some_handles = pa.array(rows[begin : begin + _MOST]), pa.array(handles[begin : begin + _MOST])
+        subscriptions = found.table.take(some_handles).combine_chunks()
+        columns = [batch.column(name).take(some_rows) for name in ("node", "seq", "published_at")]
+        columns += [_whole(subscriptions.column(name)) for name in ("session", "subject_filter", "name")]
+        columns.append(_whole(subscriptions.column("interest_seq")))
+        yield pa.RecordBatch.from_arrays([c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _listed(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+    counts = np.bincount(rows, minlength=batch.num_rows)
+    wanted = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[wanted])]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles]))
+    some = pa.array(wanted)
+    columns = [batch.column(name).take(some) for name in ("node", "seq", "published_at")]
+    columns = [c.cast(f.type) for c, f in zip([*columns, lists], _LISTED, strict=True)]
+    yield pa.RecordBatch.from_arrays(columns, schema=_LISTED)

@@ -1,0 +1,203 @@
+"""``popularity``: per subject and window, how many sessions want it and how much of it there is.
+
+Rule: a subscription counts from its number on until it is changed or removed, as everywhere; a window asks what was in
+force at its end. One with a content filter counts: it is interested in the subject, if not in every notification. A
+share counts for the subjects behind it: each of its sessions may be given any of them.
+
+Publications are only counted, by Spark, in one scan (``counted``). Subject filters with wildcards cannot be joined on:
+the counts meet a ``TopicIndex`` of the distinct filters, window by window, in numpy (``popular``), which is the same
+for the batch job and for whoever has counted already.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from itertools import groupby, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.hold.private import asked_for
+from whimbrel.match.topics import TopicIndex, is_topic_filter
+from whimbrel.model.bounds import INT64_MAX, whole
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.versions import validity_intervals
+
+__all__ = ["Wishes", "counted", "popular", "popularity"]
+
+Numbers: TypeAlias = NDArray[np.integer[Any]]
+
+_US_PER_S = 1_000_000
+_CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
+_DELETED = ("node", "seq", "changed_at", "change", "session")
+_INTERVAL = ("session", "subject_filter", "began_at", "ended_at")
+
+
+def popularity(
+    publications: DataFrame, interests: DataFrame, sessions: DataFrame | None = None, *, window_us: int
+) -> DataFrame:
+    """Count publications and subscribers of each subject in windows of *window_us* that have any publication.
+
+    in:  the tables ``publications``, ``interests`` and, if sessions are ever deleted, ``sessions``
+    out: the table ``popularity``
+    """
+    counts = counted(publications, window_us=window_us)
+    deleted = None if sessions is None else sessions.select(*_DELETED).toArrow()
+    in_force = validity_intervals(interests.select(*_CHANGED).toArrow(), deleted).select(_INTERVAL)
+    # A window is worked on in one place, and one after the other.
+    windows = counts.repartition("window_end").sortWithinPartitions("window_end", "subject")
+    return windows.mapInArrow(partial(_popular, intervals=in_force, window_us=window_us), SCHEMAS["popularity"])
+
+
+def counted(publications: DataFrame, *, window_us: int) -> DataFrame:
+    """Count publications of each subject in windows of *window_us*; those without a subject are nobody's.
+
+    in:  the table ``publications``
+    out: subject string, window_start timestamp, window_end timestamp, publications bigint
+    """
+    whole("window_us", window_us, 1, INT64_MAX)
+    window = F.window("published_at", f"{window_us} microseconds")
+    return (
+        publications.where(F.col("subject").isNotNull())
+        .groupBy("subject", window.alias("window"))
+        .agg(F.count(F.lit(1)).alias("publications"))
+        .select(
+            "subject",
+            F.col("window.start").alias("window_start"),
+            F.col("window.end").alias("window_end"),
+            "publications",
+        )
+    )
+
+
+def popular(counted: Any, intervals: Any, *, window_us: int) -> Any:
+    """Return the table ``popularity``, ordered by window and subject, of counts and of who wanted what, when.
+
+    *counted* is an Arrow table as ``counted`` makes it, of windows of *window_us*, a subject and window once;
+    *intervals* one of at least the columns session, subject_filter, began_at and ended_at, as
+    ``versions.validity_intervals`` makes it.
+    """
+    return Wishes(intervals).met(counted, window_us)
+
+
+def _popular(batches: Iterable[Any], *, intervals: Any, window_us: int) -> Iterator[Any]:
+    wishes = Wishes(intervals)
+    for batch in batches:
+        yield from wishes.met(pa.Table.from_batches([batch]), window_us).to_batches()
+
+
+_ANY = 0
+"""The number of the filter that is none: it admits every subject."""
+_NONE = -1
+"""Of what is no topic filter: it admits nothing, and is somebody else's dead letter."""
+
+
+class Wishes:
+    """Intervals as numbers, and an index of their filters; whoever asks again and again makes it once."""
+
+    def __init__(self, intervals: Any) -> None:
+        filters, people = (_encoded(intervals.column(name)) for name in ("subject_filter", "session"))
+        asked = [asked_for(text) for text in filters.dictionary.to_pylist()]
+        numbers: dict[str | None, int] = {None: _ANY}
+        self._index = TopicIndex()
+        for text in asked:
+            if text is not None and text not in numbers and is_topic_filter(text):
+                numbers[text] = len(numbers)
+                self._index.add(text, numbers[text])
+        self._is_plain = np.array([text is not None and "+" not in text and "#" not in text for text in numbers])
+        self._people = max(1, len(people.dictionary))
+        number_of = np.array([numbers.get(text, _NONE) for text in asked], np.int64)
+        began, ended = (intervals.column(name).cast(TIME_TYPE).cast(pa.int64()) for name in ("began_at", "ended_at"))
+        self._filter, self._who = number_of[filters.indices.to_numpy()], people.indices.to_numpy()
+        self._began, self._ended = began.to_numpy(), ended.fill_null(INT64_MAX).to_numpy()
+        self._sessions = people.dictionary
+        self._is_covered: Any = None
+        self._at: tuple[int, Numbers, Numbers] | None = None
+        """The last moment that was asked for: who wanted something then, by filter, and where each filter begins."""
+
+    def cover(self, sessions: Collection[str]) -> None:
+        """Leave out what some sessions wanted: others say it."""
+        covered = pc.is_in(self._sessions, pa.array(sorted(sessions), pa.string())).to_numpy(zero_copy_only=False)
+        self._is_covered, self._at = covered[self._who], None
+
+    def met(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
+        """Return the rows of ``popularity`` that *counted* makes; *over* has what covered sessions want."""
+        counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
+        subjects = counts.column("subject").to_pylist()
+        ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
+        subscribers: list[int] = []
+        for end, rows in groupby(range(len(ends)), ends.__getitem__):
+            some = [subjects[row] for row in rows]
+            found = self.subscribers(some, end)
+            subscribers += found if over is None else map(operator.add, found, over.subscribers(some, end))
+        schema = TABLES["popularity"].schema
+        columns = {
+            **{name: counts.column(name) for name in ("window_start", "window_end", "subject", "publications")},
+            "subscribers": pa.array(subscribers, pa.int64()),
+            "rate_per_s": pc.divide(counts.column("publications").cast(pa.float64()), window_us / _US_PER_S),
+        }
+        return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+    def subscribers(self, subjects: list[str], end: int) -> list[int]:
+        """Count for each subject the sessions that want it at *end*, which is no part of the window itself."""
+        if self._at is None or self._at[0] != end:
+            is_in_force = (self._began < end) & (self._ended >= end) & (self._filter != _NONE)
+            if self._is_covered is not None:
+                is_in_force &= ~self._is_covered
+            wishes = np.unique(self._filter[is_in_force] * self._people + self._who[is_in_force])
+            filters, who = np.divmod(wishes, self._people)
+            self._at = (end, who, np.searchsorted(filters, np.arange(len(self._is_plain) + 1)))
+        _, who, starts = self._at
+        return self._counts(len(subjects), *self._index.match_many(subjects), starts, who)
+
+    def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> list[int]:
+        """Count the distinct sessions of each row's filters; those of a filter are a part of *who*.
+
+        Subjects that the same wildcards admit are counted together: many people may want a wildcard, and pairs of
+        them with every subject would be many more. A filter without wildcards is of one subject only.
+        """
+        is_seen = np.zeros(self._people, np.bool_)
+        is_seen[who[: starts[_ANY + 1]]] = True
+        everybody = np.count_nonzero(is_seen)
+        is_plain = self._is_plain[handles]
+        own = np.full(count, _NONE, np.int64)
+        own[rows[is_plain]] = handles[is_plain]
+        subscribers = np.zeros(count, np.int64)
+        for wildcards, members in _alike(count, rows[~is_plain], handles[~is_plain]):
+            fresh: list[Numbers] = []
+            for handle in wildcards:
+                part = who[starts[handle] : starts[handle + 1]]
+                fresh.append(part[~is_seen[part]])
+                is_seen[fresh[-1]] = True
+            subscribers[members] = everybody + sum(len(part) for part in fresh)
+            some = members[own[members] != _NONE]
+            firsts, sizes = starts[own[some]], starts[own[some] + 1] - starts[own[some]]
+            place = np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)
+            np.add.at(subscribers, np.repeat(some, sizes)[~is_seen[who[place]]], 1)
+            for part in fresh:
+                is_seen[part] = False
+        found: list[int] = subscribers.tolist()
+        return found
+
+
+def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield each set of handles that rows have, and the rows of 0 to *count* that have it; *rows* ascend."""
+    ends = np.searchsorted(rows, np.arange(count + 1)).tolist()
+    alike: dict[bytes, list[int]] = {}
+    for row, (begin, end) in enumerate(pairwise(ends)):
+        alike.setdefault(handles[begin:end].tobytes(), []).append(row)
+    for key, members in alike.items():
+        yield np.frombuffer(key, handles.dtype), np.array(members)
+
+
+def _encoded(column: Any) -> Any:
+    """Return a column as numbers of its distinct values, of which null may be one."""
+    return column.combine_chunks().dictionary_encode("encode")

@@ -1,0 +1,92 @@
+"""``replicas``: how many copies of each subject's samples the way-servers should spread (Campus++, section 3.3).
+
+The formula and its bounds are ``model.replicas``; here the subscribers come from ``popularity``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.model.replicas import TARGET, plan
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.files.schemas import SCHEMAS
+
+__all__ = ["HORIZON_US", "SAMPLE_BYTES", "planned", "replicas", "silent"]
+
+SAMPLE_BYTES = 100
+"""The size of a sample in the paper: ten of them fit a chip of 8 KiB."""
+HORIZON_US = 7 * 24 * 3_600 * 1_000_000
+"""A subject that was silent for a week is planned for no more; else a plan would need a place for everything ever."""
+
+
+def replicas(
+    popularity: DataFrame,
+    *,
+    nodes: int,
+    slots_per_node: int,
+    target: float = TARGET,
+    sample_bytes: int = SAMPLE_BYTES,
+    horizon_us: int = HORIZON_US,
+) -> DataFrame:
+    """Return the plan for the subjects of *popularity*, with the subscribers of each one's last window.
+
+    A subject counts if that window ends within *horizon_us* of the newest.
+
+    in:  the table ``popularity``
+    out: the table ``replicas``
+    """
+    last = popularity.groupBy("subject").agg(
+        F.unix_micros(F.max("window_end")), F.max_by("subscribers", "window_end").alias("subscribers")
+    )
+    # One task sees all subjects: each one's share depends on all the others'.
+    made = partial(
+        _planned,
+        horizon_us=horizon_us,
+        nodes=nodes,
+        slots_per_node=slots_per_node,
+        target=target,
+        sample_bytes=sample_bytes,
+    )
+    return last.coalesce(1).mapInArrow(made, SCHEMAS["replicas"])
+
+
+def silent(latest: Mapping[str, tuple[int, int]], *, horizon_us: int = HORIZON_US) -> list[str]:
+    """Return the subjects whose last window, whose end stands first, ended before the horizon of the newest."""
+    newest = max((end for end, _ in latest.values()), default=0)
+    return [subject for subject, (end, _) in latest.items() if end <= newest - horizon_us]
+
+
+def planned(
+    subscribers: Mapping[str, int],
+    *,
+    nodes: int,
+    slots_per_node: int,
+    target: float = TARGET,
+    sample_bytes: int = SAMPLE_BYTES,
+) -> Any:
+    """Return the plan for *subscribers*, which counts S_i of each subject, as an Arrow batch of ``replicas``."""
+    copies = plan(subscribers, nodes=nodes, slots_per_node=slots_per_node, target=target)
+    columns = {
+        "subject": list(copies),
+        "subscribers": [subscribers[name] for name in copies],
+        "share": [count / (nodes * slots_per_node) for count in copies.values()],
+        "replicas": list(copies.values()),
+        "memory_bytes": [count * sample_bytes for count in copies.values()],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=TABLES["replicas"].schema)
+
+
+def _planned(batches: Iterable[Any], *, horizon_us: int, **options: Any) -> Iterator[Any]:
+    latest: dict[str, tuple[int, int]] = {}
+    for batch in batches:
+        subjects, ends, subscribers = (column.to_pylist() for column in batch.columns)
+        latest.update(zip(subjects, zip(ends, subscribers, strict=True), strict=True))
+    for subject in silent(latest, horizon_us=horizon_us):
+        del latest[subject]
+    yield planned({subject: count for subject, (_, count) in latest.items()}, **options)
