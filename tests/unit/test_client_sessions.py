@@ -17,6 +17,7 @@ from whimbrel.client import (
     Backoff,
     CannotConnectError,
     Client,
+    ClientClosedError,
     Grant,
     Join,
     MalformedAnswerError,
@@ -424,6 +425,24 @@ def test_the_older_version_subscribes_in_a_session_by_request() -> None:
             peer.answering = lambda *_: {"ok": False, "code": 0x8F, "reason": "no filter"}
             with pytest.raises(SubscriptionRefusedError, match="no filter"):
                 await client.subscribe("t")
+
+    _run(work())
+
+
+def test_no_caller_waits_for_a_client_that_has_failed() -> None:
+    """What fails may be the caller's own: here the function that is told what goes on."""
+
+    def told(_: str) -> None:
+        raise ZeroDivisionError
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with Peer() as peer, Client("127.0.0.1", peer.port, told=told) as client:
+            waiting = asyncio.create_task(client.publish("t", qos=1))
+            await asyncio.sleep(0)
+            peer.hang_up()
+            with pytest.raises(ClientClosedError):
+                await waiting
 
     _run(work())
 

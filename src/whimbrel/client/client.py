@@ -15,6 +15,7 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from types import TracebackType
 from typing import Self
 
@@ -565,6 +566,10 @@ class Client:
         except ClientError as error:
             self._drop(link)
             self._end(error)
+        except Exception:  # a defect, of ours or of *told*: no caller may wait for a client that has failed
+            self._drop(link)
+            self._end(None)
+            raise
 
     async def _again(self, reason: str, attempt: int, reconnect: Backoff) -> tuple[Link, int]:
         while True:
@@ -605,7 +610,7 @@ class Client:
 
     async def _serve(self, link: Link) -> str:
         """Read and ping; return why the connection ended."""
-        answers = self._requests.ask_first(link, map(Request._make, self._joins.by_request(self._connect.version)))
+        answers = self._requests.ask_first(link, starmap(Request, self._joins.by_request(self._connect.version)))
         tasks = [asyncio.create_task(self._keep_alive(link))]
         if self._reporting is not None:
             tasks.append(asyncio.create_task(self._report_regularly(self._reporting)))
