@@ -8,6 +8,7 @@ or whose rows are not distinct, is wrong.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -69,6 +70,7 @@ _STREAM: dict[str, Any] = {}
 
 def _write(folder: Path, seq: int, batches: int, totals: dict[str, set[int]]) -> tuple[int, dict[str, set[int]], float]:
     """Let the log grow by a batch, and the stream take it; return the last number, and each table's allowed totals."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the rig is that of the tests
     from tests.e2e.stream_kills import StreamRig
 
     from whimbrel.log.writer import LogWriter

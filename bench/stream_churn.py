@@ -7,6 +7,7 @@ Rule: both ways make the same tables; that is checked here on all rows of ``matc
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,7 @@ def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
 
 def _followed(log: Path, out: Path, ends: list[int]) -> list[float]:
     """Return how long each batch took."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the rig is that of the tests
     from tests.e2e.stream_kills import StreamRig, forget
 
     from whimbrel.pipeline.plans import StreamPlan

@@ -299,7 +299,7 @@ REASONS: tuple[tuple[str, dict[str, object], str], ...] = (
     (
         "interests",
         {"subject_filter": "a+"},
-        "subject_filter: topic filter, level 1: found 'a+', allowed is + and # only",
+        "subject_filter: 'a+' is no topic filter: + and # must be whole levels",
     ),
     ("presence", {"change": "left"}, "session of a device that left: found None"),
     ("receipts", {"via": "pigeon"}, "via: found 'pigeon', allowed is live, held"),

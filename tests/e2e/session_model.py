@@ -808,6 +808,7 @@ def _tree(subscription: Subscription) -> dict[str, object]:
         "qos": subscription.qos,
         "keys": [],
         "insecure": subscription.accept_insecure,
+        "policy": subscription.policy,
     }
 
 

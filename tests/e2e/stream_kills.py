@@ -170,7 +170,8 @@ def _stretched(fact: Fact) -> Fact:
     if isinstance(fact, InterestChanged):
         subscription = replace(fact.subscription, ttl_us=_minutes(fact.subscription.ttl_us))
         return replace(fact, changed_at=fact.changed_at * MINUTE_US, subscription=subscription)
-    assert not isinstance(fact, Decided)  # nothing here has a policy
+    if isinstance(fact, Decided):
+        return replace(fact, decided_at=fact.decided_at * MINUTE_US)
     return replace(fact, changed_at=fact.changed_at * MINUTE_US)
 
 

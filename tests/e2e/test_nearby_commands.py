@@ -212,7 +212,7 @@ def test_a_broker_that_is_not_there_ends_the_command(folder: Path) -> None:
     ("options", "said"),
     [
         (["--place", "1,1", "--interface", "nope"], "interface nope cannot be used for IPv6 multicast: there is no"),
-        (["--interface", "lo"], "allowed is one of --place, --fixes and --gpsd"),
+        (["--interface", "lo"], "Give one of --place, --fixes and --gpsd"),
         (["--place", "1,1", "--interface", "lo", "--filter", "status = 'red'"], "error 2102"),
         (["--place", "1,1", "--interface", "lo", "--filter", "colour == 3"], "allowed is status, distance_m"),
         (["--place", "91,1", "--interface", "lo"], "latitude"),

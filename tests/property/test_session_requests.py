@@ -91,6 +91,7 @@ known: dict[str, st.SearchStrategy[Any]] = {
     "qos": st.integers(-1, 3),
     "keys": st.lists(keys, max_size=3),
     "insecure": st.booleans(),
+    "policy": st.sampled_from(["quiet", "#", ""]) | texts,
     "add": st.lists(keys, max_size=3),
     "remove": st.lists(keys, max_size=3),
     "client": st.sampled_from(["maker", "pda", "other"]) | texts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -98,9 +99,12 @@ async def _lines_of_input() -> AsyncIterator[bytes]:
     """Yield the lines of standard input as they come."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes](maxsize=64)
 
+    # A buffer of its own: Python aborts if it ends while a thread waits in that of ``sys.stdin``.
+    source = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
+
     def read() -> None:
         with suppress(RuntimeError):  # the loop ended before the input
-            while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+            while line := source.readline(MAX_LINE_BYTES):
                 asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
             asyncio.run_coroutine_threadsafe(lines.put(b""), loop).result()
 
