@@ -46,8 +46,8 @@ _EXPORT_S = 3_600
 _LOOK_S = 0.2
 _NICENESS = 10
 _TURN_S = 0.002
-_REST = 2.0
-"""How much longer than it works the thread rests."""
+_REST, _MOST_REST_S = 2.0, 1.0
+"""How much longer than it works the thread rests, and for how long at most."""
 
 
 class Stopped(Exception):  # noqa: N818 # no error: the broker stops
@@ -57,18 +57,26 @@ class Stopped(Exception):  # noqa: N818 # no error: the broker stops
 class Pace:
     """Lets a thread rest between pieces of work, so that the event loop has the interpreter most of the time."""
 
-    def __init__(self, *, sleep: Callable[[float], object] = time.sleep) -> None:
-        self._sleep, self._since = sleep, time.monotonic()
+    def __init__(
+        self, *, sleep: Callable[[float], object] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stopping = threading.Event()
+        self._sleep: Callable[[float], object] = self._stopping.wait if sleep is None else sleep
+        self._clock = clock
+        self._since = clock()
+
+    def begin(self) -> None:
+        """Begin to work: the time until now was no work."""
+        self._since = self._clock()
 
     def __call__(self) -> None:
         """Rest, if the last piece took some milliseconds."""
         if self._stopping.is_set():
             raise Stopped
-        worked = time.monotonic() - self._since
+        worked = self._clock() - self._since
         if worked >= _TURN_S:
-            self._sleep(_REST * worked)
-            self._since = time.monotonic()
+            self._sleep(min(_REST * worked, _MOST_REST_S))
+            self._since = self._clock()
 
     @property
     def is_stopping(self) -> bool:
@@ -222,6 +230,7 @@ class LogKeeper:
         """Make a checkpoint if one is due, and cut what may go; None if the broker stops meanwhile."""
         troubles: list[str] = []
         made: CheckpointInfo | None = None
+        self._pace.begin()
         try:
             disk = on_disk(self._directory, self._node)
             wanted = self._plan(disk, now)
