@@ -146,6 +146,19 @@ def test_a_subscription_names_a_policy_that_there_is(rig: Rig) -> None:
     assert "there is no policy 'q'" in (bad.properties.text(Property.REASON_STRING) or "")
 
 
+def test_history_does_not_pass_by_a_policy(rig: Rig) -> None:
+    """What the log has is sent as it was published, so it is refused where a policy decides."""
+    phone, other = _phone(rig, 1), rig.client("other")
+    phone.send(subscribing("a", packet_id=7, since="1h"))
+    _put(other, rig, "q", _LOW)
+    other.send(subscribing("b", packet_id=8, since="1h", policy="q"))
+    rig.settle()
+    for peer in (phone, other):
+        (refused,) = peer.taken(Suback)
+        assert refused.codes == (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,)
+        assert "where a policy decides" in (refused.properties.text(Property.REASON_STRING) or "")
+
+
 # -- deciding ----------------------------------------------------------------------------------------------------------
 
 

@@ -59,14 +59,8 @@ class DirectPath:
         what a broker does is this.
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
-        append, waiting, ready, seq, passed = (
-            commits.append_body,
-            commits.waiting,
-            self._state.volatile.ready,
-            commits.seq,
-            0,
-        )
-        most = unwanted = 0  # until it is asked whether there is room for more
+        append, waiting, ready, seq = commits.append_body, commits.waiting, self._state.volatile.ready, commits.seq
+        passed = unwanted = most = 0  # the last until it is asked whether there is room for more
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting:
