@@ -18,7 +18,9 @@ from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.rows import Key
 from whimbrel.log import layout
 from whimbrel.log.keeping.readers import lost_readers, register
+from whimbrel.log.parts import part_rows
 from whimbrel.log.reader import read
+from whimbrel.model.rows import COLUMNS
 
 FACTS = 400
 BOUNDED = LogSettings(
@@ -201,3 +203,25 @@ def test_a_long_life_stays_within_its_bound(tmp_path: Path) -> None:
     assert node.keeper.counters()["log_cut_bytes"] > 10 * most
     assert node.keeper.gauges()["log_oldest_seq"] > 2_000
     node.kill()
+
+
+def test_what_is_cut_was_exported_before(tmp_path: Path) -> None:
+    """Every number is in the export or still in a segment, and the export is a log that can be read."""
+    archive = tmp_path / "archive"
+    node = Node(tmp_path / "data", replace(BOUNDED, export=str(archive)))
+    kept = None
+    for fact in a_history(FACTS):
+        node.storage.log.append(fact)
+        node.state.apply(fact)
+        node.storage.log.sync()
+        if fact.seq % 100 == 0:
+            node.view()
+            kept = node.keep()
+    assert kept is not None
+    assert node.keeper.totals.cut_bytes
+    assert not lost_readers(node.log_folder, NODE)
+    exported = layout.exported_seq(archive, NODE)
+    oldest = kept.disk.oldest
+    assert 1 < oldest <= exported + 1
+    found = {row["seq"] for table in COLUMNS for part in layout.parts(archive, table) for row in part_rows(part, table)}
+    assert found >= set(range(1, oldest))
