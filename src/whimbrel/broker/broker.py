@@ -235,7 +235,7 @@ class Broker:
 
     @property
     def is_refusing(self) -> bool:
-        """Whether publications are refused because the disk takes nothing."""
+        """Whether publications are refused because the disk cannot be written to."""
         return self._admission.is_refusing
 
     # -- what the shell tells ----------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ class Broker:
         self._let_go(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
-        """Take in that the disk takes nothing; what waits stays waiting, and is accepted when it does again."""
+        """Take in that the disk cannot be written to; what waits stays waiting, and is accepted when it can."""
         self._admission.is_refusing = is_refusing
 
     def tick(self, now: int) -> None:
@@ -496,7 +496,7 @@ class Broker:
     def _connect(self, link: Link, connect: Connect, now: int) -> None:
         most, reason = self.config.limits.connections, self.preparation.reason
         if self.is_draining or self.is_refusing:
-            reason = "the broker stops, or its disk takes nothing"
+            reason = "the broker stops, or cannot write to its disk"
         if reason is not None:
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
         elif len(self.links) > most:

@@ -18,7 +18,7 @@ def answer(running: Running, keeper: LogKeeper, method: str, path: str) -> Answe
         is_well = running.failure is None and not running.broker.is_refusing
         if is_well and running.broker.preparation.reason is not None:
             return Answer(status=503, body=f"{running.broker.preparation.reason}\n".encode())
-        return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk takes nothing\n")
+        return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk cannot be written to\n")
     if path == "/metrics":
         text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now(), keeper.figures())
         return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")

@@ -171,7 +171,7 @@ class Server:
                 await self._log_sync.finish()
                 self._view_writer.finish()
             except WhimbrelError as error:  # a full disk: no client was promised what waits for it
-                _log.error("stopped although the disk takes nothing", reason=str(error))
+                _log.error("stopped although the disk cannot be written to", reason=str(error))
         self.close()
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class WillHandling:
                 self.publish(left, now)
 
     def publish(self, left: LeftWill, now: int) -> None:
-        """Publish a will; where the disk takes nothing, it waits for the next tick."""
+        """Publish a will; where the disk cannot be written to, it waits for the next tick."""
         if self._publishing.admission.is_refusing:
             return
         if not self._authorizer.may_publish_as(left.owner, left.device, left.will.subject):

@@ -42,7 +42,7 @@ class Admission:
         self._limits, self._state, self._authorizer = config.limits, state, authorizer
         self.maximum_qos, self.logs_unwanted = config.mqtt.maximum_qos, config.log.unwanted
         self.is_refusing = False
-        """The disk takes nothing: nothing new is accepted until it does."""
+        """The disk cannot be written to: nothing new is accepted until it can."""
 
     # -- may it be accepted ------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Admission:
         if packet.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
         if self.is_refusing:
-            return ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing"
+            return ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk"
         if packet.qos:
             full = self.room_refusal(makes_room=packet.retain and not packet.payload)
             if full is not None:

@@ -160,7 +160,7 @@ class Sessions:
             if verb in VERBS and not self._may_ask(link, client, packet.topic):
                 raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
             if self._interests.admission.is_refusing:
-                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk")
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)
             request = read_request(verb, packet.payload)
         except ProtocolError as error:

@@ -242,7 +242,7 @@ class Interests:
         if not is_private(session):
             self._check_named(subscription, rights, client.id)
         if self.admission.is_refusing:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the disk takes nothing")
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk")
         if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
         _check_told(subscription.subject_filter)
