@@ -119,6 +119,28 @@ def test_at_any_speed_each_comes_once_and_in_order(tmp_path: Path, seed: int, mo
     assert len(got) > 60
 
 
+def test_costly_patterns_take_turns_where_history_becomes_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was published while the last piece was read is matched on the event loop, as little in a turn as ever."""
+    monkeypatch.setattr("whimbrel.broker.state.routes._PIECE_S", 0.0)  # one such search a turn
+    rig = Rig(tmp_path)
+    rig.subscriber("other", "ward/#", qos=1, expiry_s=100)
+    nurse, doctor = rig.client("nurse"), rig.client("doctor")
+    nurse.send(publishing("ward/3", b'{"t": "first"}', 1, 1))
+    doctor.send(subscribing("ward/3", since="1h", filter="regex(t, '(a|b)*a(a|b){10}c') || t == 'last'"))
+    rig.work()
+    assert read_one(rig)
+    for number in range(2, 22):
+        nurse.send(publishing("ward/3", b'{"t": "%s%d"}' % (b"ab" * 200, number), 1, number))
+    nurse.send(publishing("ward/3", b'{"t": "last"}', 1, 22))
+    rig.sync()
+    question = rig.broker.history.next_question(rig.now)
+    assert question is not None
+    rig.broker.history.answered(question, read_chunk(rig.folder, NODE, question))
+    turns = rig.work()
+    assert [payload for _, payload in heard(doctor)] == [b'{"t": "last"}']
+    assert turns >= 20
+
+
 def test_a_busy_broker_is_caught_up_with_though_a_tap_overflows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

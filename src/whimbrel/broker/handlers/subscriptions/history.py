@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from whimbrel.broker.handlers.subscriptions.requested import Since
 from whimbrel.broker.log_settings import LogSettings
@@ -26,6 +27,7 @@ from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_private, is_shared
+from whimbrel.language.allowance import Allowance
 from whimbrel.log.records import BODY
 from whimbrel.model.clock import format_time
 from whimbrel.model.subscription import Subscription
@@ -66,8 +68,15 @@ class _Replay:
 class History:
     """The replays of all connections; *settings* say how many there may be, and how far back each may go."""
 
-    def __init__(self, commits: CommitQueue, sender: Sender, gate: Gate, settings: LogSettings) -> None:
-        self._commits, self._sender, self._gate = commits, sender, gate
+    def __init__(
+        self,
+        commits: CommitQueue,
+        sender: Sender,
+        gate: Gate,
+        settings: LogSettings,
+        allowance: Callable[[], Allowance],
+    ) -> None:
+        self._commits, self._sender, self._gate, self._allowance = commits, sender, gate, allowance
         self._most, self._longest_us = settings.history_count, settings.history_s * _SECOND_US
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()
@@ -247,15 +256,17 @@ class History:
 
     def _sending_tapped(self, replay: _Replay, tap: Tap) -> Iterator[None]:
         """Send what was numbered between the log's last piece and the subscription, in pieces."""
-        link, client = replay.link, replay.client
+        link, client, allowance = replay.link, replay.client, self._allowance()
         for done, body in enumerate(tap.bodies, start=1):
             if done % _PIECE == 0:
                 yield
-            if client.link is not link or link.closing is not None:
-                return
+                allowance.renew()
             seq, number = BODY.unpack_from(body)
             now = self._commits.last_at
-            message = replay.matches.message(seq, number, body[BODY.size :], now)
+            ask = partial(replay.matches.message, seq, number, body[BODY.size :], now)
+            message = yield from allowance.attempting(ask)
+            if client.link is not link or link.closing is not None:
+                return
             if message is None or self._gate.refusal(link, client.id, message, now) is not None:
                 continue
             if client.live or not has_room(link):
