@@ -17,7 +17,7 @@ from whimbrel.broker.shell.disk.history_reader import read_chunk
 from whimbrel.log import layout
 from whimbrel.log.reader import read
 from whimbrel.model.notification import Notification
-from whimbrel.mqtt.packets import Puback, Publish, Suback, SubscriptionRequest, Unsuback, Unsubscribe
+from whimbrel.mqtt.packets import Disconnect, Puback, Publish, Suback, SubscriptionRequest, Unsuback, Unsubscribe
 from whimbrel.mqtt.properties import Properties, Property
 
 
@@ -256,13 +256,18 @@ def test_unsubscribing_on_the_way_ends_it(tmp_path: Path) -> None:
     assert [payload for _, payload in heard(doctor)] == [b"live"]
 
 
-def test_a_session_that_goes_on_has_its_subscription(tmp_path: Path) -> None:
-    """Though its connection was lost before the log was sent: SUBACK said so."""
+@pytest.mark.parametrize("end", ["lost", "goodbye", "taken over"])
+def test_a_session_that_goes_on_has_its_subscription(tmp_path: Path, end: str) -> None:
+    """Though its connection ended before the log was sent: SUBACK said so."""
     rig = Rig(tmp_path)
     nurse, doctor = rig.client("nurse"), rig.client("doctor", expiry_s=1_000)
     nurse.send(publishing("a", b"before"))
     doctor.send(subscribing("a", qos=1, since="1h"))
     rig.sync()
+    if end == "goodbye":
+        doctor.send(Disconnect())
+    elif end == "taken over":
+        rig.client("doctor", clean=False, expiry_s=1_000).drop()
     doctor.drop()
     rig.settle()
     nurse.send(publishing("a", b"held", 1, 1))

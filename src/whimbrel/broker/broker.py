@@ -165,6 +165,7 @@ class Broker:
             rng=rng,
             verify=verify,
             opened=self._opened,
+            leaving=self.history.lost,
         )
         self._back_pressure = BackPressure(
             config.limits, self._commits, self.memory, self._sender, self._delivering, self._connecting
@@ -347,7 +348,6 @@ class Broker:
         link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
         link.machine.phase = Phase.CLOSED
-        self.history.lost(link)
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now, is_draining=self.is_draining)
             self._delivering.pump_ready(self._commits.last_at)
@@ -358,7 +358,6 @@ class Broker:
         leaving = self._sender.leaving
         while leaving:
             link = leaving.pop()
-            self.history.lost(link)
             if link.client is not None and link.client.link is link:
                 self._connecting.lost(link.client, now, is_draining=self.is_draining)
                 self._delivering.pump_ready(self._commits.last_at)

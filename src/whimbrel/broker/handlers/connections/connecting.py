@@ -61,7 +61,7 @@ class _Fate(Enum):
 
 
 class Connecting:
-    """Who is here; *opened* is called when a link may go on after its CONNECT."""
+    """Who is here; *opened* is called when a link may go on after its CONNECT, *leaving* before its client goes."""
 
     def __init__(
         self,
@@ -80,12 +80,13 @@ class Connecting:
         rng: random.Random,
         verify: Verify | None,
         opened: Callable[[Link], None],
+        leaving: Callable[[Link], None],
     ) -> None:
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership, self._policies = sessions, ownership, policies
         self._blocking_tasks, self._verify = blocking_tasks, verify
-        self._rng, self._opened = rng, opened
+        self._rng, self._opened, self._leaving = rng, opened, leaving
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
         self._ending: set[str] = set()
@@ -404,6 +405,8 @@ class Connecting:
         What was sent to it *is_known*, unless it was a broker before this one that sent it.
         """
         now = self._commits.now(now)
+        if client.link is not None:
+            self._leaving(client.link)
         client.link, client.expiry_us = None, expiry_us
         if fate is _Fate.WITHDRAWN:
             self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left

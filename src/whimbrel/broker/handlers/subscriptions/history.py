@@ -149,10 +149,10 @@ class History:
         return False
 
     def lost(self, link: Link) -> None:
-        """Take in that a connection is gone: a session that goes on has its subscription."""
+        """Take in that a client leaves: a session that goes on has its subscription."""
         for replay in list(self._replays.get(link, ())):
             self._end(replay)
-            if replay.client.link is link and replay.client.is_persistent:
+            if replay.client.is_persistent:
                 replay.put(None)
 
     def _end(self, replay: _Replay) -> None:
