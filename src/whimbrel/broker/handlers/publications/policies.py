@@ -14,6 +14,7 @@ Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -193,13 +194,17 @@ class Policies:
     ) -> None:
         request_id, wanted = asked.get("id"), set(asked) - {"id"}
         if wanted == {"list"}:
-            self._answer(link, client, packet, request_id, {"policies": [self._told(v) for v in self._listed()]})
+            chosen_by = Counter(self._shape.choices.values())  # once: there may be many devices
+            listed = [self._told(version, chosen_by[version.name]) for version in self._listed()]
+            self._answer(link, client, packet, request_id, {"policies": listed})
         elif wanted == {"show"}:
             name = check_policy_name(asked["show"])
             version = self._shape.policies.get(name)
             if version is None:
                 raise _unknown(name)
-            self._answer(link, client, packet, request_id, {**self._told(version), "text": version.text})
+            devices = sum(chosen == name for chosen in self._shape.choices.values())
+            told = {**self._told(version, devices), "text": version.text}
+            self._answer(link, client, packet, request_id, told)
         elif wanted == {"choose"}:
             chosen = None if asked["choose"] is None else check_policy_name(asked["choose"])
             self.check_known(chosen)
@@ -215,10 +220,9 @@ class Policies:
     def _listed(self) -> list[PolicyVersion]:
         return sorted(self._shape.policies.values(), key=lambda version: version.name)
 
-    def _told(self, version: PolicyVersion) -> dict[str, object]:
+    def _told(self, version: PolicyVersion, devices: int) -> dict[str, object]:
         owner = None if is_private(version.owner) else version.owner
         is_suspended = self._shape.is_suspended(version.name)
-        devices = sum(name == version.name for name in self._shape.choices.values())
         return {
             "policy": version.name,
             "version": version.seq,
