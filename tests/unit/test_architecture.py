@@ -192,6 +192,7 @@ BROKER = [
     "memory",
     "operator_notices",
     "own_properties",
+    "placing",
     "access",
     "wire",
     "state",

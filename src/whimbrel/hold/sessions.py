@@ -73,7 +73,9 @@ class Hold:
         publications = Publications(
             self._state, self._view, endings, self._lanes, members, keeping, has_fast_lane=has_fast_lane
         )
-        self._places = Places(self._state, self._view) if heeds_places else None
+        self.places = Places(self._state, self._view)
+        """Where the devices are; they are told of reports where places are heeded."""
+        self._places = self.places if heeds_places else None
         self._presence, self._choose = members.presence, members.choose
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
         # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.

@@ -58,8 +58,9 @@ class BrokerState:
 
     def __init__(self, node: str, *, hold: Hold | None = None, routes: Routes | None = None) -> None:
         self.node = node
-        self.hold = Hold(node) if hold is None else hold
+        self.hold = Hold(node, heeds_places=True) if hold is None else hold
         self.routes = Routes() if routes is None else routes
+        self.routes.heard = self.hold.places.heard
         self.memory = self.routes.memory
         """How much memory all of this takes."""
         self.memory.hold = self.hold.tally
@@ -126,11 +127,15 @@ class BrokerState:
             self.routes.forget()  # who may be served without the hold was worked out for the other case
 
     def _match(self, message: Message, notification: Notification) -> Found:
-        secured = secured_of(notification)
-        if not self.routes.has_content and secured is OPEN:
-            return self.routes.by_subject(message.subject)
-        handles = self.routes.by_content([message.subject], [notification.attributes], [secured])[0]
-        return self.routes.everybody(message.subject, handles, secured)
+        secured, routes, placing = secured_of(notification), self.routes, message.placing
+        if not routes.has_content and secured is OPEN and placing is None:
+            return routes.by_subject(message.subject)
+        attributes = notification.attributes
+        handles = routes.by_content([message.subject], [attributes], [secured])[0] if routes.has_content else []
+        if placing is None:
+            return routes.everybody(message.subject, handles, secured)
+        near = routes.near.wanting(message.subject, attributes, secured)
+        return routes.everybody_at(message.subject, handles, near, secured, placing, notification.published_at)
 
     def apply_publication(
         self,
@@ -323,6 +328,15 @@ class BrokerState:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
+    def is_heard(self, message: Message, subscription: Subscription, now: int) -> bool:
+        """Tell whether places let a subscription have a message *now*."""
+        placing = message.placing
+        if subscription.near is None and (placing is None or placing.radius_m is None):
+            return True
+        place, area = (None, None) if placing is None else (placing.place, placing.area)
+        asked = (subscription.session, ((subscription.subject_filter, subscription.name),))
+        return bool(self.hold.places.heard([asked], place=place, area=area, at=now))
+
     def is_owed(self, found: Found) -> bool:
         """Tell whether any of these sessions could ask for a QoS 1 or 2 publication after a crash."""
         for session, identities in found:
@@ -363,7 +377,7 @@ class BrokerState:
                 else:
                     yield key, value
 
-        state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
+        state = cls(node, hold=Hold.restore(node, of_the_hold(), heeds_places=True), routes=routes)
         state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
         state.view.restore(node, own)
         for session in state.hold.sessions():

@@ -91,6 +91,8 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
         "keys": list(subscription.keys.texts()),
         "insecure": subscription.accept_insecure,
         "policy": subscription.policy,
+        "near": None if subscription.near is None else str(subscription.near),
+        "stale": None if subscription.stale_us is None else subscription.stale_us / _SECOND_US,
     }
 
 

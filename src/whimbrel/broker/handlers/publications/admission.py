@@ -15,11 +15,13 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES
+from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import OWN
+from whimbrel.errors import InvalidValueError
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codes import ReasonCode
@@ -30,7 +32,7 @@ from whimbrel.mqtt.topics import disallowed_in
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
 Refusal: TypeAlias = tuple[ReasonCode, str]
-_RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
+_RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
 _PASSING = 8
 """Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
 
@@ -78,6 +80,22 @@ class Admission:
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return _response_refusal(packet.properties) if packet.properties else None
+
+    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None]:
+        """Return a publication with its place among its properties, and what these say; or why it is refused.
+
+        *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+        """
+        try:
+            if packet.topic.startswith(IN_TOPIC):
+                topic, said = in_properties(packet.topic)
+                properties = packet.properties.with_user((*packet.properties.user, *said))
+                packet = packet._replace(topic=topic, properties=properties)
+            placing, foreign = read_placing(packet.properties.user, is_ours=is_ours)
+        except InvalidValueError as error:
+            return packet, f"the place of a publication: {error}"
+        self._state.volatile.counters.foreign_places += foreign
+        return packet, placing
 
     def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
         """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""

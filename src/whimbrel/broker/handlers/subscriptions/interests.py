@@ -36,6 +36,7 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import InterestChanged
+from whimbrel.model.near import Anywhere
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
@@ -70,7 +71,7 @@ class Interests:
         gate: Gate,
     ) -> None:
         self.admission = admission
-        self.history = History(commits, sender, gate, config.log, state.routes.allowance)
+        self.history = History(commits, sender, gate, config.log, state.routes.allowance, state.hold.places.sightings)
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
         self._retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
@@ -252,7 +253,9 @@ class Interests:
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
         if identity not in subscribed:
-            full = self._state.memory.refusal(subscription_bytes(subscription.filter_text))
+            full = self._state.memory.refusal(
+                subscription_bytes(subscription.filter_text, is_near=subscription.near is not None)
+            )
             if full is not None:
                 raise ProtocolError(*full)
         self._bytes.check(subscription)
@@ -271,6 +274,8 @@ class Interests:
         """Tell whether the rights of a user let a client have *subscription*."""
         wanted = subscription.subject_filter or "#"
         _, plain = split_share(wanted)
+        if isinstance(subscription.near, Anywhere) and not self._authorizer.may_hear_anywhere(user, client_id, plain):
+            return False
         return self._authorizer.may_subscribe(user, client_id, plain, is_shared=is_shared(wanted))
 
     def _check_named(self, subscription: Subscription, rights: frozenset[Right], device: str) -> None:
@@ -279,6 +284,9 @@ class Interests:
         if is_shared(subscription.subject_filter):
             reason = "a shared subscription in a named session"
             raise ProtocolError(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
+        if isinstance(subscription.near, Anywhere) and self._authorizer.has_rules:
+            reason = "near=any in a named session, where the rights of one member would be those of all"
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
         if subscription.no_local:
             reason = "no local in a named session, where several devices receive"
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)

@@ -92,7 +92,7 @@ class RetainedMessages:
                     return
                 if not is_wanted:
                     continue
-            if not _keys_allow(message, subscription):
+            if not _keys_allow(message, subscription) or not self._state.is_heard(message, subscription, now):
                 continue
             qos = min(message.qos, subscription.qos or 0)
             out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
