@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.private import SHARE, is_shared
@@ -59,7 +59,7 @@ class LogTables:
 
     @property
     def numbered(self) -> LogRows:
-        """The publications, for whoever looks only at their numbers and times."""
+        """The publications, without columns beyond their numbers and times."""
         return self.publications if self.numbers is None else self.numbers
 
 
@@ -140,7 +140,7 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
 
 
 def _published(publications: LogRows, shipped: Shipped) -> DataFrame:
-    """Return publications that somebody wants, as events, once for each group that the matchers know."""
+    """Return the publications that matched, as events, once for each group that the matchers know."""
     columns = dict.fromkeys([*shipped.columns, *PUBLISHED_COLUMNS])
     return publications.select(*columns).mapInArrow(Matching(shipped, published_events), from_arrow_schema(EVENT))
 
@@ -160,11 +160,11 @@ def _told(name: str, batches: Iterable[Any], *, components: Mapping[str, Compone
 
 
 def _with_group(batches: Iterable[Any], *, components: Mapping[str, Components], groups: int) -> Iterator[Any]:
-    """Give each row its group; a device that is in no session is nobody's affair."""
-    nobody = Components([], groups=groups)
+    """Give each row its group; a device that is in no session belongs to none."""
+    no_sessions = Components([], groups=groups)
     for batch in batches:
         rows = zip(*(batch.column(name).to_pylist() for name in ("node", "session", "device")), strict=True)
-        numbers = [_group(components.get(node, nobody), session, device) for node, session, device in rows]
+        numbers = [_group(components.get(node, no_sessions), session, device) for node, session, device in rows]
         columns = [pa.array(numbers, pa.int32()), *batch.columns[1:]]
         made = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         yield made.filter(made.column("group").is_valid())
