@@ -162,7 +162,7 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> 
     """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
-        return matches(*tables, numbers=log.numbers)
+        return matches(*tables, numbers=log.numbers, moving=log.tables.moving)
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":
