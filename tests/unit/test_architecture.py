@@ -187,6 +187,7 @@ BROKER = [
     "log_settings",
     "config",
     "config_files",
+    "exposure",
     "counters",
     "feedback",
     "memory",
