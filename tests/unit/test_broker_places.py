@@ -47,10 +47,10 @@ def _place_topic(topic: str, payload: bytes, where: str, qos: int = 0) -> Publis
     return publishing(f"$place/{where}/{topic}", payload, qos, 7 if qos else 0)
 
 
-def _near(rig: Rig, client: str, near: str, wanted: str = "hazard", version: int = V5, **options: str) -> Peer:
+def _near(rig: Rig, client: str, near: str, wanted: str = "hazard", version: int = V5, name: str = "") -> Peer:
     """Return a subscriber with a near, in the form of its version."""
     peer = rig.client(client, version=version)
-    peer.send(subscribing(wanted, near=near, **options) if version == V5 else subscribing(f"$near/{near}/{wanted}"))
+    peer.send(subscribing(wanted, near=near, name=name) if version == V5 else subscribing(f"$near/{near}/{wanted}"))
     rig.settle()
     (answer,) = peer.taken(Suback)
     assert answer.codes == (0,)
@@ -129,8 +129,8 @@ def test_a_polygon_is_an_area_too(rig: Rig) -> None:
 def test_places_come_with_filter_keys_ttl_and_max(rig: Rig) -> None:
     """Subjects, content, keys and place in one subscription; of three that are held, two are kept for a minute."""
     car = rig.client("car", expiry_s=600)
-    wanted = {"near": "200", "filter": "depth > 3", "key": "consumer:private:k", "max": "2", "ttl": "60"}
-    car.send(subscribing("hazard/+", qos=1, **wanted))
+    key = "consumer:private:k"
+    car.send(subscribing("hazard/+", qos=1, near="200", filter="depth > 3", key=key, max="2", ttl="60"))
     _move(car, HERE)
     rig.settle()
     car.drop()
@@ -367,7 +367,7 @@ def test_near_any_is_for_those_with_the_right(tmp_path: Path) -> None:
     rule = Rule(topics=("#",), actions=frozenset({Action.ANYWHERE}), is_allowing=True, client="console")
     rig = Rig(tmp_path, authorizer=Authorizer(Rights([rule])))
     console, nosy = rig.client("console"), rig.client("nosy")
-    codes = []
+    codes: list[int] = []
     for peer in (console, nosy):
         peer.send(subscribing("hazard", near="any"))
         rig.settle()

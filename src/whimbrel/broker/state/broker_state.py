@@ -133,9 +133,9 @@ class BrokerState:
         attributes = notification.attributes
         handles = routes.by_content([message.subject], [attributes], [secured])[0] if routes.has_content else []
         if placing is None:
-            return routes.everybody(message.subject, handles, secured)
+            return routes.subscribers(message.subject, handles, secured)
         near = routes.near.wanting(message.subject, attributes, secured)
-        return routes.everybody_at(message.subject, handles, near, secured, placing, notification.published_at)
+        return routes.subscribers_at(message.subject, handles, near, secured, placing, notification.published_at)
 
     def apply_publication(
         self,

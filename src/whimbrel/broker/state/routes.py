@@ -104,7 +104,7 @@ class Routes:
 
     @property
     def has_content(self) -> bool:
-        """Whether the content of notifications makes a difference to anybody."""
+        """Whether the content of notifications makes a difference to any subscription."""
         return bool(self._by_handle)
 
     @property
@@ -210,7 +210,7 @@ class Routes:
         self._changed()
 
     def forget(self) -> None:
-        """Let nobody rely on what was worked out from the routes so far."""
+        """Invalidate everything worked out from the routes so far."""
         self._changed()
 
     def _changed(self) -> None:
@@ -252,19 +252,19 @@ class Routes:
         """Return an allowance for asking the patterns about one publication, or several that came together."""
         return Allowance(self._stopwatch, _PIECE_S)
 
-    def everybody(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
-        """Return everybody who wants a notification: for its subject, and those of *handles* for its content."""
+    def subscribers(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
+        """Return all subscribers of a notification: for its subject, and those of *handles* for its content."""
         plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
         return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
 
-    def everybody_at(
+    def subscribers_at(
         self, subject: str, handles: Sequence[int], near: Sequence[int], secured: Secured, placing: Placing, at: int
     ) -> Found:
-        """Return everybody who hears a notification that was published somewhere at the time *at*.
+        """Return the subscribers who hear a notification that was published somewhere at the time *at*.
 
         Of those with a ``near``, the numbers *near* want it for subject and content.
         """
-        found = self.everybody(subject, handles, secured)
+        found = self.subscribers(subject, handles, secured)
         if near:
             found = self._merged(near, found)
         if not near and placing.radius_m is None:

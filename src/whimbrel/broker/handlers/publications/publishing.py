@@ -1,4 +1,4 @@
-"""Publishing: the way of a publication, from the packet to everybody who wants it (MQTT 5, 3.3 and 4.3).
+"""Publishing: the way of a publication, from the packet to its subscribers (MQTT 5, 3.3 and 4.3).
 
 1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
 2. *match* (``routes``): who wants it for its subject, its content and its keys;
@@ -55,9 +55,9 @@ _MOST_ONE_BY_ONE = 40
 _KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
-"""Called with whether anybody wanted it."""
+"""Called with whether it had a subscriber."""
 _Taker = Callable[[Link, Client, Publish, int], None]
-"""Whoever a publication is for that is the broker's own."""
+"""The receivers of a publication that the broker makes itself."""
 
 
 class Publishing:
@@ -172,9 +172,9 @@ class Publishing:
                     break
             topic, placing = packets[at].topic, placings.get(at) if placings else None
             if placing is None or placing.place is None:
-                found = routes.everybody(topic, handles[at], opened[at])
+                found = routes.subscribers(topic, handles[at], opened[at])
             else:
-                found = routes.everybody_at(topic, handles[at], near[at], opened[at], placing, now)
+                found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
             self._received(link, client, packets[at], secured[at], placing, found, now)
             at += 1
             if self._sender.full:
@@ -215,14 +215,14 @@ class Publishing:
         return allowance.attempt(match) if routes.pattern_instructions else match()
 
     def _finding(self, packet: Publish, message: Message, at: int) -> Generator[None, None, Found]:
-        """Find everybody who wants a publication of the time *at*, and may have it, yielding while that takes long."""
+        """Find the subscribers of a publication of the time *at*, yielding while that takes long."""
         routes, secured, placing = self._state.routes, message.secured, message.placing
         match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing})
         allowance = routes.allowance()
         (handles,), near = yield from allowance.attempting(partial(match, allowance))
         if placing is None:
-            return routes.everybody(packet.topic, handles, secured)
-        return routes.everybody_at(packet.topic, handles, near[0], secured, placing, at)
+            return routes.subscribers(packet.topic, handles, secured)
+        return routes.subscribers_at(packet.topic, handles, near[0], secured, placing, at)
 
     def _received(
         self,
