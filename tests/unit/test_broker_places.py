@@ -12,8 +12,10 @@ from broker_rig import NODE, SECOND_US, Peer, Rig, publishing, subscribing
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.placing import Placing, read_placing
+from whimbrel.broker.shell.metrics import system_values
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.errors import InvalidValueError
+from whimbrel.hold.private import private_session
 from whimbrel.log.reader import read
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
@@ -376,3 +378,167 @@ def test_near_any_is_for_those_with_the_right(tmp_path: Path) -> None:
     assert codes[1] >= 0x80
     rig.client("light").send(_at("hazard", b"ice", HERE, "150"))
     assert console.payloads() == [b"ice"]
+
+
+# -- entering and leaving ----------------------------------------------------------------------------------------------
+
+
+def _fence(rig: Rig, client: str, name: str = "home", version: int = V5, near: str = f"{HERE},150") -> Peer:
+    return _near(rig, client, near, f"$whimbrel/near/{name}", version)
+
+
+def _wait(rig: Rig, seconds: int) -> None:
+    """Let time pass that the keep alive of no client counts."""
+    rig.now += seconds * SECOND_US
+    rig.broker.tick(rig.now)
+    rig.flush()
+
+
+def _changes(peer: Peer) -> list[tuple[str, str]]:
+    """Return what a client was told of areas that it named."""
+    rows = [(packet.topic, json.loads(packet.payload)) for packet in peer.taken(Publish)]
+    assert all(topic == f"$whimbrel/near/{told['near']}" for topic, told in rows)
+    assert all(set(told) == {"near", "change"} for _, told in rows)  # and not where
+    return [(told["near"], told["change"]) for _, told in rows]
+
+
+@VERSIONS
+def test_a_client_is_told_when_it_enters_and_leaves(rig: Rig, version: int) -> None:
+    """Once for each crossing, and when it falls silent."""
+    car = _fence(rig, "car", version=version)
+    for place in (FAR, CLOSE, HERE, FAR, FAR, CLOSE):
+        _move(car, place)
+    assert _changes(car) == [("home", "entered"), ("home", "left"), ("home", "entered")]
+    _wait(rig, 119)
+    _move(car, CLOSE)
+    _wait(rig, 119)
+    assert _changes(car) == []
+    _wait(rig, 1)
+    assert _changes(car) == [("home", "left")]
+
+
+def test_who_names_an_area_inside_it_has_entered(rig: Rig) -> None:
+    """Else it would have to leave first."""
+    car = rig.client("car")
+    _move(car, HERE)
+    car.send(subscribing("$whimbrel/near/home", near=f"{HERE},150"))
+    assert _changes(car) == [("home", "entered")]
+    car.send(subscribing("$whimbrel/near/home", near=f"{FAR},150"))
+    _move(car, FAR)
+    assert _changes(car) == [("home", "entered")]
+
+
+@pytest.mark.parametrize("near", [None, "200", "any"])
+def test_a_named_area_is_an_area(rig: Rig, near: str | None) -> None:
+    """What nothing is ever told of is refused."""
+    peer = rig.client("car")
+    peer.send(subscribing("$whimbrel/near/home") if near is None else subscribing("$whimbrel/near/home", near=near))
+    rig.settle()
+    assert peer.taken(Suback)[0].codes == (ReasonCode.TOPIC_FILTER_INVALID,)
+
+
+def test_named_areas_are_bounded(rig: Rig) -> None:
+    """Each report looks at all of them."""
+    peer = rig.client("car")
+    for number in range(65):
+        peer.send(subscribing(f"$whimbrel/near/{number}", near=f"{HERE},150"))
+    rig.settle()
+    codes = [answer.codes for answer in peer.taken(Suback)]
+    assert codes == [(0,)] * 64 + [(ReasonCode.QUOTA_EXCEEDED,)]
+
+
+def test_no_client_learns_where_another_is(rig: Rig) -> None:
+    """Not by wildcards, not by the area's name, not by being in a session with it, not by ``$SYS`` or history."""
+    spy = rig.subscriber("spy", "#", "$whimbrel/#", "$SYS/#")
+    car = _fence(rig, "car")
+    named = _fence(rig, "spy2")
+    assert car.ask("create", session="ann")["ok"]
+    for peer in (car, named):
+        assert peer.ask("join", session="ann")["ok"]
+        peer.take()
+    spy.take()
+    _move(car, CLOSE)
+    rig.broker.tell_system({"$SYS/broker/deadlines/missed": "0"}, rig.now)
+    rig.flush()
+    assert _changes(car) == [("home", "entered")]
+    assert named.take() == []
+    assert [packet.topic for packet in spy.taken(Publish)] == ["$SYS/broker/deadlines/missed"]
+    spy.send(subscribing("$whimbrel/report", packet_id=3, since="1h"))
+    rig.settle()
+    assert not [packet for packet in spy.taken(Publish) if b"52.5" in packet.payload]
+
+
+def test_what_is_retained_comes_to_who_enters_once(rig: Rig) -> None:
+    """Leaving and coming back does not bring it again; another message does."""
+    car = rig.subscriber("car", "hazard", qos=1)
+    light = rig.client("light")
+    ice = _at("hazard", b"ice", HERE, "150", qos=1)._replace(retain=True)
+    light.send(ice)
+    rig.settle()
+    assert car.payloads() == []
+    for place, heard in ((FAR, []), (CLOSE, [b"ice"]), (FAR, []), (CLOSE, [])):
+        _move(car, place)
+        rig.work()
+        rig.settle()
+        found = car.taken(Publish)
+        assert [copy.payload for copy in found] == heard
+        assert all(copy.retain for copy in found)
+    light.send(ice._replace(payload=b"melting"))
+    rig.settle()
+    assert car.payloads() == [b"melting"]  # it was inside
+    _move(car, FAR)
+    light.send(ice._replace(payload=b"again"))
+    rig.settle()
+    _move(car, HERE)
+    rig.work()
+    assert car.payloads() == [b"again"]
+
+
+def test_after_a_restart_what_came_does_not_come_again(rig: Rig) -> None:
+    """The log tells who entered what, and so does a view."""
+    car = rig.subscriber("car", "hazard", expiry_s=600)
+    rig.client("light").send(_at("hazard", b"ice", HERE, "150")._replace(retain=True))
+    rig.settle()
+    _move(car, HERE)
+    rig.work()
+    assert car.payloads() == [b"ice"]
+    rig.log.sync()
+    replayed = BrokerState(NODE)
+    for fact in read(rig.folder, NODE):
+        replayed.apply(fact)
+    rig.state.view.touch_all()
+    restored = BrokerState.restore(NODE, rig.state.view.changes()[0].items())
+    for state in (replayed, restored):
+        assert len(state.areas) == 1
+        assert list(state.areas.entered(private_session("car"), Place.parse(HERE))) == []
+        assert len(list(state.areas.entered("other", Place.parse(HERE)))) == 1
+
+
+def test_a_missed_deadline_is_counted_by_subject(rig: Rig) -> None:
+    """It is sent all the same, and in its turn."""
+    car = rig.subscriber("car", "#", qos=1, expiry_s=600)
+    rig.settle()
+    car.drop()
+    light = rig.client("light")
+    light.send(
+        Publish("a", b"0", 1, packet_id=1, properties=Properties(user=(("deadline", "5"),))),
+        Publish("b", b"1", 1, packet_id=2, properties=Properties(user=(("deadline", "50"),))),
+        publishing("c", b"2", 1, 3),
+    )
+    rig.settle()
+    rig.now += 5 * SECOND_US
+    back = rig.client("car", expiry_s=600, clean=False)
+    rig.settle()
+    assert back.payloads() == [b"0", b"1", b"2"]
+    assert (rig.broker.late, rig.broker.counters.missed_deadlines) == ({"a": 1}, 1)
+    assert system_values(rig.broker, 0)["$SYS/broker/deadlines/missed/a"] == "1"
+
+
+def test_wide_areas_that_are_retained_are_few(rig: Rig) -> None:
+    """Each report looks at all of them."""
+    light = rig.client("light")
+    for number in range(1, 102):
+        light.send(_at(f"a/{number}", b"x", HERE, "6000", qos=1)._replace(retain=True, packet_id=number))
+        rig.settle()
+    codes = [answer.code for answer in light.taken(Puback)]
+    assert codes.count(ReasonCode.QUOTA_EXCEEDED) == 1

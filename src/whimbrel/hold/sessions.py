@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from whimbrel.hold.commands import Command, Identity, Matches
+from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.changes import Changes
@@ -120,6 +121,10 @@ class Hold:
         """Tell whether a device is a member of a session, present or away."""
         found = self._state.sessions.get(session)
         return found is not None and device in found.members
+
+    def sessions_of(self, device: str) -> tuple[str, ...]:
+        """Return the named sessions that a device is present in, in alphabetical order."""
+        return tuple(sorted(name for name in self._state.joined.get(device, ()) if not is_private(name)))
 
     @property
     def named_count(self) -> int:

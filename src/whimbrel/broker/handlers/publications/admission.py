@@ -17,6 +17,7 @@ from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES
 from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
@@ -71,6 +72,8 @@ class Admission:
         is_retained = packet.retain and packet.payload and topic not in state.retained
         if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.retain and packet.payload and (full := self._area_refusal(packet)) is not None:
+            return full
         if packet.retain and packet.payload:
             grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
@@ -80,6 +83,20 @@ class Admission:
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return _response_refusal(packet.properties) if packet.properties else None
+
+    def _area_refusal(self, packet: Publish) -> Refusal | None:
+        """Return why a publication is not retained for its area, if so: each report of a place looks for areas."""
+        areas, user = self._state.areas, packet.properties.user
+        placing = read_placing(user, is_ours=False).placing if user else None
+        area = None if placing is None else placing.area
+        if area is None:
+            return None
+        if len(areas) >= MOST_AREAS:
+            return ReasonCode.QUOTA_EXCEEDED, f"{MOST_AREAS} messages are retained with an area, no more are allowed"
+        if is_wide(area) and areas.wide_count >= MOST_WIDE:
+            allowed = f"{MOST_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
+            return ReasonCode.QUOTA_EXCEEDED, allowed
+        return None
 
     def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None]:
         """Return a publication with its place among its properties, and what these say; or why it is refused.

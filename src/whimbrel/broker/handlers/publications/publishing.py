@@ -468,4 +468,8 @@ class Publishing:
 
 def _is_plain(message: Message) -> bool:
     """Tell whether a publication may take a lane, if those who want it may."""
-    return message.secured is OPEN and message.expires_at is None and message.placing is None
+    return (
+        message.secured is OPEN
+        and message.expires_at is None
+        and (message.placing is None and message.deadline_at is None)
+    )
