@@ -152,7 +152,7 @@ def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path
 
 @contextmanager
 def _times_in_micros(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write times as everybody reads them, not as Impala's int96; a session of others is left as it was."""
+    """Let Spark write times as other readers expect, not as Impala's int96; a user's session is left as it was."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")

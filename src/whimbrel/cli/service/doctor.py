@@ -114,4 +114,4 @@ def _access(config: Config) -> Iterator[Finding]:
                 yield Finding(name, False, str(error))
     is_open = not config.access.users and config.listen.host not in {"127.0.0.1", "::1", "localhost"}
     if is_open:
-        yield Finding("users", False, f"anybody who reaches {config.listen.host} may connect: `whimbrel user add`")
+        yield Finding("users", False, f"every client may connect to {config.listen.host}: `whimbrel user add`")

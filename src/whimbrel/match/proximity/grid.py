@@ -361,7 +361,7 @@ class Grid:
 
     def __init__(self) -> None:
         self._words = np.full(_HEAD, _EMPTY, np.int64)
-        self._words[_SEED] = random.SystemRandom().getrandbits(60)  # nobody can aim places at one slot of the hash
+        self._words[_SEED] = random.SystemRandom().getrandbits(60)  # no device can aim places at one slot of the hash
         self._rows, self._homes = np.full(64, _EMPTY, np.int64), np.zeros(64, np.int64)
         self._clear(cubes=256, pool=1_024)
         self.head = address(self._words)

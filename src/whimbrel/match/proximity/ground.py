@@ -3,7 +3,7 @@
 """The ground, as kernels see it: places as metres from the Earth's centre, distances and polygons.
 
 Rule: ``compare`` answers INSIDE, OUTSIDE or DOUBT. It is a twin of ``distance_m(a, b) <= radius_m`` and never wrong;
-whoever gets DOUBT asks ``distance_m`` itself. The straight line through the Earth (the chord) settles nearly all:
+a caller that gets DOUBT asks ``distance_m`` itself. The straight line through the Earth (the chord) settles nearly all:
 ``distance_m`` is within two parts in a million of the shortest way up to 3,000 km and within 0.2 % of it anywhere, and
 the way is no shorter than its chord and, up to 100 km, at most eleven parts in a million longer. The few others are
 measured by Lambert's formula, as ``distance_m`` does, and are in doubt within a micrometre of the rim: the C library

@@ -5,7 +5,7 @@ It answers three questions. ``near``: who hears a publication for its place, of 
 and content found. All three decide by ``kernels.decide`` and, where it doubts, by ``model.proximity.hears``.
 
 Rule: the order of calls is the order of the log: a move counts for what is asked after it.
-Rule: a subscription without a session takes no notice of areas: nobody knows where it is.
+Rule: a subscription without a session takes no notice of areas: its place is unknown.
 Rule: what was put goes into the grids at the next question, many at a time.
 Rule: one thread at a time.
 """

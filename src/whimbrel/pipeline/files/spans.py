@@ -1,6 +1,6 @@
 """Spans: some numbers of one node's log, read and judged in Arrow, in pieces of bounded size.
 
-Whoever works on a log reads it here: no row passes through Java. Parquet is read row group by row group, each once, and
+All jobs read a log here: no row passes through Java. Parquet is read row group by row group, each once, and
 segments record by record; what cannot be read is kept aside as dead letters (``dead_letters``).
 
 Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that.
@@ -77,7 +77,7 @@ def _last_time(column: Arrow) -> int:
 
 
 class SpanReader:
-    """The log of one node, for whoever reads on from where it was."""
+    """The log of one node, for a reader that goes on where it stopped."""
 
     def __init__(self, log: Path, node: str, *, most_facts: int = PIECE_FACTS, most_bytes: int = PIECE_BYTES) -> None:
         self._log, self._node = log, node

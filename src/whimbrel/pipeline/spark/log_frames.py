@@ -122,7 +122,7 @@ class LogFrame:
 
 
 LogRows: TypeAlias = DataFrame | LogFrame
-"""A table of the log: as anybody has it, or as our workers read it."""
+"""A table of the log: as a user's DataFrame, or as our workers read it."""
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | 
 
 def _again(log: Path, table: str, portion: _Portion) -> list[Any]:
     if portion.groups[0]:
-        return []  # whoever has the part's first row group reads all of it
+        return []  # the task with the part's first row group reads all of it
     found = [part for part in parts(log, table, portion.node) if part.date == portion.day]
     return [
         _up_to(batch, portion.last, portion.first)

@@ -48,7 +48,7 @@ def changed_schema() -> Any:  # a pyarrow.Schema
 
 
 class Held(NamedTuple):
-    """A notification that has no outcome yet in a session: in flight to a device, or for whoever comes."""
+    """A notification that has no outcome yet in a session: in flight to a device, or held for the next one."""
 
     node: str
     session: str

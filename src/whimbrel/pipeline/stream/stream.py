@@ -65,7 +65,7 @@ _SETTINGS = {
     ),
     # A batch writes its changes, and not the whole state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # What a batch has is made again from the last version; older ones are for whoever looks back.
+    # What a batch has is made again from the last version; older ones are for time travel.
     "spark.sql.streaming.minBatchesToRetain": "10",
     # Without anything new there is nothing to do.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -112,7 +112,7 @@ class Stream:
         self.last: Taken | None = None
         """The last batch."""
         self.listeners: list[Callable[[Taken], None]] = []
-        """Who is told of each batch, in the thread that made it."""
+        """Called with each batch, in the thread that made it."""
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
             self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())

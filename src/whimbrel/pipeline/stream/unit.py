@@ -1,6 +1,6 @@
 """The unit of work: ``take`` reads, judges, matches and folds a span of one node's log, in Arrow, in one place.
 
-Whoever drives it (a stream, a worker, one process) gives it the node's state and a span that follows it, and gets rows
+Its driver (a stream, a worker, one process) gives it the node's state and a span that follows it, and gets rows
 of the tables and what windows are made of; then it commits the state, in whose store the changes are the state delta.
 
 Rule: a span is taken in pieces of bounded size (``spans``), however many numbers it has; how it is cut changes nothing.
@@ -90,7 +90,7 @@ def _events(piece: Piece, found: PackedVersions, rows: dict[str, list[Arrow]], s
 
 
 def _counted(publications: Arrow, window_us: int) -> Arrow:
-    """Count publications by window and subject; those without a subject are nobody's."""
+    """Count publications by window and subject; those without a subject are not counted."""
     rows = publications.drop_null()
     micros = rows.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
     windows = pa.array(micros - micros % window_us)

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.private import SHARE, is_shared
@@ -60,7 +60,7 @@ class LogTables:
 
     @property
     def numbered(self) -> LogRows:
-        """The publications, for whoever looks only at their numbers and times."""
+        """The publications, without columns beyond their numbers and times."""
         return self.publications if self.numbers is None else self.numbers
 
 
@@ -150,7 +150,7 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int, p
 
 
 def _published(publications: LogRows, shipped: Shipped, seen: Seen) -> DataFrame:
-    """Return publications that somebody wants, as events, once for each group that the matchers know."""
+    """Return the publications that matched, as events, once for each group that the matchers know."""
     columns = dict.fromkeys([*shipped.columns, *PUBLISHED_COLUMNS])
     work = Matching(shipped, partial(published_events, seen=seen))
     return publications.select(*columns).mapInArrow(work, from_arrow_schema(EVENT))
@@ -174,15 +174,15 @@ def _told(name: str, batches: Iterable[Any], *, components: Mapping[str, Compone
 
 
 def _with_group(batches: Iterable[Any], *, components: Mapping[str, Components], groups: int) -> Iterator[Any]:
-    """Give each row its group; a device that is in no session is in none, and a policy that is put is in all."""
-    nobody = Components([], groups=groups)
+    """Give each row its group; a device that is in no session belongs to none, a policy that is put to all."""
+    no_sessions = Components([], groups=groups)
     for batch in batches:
         rows = zip(*(batch.column(name).to_pylist() for name in ("node", "session", "device", "kind")), strict=True)
         numbers: list[int | None] = []
         places: list[int] = []
         for place, (node, session, device, kind) in enumerate(rows):
             is_for_all = kind == POLICY and device is None
-            found = range(groups) if is_for_all else [_group(components.get(node, nobody), session, device)]
+            found = range(groups) if is_for_all else [_group(components.get(node, no_sessions), session, device)]
             numbers += found
             places += [place] * len(found)
         columns = [pa.array(numbers, pa.int32()), *(batch.take(pa.array(places)).columns[1:])]

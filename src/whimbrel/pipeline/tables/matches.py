@@ -72,7 +72,7 @@ def matches(
 def listed_matches(
     publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
 ) -> DataFrame:
-    """Return one row per publication that somebody wants, with the seqs of the interests that do: compact, and fast."""
+    """Return one row per publication that matched, with the seqs of the interests that do: compact, and fast."""
     shipped = ship(publications if numbers is None else numbers, interests, sessions)
     return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
 
@@ -86,7 +86,7 @@ class Shipped:
     columns: tuple[str, ...]
     """Of a publication, that decide who wants it."""
     has_mqtt: bool = False
-    """Whether quality of service or the publisher makes a difference to anybody."""
+    """Whether quality of service or the publisher makes a difference to any subscription."""
 
     @classmethod
     def together(cls, parts: Sequence[Shipped]) -> Shipped:
