@@ -23,11 +23,13 @@ from random_logs import random_log
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log import layout
+from whimbrel.log.columns import to_arrow
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.accounts import Account, account, memberships
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.pipeline.stream import matchers as matchers_module
@@ -94,11 +96,25 @@ def test_what_a_broker_decided_is_decided_again(
     live = prompt_log(tmp_path / "live", seed, steps=150)
     single = SingleProcess(assume_receipts=False).run(live).deliveries
     facts = live if is_decided else _numbered(undecided(live))
-    found = _check_cut(tmp_path, facts, Random(seed), seed, has_receipts=is_decided)
+    tables = _check_cut(tmp_path, facts, Random(seed), seed, has_receipts=is_decided)
+    found = rows_of(tables, "deliveries")
     handed = [(each["session"], each["device"], each["outcome"], each["body_hash"]) for each in found]
     assert Counter(handed) == Counter((e.session, e.device, e.outcome.value, e.body_hash) for e in single)
     assert {each["outcome"] for each in found} == {"delivered", "withheld"}
     assert not any(each["difference"] for each in found)
+    assert _account(tables, facts).gaps == ()
+
+
+def _account(found: dict[str, list[Any]], facts: list[Fact]) -> Account:
+    """Return the account of what was wanted, and what became of it."""
+    rows: dict[str, list[dict[str, object]]] = {"presence": [], "sessions": []}
+    for fact in facts:
+        table, row = row_of(fact)
+        rows.get(table, []).append(row)
+    members = memberships(*(to_arrow(name, rows[name]) for name in rows))
+    made = (pa.Table.from_batches(found[name], TABLES[name].schema) for name in ("matches", "deliveries"))
+    matches, deliveries = made
+    return account(matches, deliveries, [], members=members)
 
 
 def _numbered(facts: list[Fact]) -> list[Fact]:
@@ -108,8 +124,8 @@ def _numbered(facts: list[Fact]) -> list[Fact]:
 
 def _check_cut(
     tmp_path: Path, facts: list[Fact], random: Random, seed: int, *, has_receipts: bool
-) -> list[dict[str, Any]]:
-    """Check a log that is cut, stored and read in some way against one process; return rows of ``deliveries``."""
+) -> dict[str, list[Any]]:
+    """Check a log that is cut, stored and read in some way against one process; return the tables."""
     log = written(tmp_path / "log", facts, random, exports=seed % 4)
     store, matchers = MemoryStore(), Matchers(tmp_path / "matchers")
     found: dict[str, list[Any]] = {}
@@ -146,7 +162,7 @@ def _check_cut(
         for each in wanted.deliveries
     )
     assert rows_of(found, "dead_letters") == []
-    return rows_of(found, "deliveries")
+    return found
 
 
 def numbers(piece: Piece) -> list[int]:
