@@ -57,7 +57,7 @@ class _Fate(Enum):
 
 
 class Connecting:
-    """Who is here; *opened* is called when a link may go on after its CONNECT, *leaving* before its client goes."""
+    """The connected clients; *opened* is called when a link may go on after CONNECT, *leaving* before a client goes."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Connecting:
         """Clients whose session's end does."""
 
     def take_over(self, died_at: int) -> None:
-        """Let go of everybody who was here when the broker died, which was at *died_at*."""
+        """End the connections of all clients that were connected when the broker died, which was at *died_at*."""
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
                 self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
@@ -366,7 +366,7 @@ class Connecting:
         self._leave(client, expiry_us, now, fate)
 
     def lost(self, client: Client, now: int, *, is_draining: bool = False) -> None:
-        """Take in that a client's connection broke, or that the broker sends everybody away and stops."""
+        """Take in that a client's connection broke, or that the broker stops and disconnects all clients."""
         self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
 
     def _leave(

@@ -49,7 +49,7 @@ class UserCheck:
 
     def _checked(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
         if link.verified_user is not None or self._verify is None:
-            return link.verified_user, now  # a name that was not verified is only a claim
+            return link.verified_user, now  # an unverified name is only a claim
         if connect.username is None and self._access.admits_anonymous:
             return None, now
         if connect.username is None:
