@@ -187,6 +187,7 @@ BROKER = [
     "log_settings",
     "config",
     "config_files",
+    "exposure",
     "counters",
     "feedback",
     "memory",
@@ -207,7 +208,7 @@ PIPELINE = [
 ]
 SHELL = [
     *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "server"),
+    *("disk", "net", "health", "system_topics", "timers", "operating", "server"),
 ]
 
 

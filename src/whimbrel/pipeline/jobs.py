@@ -162,7 +162,7 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> 
     """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
-        return matches(*tables, numbers=log.numbers)
+        return matches(*tables, numbers=log.numbers, moving=log.tables.moving)
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":
@@ -193,7 +193,7 @@ def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path
 
 @contextmanager
 def _times_in_micros(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write times as everybody reads them, not as Impala's int96; a session of others is left as it was."""
+    """Let Spark write times as other readers expect, not as Impala's int96; a user's session is left as it was."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")

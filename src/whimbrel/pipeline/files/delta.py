@@ -5,7 +5,7 @@ the version of some commit, whole; a file that no commit names is none of the ta
 
 Rule: a batch of a stream is one commit with (stream, batch) as its application transaction. Delta-rs does not refuse a
 transaction that is there already, so its number is read before each commit; the lock that refuses a second stream
-(``stream``) makes nobody else commit in between.
+(``stream``) keeps other streams from committing in between.
 Rule: what a commit names is fsynced before the commit counts for us (``delta-rs`` syncs nothing).
 Rule: rows are new in a commit of the operation WRITE only; compaction and the removal of old rows copy rows
 (``table_feed`` relies on that).
@@ -88,7 +88,7 @@ def delta_schema(table: str) -> Any:  # a pyarrow.Schema
 
 
 def check_folder(out: Path, table: str) -> None:
-    """Raise if an older Whimbrel, or somebody else, made a table of another kind."""
+    """Raise if an older Whimbrel, or another program, made a table of another kind."""
     folder = out / table
     if folder.is_symlink() or (out / "_versions").is_dir() or _is_plain(folder):
         allowed = (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from whimbrel.log.layout import check_format, date_of, segments
@@ -73,7 +73,7 @@ def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
         return False
     try:
         sizes = [path.stat().st_size for node in tails for _, path in segments(directory, node)]
-    except FileNotFoundError:  # one was exported meanwhile; whoever reads them finds out
+    except FileNotFoundError:  # one was exported meanwhile; the next read finds out
         return False
     return sum(sizes) <= SMALL_BYTES
 

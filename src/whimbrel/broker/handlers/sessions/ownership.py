@@ -1,11 +1,11 @@
 """Ownership: a private session belongs to the user who made it.
 
-Rule: a user resumes, takes over or begins anew only a session of their own; a client whose user nobody verified only
-one of such a client. Anybody else is refused, and what is going on is not disturbed.
+Rule: a user resumes, takes over or begins anew only a session of their own; a client without a verified user only
+one of such a client. Any other client is refused, and the session is not disturbed.
 Rule: a session without a known owner is *unclaimed*: one from before owners were written down, and one that an operator
 released. It becomes the session of the first who comes with its client identifier and whose rights cover all that it
-subscribes to; if these do not cover it, it is ended, and whoever comes begins anew.
-Rule: where a broker that verified nobody is given a users file, and lets in nobody else, sessions that no user made
+subscribes to; if these do not cover it, it is ended, and the client begins anew.
+Rule: where a broker without users is given a users file, and lets in no other client, sessions that no user made
 are unclaimed too: those who made them are users now.
 Rule: when rights are taken away, shares are ended that a user may not serve any more. What one member of a share may
 not have would be lost for the others.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
@@ -26,7 +26,7 @@ from whimbrel.hold.private import is_shared
 __all__ = ["NOT_YOURS", "Claim", "Ownership"]
 
 NOT_YOURS = "this client identifier is not yours to use"
-"""Said of one that rights do not grant and of one that another user has, so that nobody learns which it is."""
+"""Said of one that rights do not grant and of one that another user has, so that clients do not learn which."""
 
 
 class Claim(Enum):
@@ -43,10 +43,13 @@ class Ownership:
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
-        self._has_users = bool(config.access.users)
-        self._admits_anonymous = config.access.admits_anonymous
+        self.replace(config.access)
         self.notices: list[Notice] = []
         """What the shell is to log, and then to forget."""
+
+    def replace(self, access: AccessSettings) -> None:
+        """Let other users count from now on."""
+        self._has_users, self._admits_anonymous = bool(access.users), access.admits_anonymous
 
     def claim(self, client: Client, user: str | None) -> Claim:
         """Return what becomes of a user who comes to the session of *client*."""
