@@ -21,11 +21,13 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.config import Config
+from whimbrel.broker.access.users import UserChanges
+from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
-from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
+from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.connections.silence import end_silent
+from whimbrel.broker.handlers.connections.user_check import UserCheck, Verify
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
@@ -149,6 +151,7 @@ class Broker:
         shaping = self._delivering.shaping
         self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
         self._policies = Policies(config, self._commits, state, self._sender, self._publishing, shaping)
+        self._user_check = UserCheck(access, self.blocking_tasks, verify)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
@@ -161,9 +164,8 @@ class Broker:
             wills,
             self._ownership,
             self._policies,
-            self.blocking_tasks,
+            self._user_check,
             rng=rng,
-            verify=verify,
             opened=self._opened,
             leaving=self.history.lost,
         )
@@ -421,6 +423,19 @@ class Broker:
     def tell_system(self, values: Mapping[str, str], now: int) -> None:
         """Publish what the broker says of itself, by topic."""
         publish_system_messages(self.state, self._gate, self._sender, values, now)
+
+    def replace_users(self, access: AccessSettings, verify: Verify | None, changes: UserChanges) -> int:
+        """Let other users count from now on; close the connections of those that changed, and return how many."""
+        self._user_check.replace(access, verify)
+        self._ownership.replace(access)
+        closed = 0
+        for link in list(self.links):
+            refusal = None if link.closing is not None else self._user_check.revocation(link, changes)
+            if refusal is not None:
+                self._sender.fail(link, *refusal)
+                closed += 1
+        self._let_go(self._commits.last_at)
+        return closed
 
     def replace_rights(self, rights: Rights) -> None:
         """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""

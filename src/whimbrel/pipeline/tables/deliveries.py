@@ -30,7 +30,7 @@ from whimbrel.pipeline.fold.folds import EVENT, POLICY, fold
 from whimbrel.pipeline.fold.log_policies import LogPolicies
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
 from whimbrel.pipeline.spark.spark_session import parallelism
-from whimbrel.pipeline.tables.matches import Matching, Shipped, ship
+from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, ship
 
 __all__ = ["LogTables", "deliveries"]
 
@@ -49,7 +49,7 @@ class LogTables:
     sessions: LogRows
     receipts: LogRows
     reports: LogRows | None = None
-    """These are what policies read of devices; and time passes with them as with every fact."""
+    """Where devices are, and what policies read of them; and time passes with them as with every fact."""
     wills: LogRows | None = None
     policies: LogRows | None = None
     """What devices chose decides which of their hand-overs have receipts;"""
@@ -57,6 +57,11 @@ class LogTables:
     """and what policies decided, which body it was, and what they find the next time."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
+
+    @property
+    def moving(self) -> MovingRows | None:
+        """Where sessions are, if there are reports."""
+        return None if self.reports is None else MovingRows(self.reports, self.presence)
 
     @property
     def numbered(self) -> LogRows:
@@ -144,7 +149,9 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int, p
         known = components.get(node) or Components([], groups=groups)
         return [known.group(session) for session in sessions.to_pylist()]
 
-    shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
+    shipped = ship(
+        log.publications, log.interests, log.sessions, numbers=log.numbers, groups=numbers, moving=log.moving
+    )
     others = _other_events(log, components, groups, policies)
     return reduce(DataFrame.unionByName, others, _published(log.publications, shipped, policies.seen))
 
