@@ -47,6 +47,7 @@ from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
@@ -112,6 +113,8 @@ class Broker:
         """What the shell has to ask."""
         self._commits = CommitQueue(log)
         self._sender = state.volatile.sender = Sender(self.counters)
+        self.events = self._sender.events
+        self.events.per_second = config.observe.log_lines_per_second
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
         self._gate = state.volatile.gate = gate = Gate(authorizer)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
@@ -349,6 +352,8 @@ class Broker:
         self.memory.count_incoming(-link.incoming_bytes)
         link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
+        if link.client is None and link.parked is None and link.machine.failure is None:
+            self.events.note(Event.CLOSED, link, now, reason=link.closing)
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now, is_draining=self.is_draining)
@@ -511,6 +516,7 @@ class Broker:
         most, reason = self.config.limits.connections, self.preparation.reason
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or cannot write to its disk"
+        link.parked = connect  # until it is answered
         if reason is not None:
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
         elif len(self.links) > most:

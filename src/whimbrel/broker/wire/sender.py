@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
+from whimbrel.broker.wire.events import EventLines
 from whimbrel.broker.wire.gate import has_room
 from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
@@ -22,6 +23,8 @@ class Sender:
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
+        self.events = EventLines()
+        """What the log of the process is to say of clients."""
         self.dirty: list[Link] = []
         """Links with something to write, or to be closed."""
         self.leaving: list[Link] = []
