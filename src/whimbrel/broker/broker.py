@@ -25,6 +25,7 @@ from whimbrel.broker.access.users import UserChanges
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
+from whimbrel.broker.handlers.connections.client_requests import ClientRequests
 from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.connections.silence import end_silent
 from whimbrel.broker.handlers.connections.user_check import UserCheck, Verify
@@ -150,6 +151,8 @@ class Broker:
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
+        requests = ClientRequests(self._commits, state, self._sender, authorizer, self._long_work)
+        self._publishing.answer_operator = requests.received
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
         shaping = self._delivering.shaping
         self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each

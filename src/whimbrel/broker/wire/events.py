@@ -17,7 +17,7 @@ from typing import NamedTuple
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codes import ReasonCode
 
-__all__ = ["Event", "EventLine", "EventLines"]
+__all__ = ["Event", "EventLine", "EventLines", "shown_address"]
 
 _SECOND_US = 1_000_000
 _BURST_S = 10
@@ -71,7 +71,7 @@ class EventLines:
         values: dict[str, object] = {
             "client": None if link.client is None else link.client.id,
             "user": link.user,
-            "address": _shown(link.address),
+            "address": shown_address(link.address),
         }
         values |= more
         if code is not None:
@@ -112,7 +112,7 @@ class EventLines:
         return has_room
 
 
-def _shown(address: str) -> str:
+def shown_address(address: str) -> str:
     """Return an address as operators write it: host:port, or [host]:port."""
     found = _PEER.match(address)
     if found is None:
