@@ -25,6 +25,7 @@ from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Client, Joining, Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
@@ -174,7 +175,7 @@ class Connecting:
                 raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
             is_clean = is_clean or claim is Claim.ENDS
             if client.link is not None:
-                self._give_way(client, now, is_clean=is_clean)
+                self._give_way(client, link, now, is_clean=is_clean)
             if is_clean and client_id not in self._ending:
                 self._end(client, now)
         is_resumed = client is not None and not is_clean
@@ -250,6 +251,8 @@ class Connecting:
         welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
         assert welcome is not None, "CONNECT was refused for it"
         self._sender.send(link, welcome)
+        version = "5" if connect.version == V5 else "3.1.1"
+        self._sender.events.note(Event.CONNECTED, link, now, mqtt=version, resumed=is_resumed)
         client.put_again()
         self._delivering.resume(client, link)
         yield from state.performing(commands, now)
@@ -312,10 +315,11 @@ class Connecting:
             return 0 if connect.clean_start else most * _SECOND_US
         return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
 
-    def _give_way(self, client: Client, now: int, *, is_clean: bool) -> None:
+    def _give_way(self, client: Client, newer: Link, now: int, *, is_clean: bool) -> None:
         """Let the newer connection of a client win (3.1.4, 0x8E)."""
         link = client.link
         assert link is not None
+        self._sender.events.note(Event.TAKEN_OVER, link, now, by=newer.address)
         self._leave(client, client.expiry_us, now, _Fate.DUE, is_clean=is_clean)
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
 
@@ -327,11 +331,16 @@ class Connecting:
         elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
             self.refuse(link, failure.code, failure.reason)
             return
+        if link.client is None:
+            self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, failure.code, failure.reason)
         self._sender.fail(link, failure.code, failure.reason)
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
         """Answer CONNECT with an error."""
         self._sender.counters.refused_connections += 1
+        connect = link.parked if isinstance(link.parked, Connect) else None
+        claimed = {} if connect is None else {"client": connect.client_id, "user": link.user or connect.username}
+        self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, code, reason, **claimed)
         properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
         self._sender.say(link, Connack(session_present=False, code=code, properties=properties))
         self._sender.close(link, reason)
@@ -386,6 +395,8 @@ class Connecting:
         now = self._commits.now(now)
         if client.link is not None:
             self._leaving(client.link)
+            if client.link.closing is not None:
+                self._sender.events.note(Event.DISCONNECTED, client.link, now, reason=client.link.closing)
         client.link, client.expiry_us = None, expiry_us
         if fate is _Fate.WITHDRAWN:
             self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left
