@@ -53,7 +53,7 @@ def read_table(
     chosen = [part for node in at.last for part in parts_up_to(directory, table, node, _top(at, node))]
     chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
-    paths = [str(part.path) for part in chosen]
+    paths = [part.path.as_uri() for part in chosen]  # without a scheme it may be anywhere, say on HDFS
     frames = [spark.read.schema(schema).parquet(*paths)] if paths else []
     for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
         frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]

@@ -29,7 +29,7 @@ from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, other
 from whimbrel.pipeline.fold.folds import EVENT, fold
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
 from whimbrel.pipeline.spark.spark_session import parallelism
-from whimbrel.pipeline.tables.matches import Matching, Shipped, ship
+from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, ship
 
 __all__ = ["LogTables", "deliveries"]
 
@@ -48,7 +48,7 @@ class LogTables:
     sessions: LogRows
     receipts: LogRows
     reports: LogRows | None = None
-    """These decide nothing, but time passes with them as with every fact."""
+    """Where devices are; and time passes with them as with every fact."""
     wills: LogRows | None = None
     policies: LogRows | None = None
     """What devices chose decides which of their hand-overs have receipts;"""
@@ -56,6 +56,11 @@ class LogTables:
     """and what policies decided, which body it was."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
+
+    @property
+    def moving(self) -> MovingRows | None:
+        """Where sessions are, if there are reports."""
+        return None if self.reports is None else MovingRows(self.reports, self.presence)
 
     @property
     def numbered(self) -> LogRows:
@@ -135,7 +140,9 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
         known = components.get(node) or Components([], groups=groups)
         return [known.group(session) for session in sessions.to_pylist()]
 
-    shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
+    shipped = ship(
+        log.publications, log.interests, log.sessions, numbers=log.numbers, groups=numbers, moving=log.moving
+    )
     return reduce(DataFrame.unionByName, _other_events(log, components, groups), _published(log.publications, shipped))
 
 
