@@ -53,7 +53,8 @@ def test_pages_have_every_client_once_by_name(rig: Rig) -> None:
     for number in range(25):
         connect(rig, f"lamp-{number:02}", "ann", expiry_s=60)
     connect(rig, "away", "bob", expiry_s=60).drop()
-    found, after, pages = list[str](), "", 0
+    found, pages = list[str](), 0
+    after: str | None = ""
     while after is not None:
         answer = _ask(rig, operator, "list", after=after, most=10)
         assert answer["ok"]
