@@ -43,6 +43,7 @@ from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
 from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, Tls, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
+from whimbrel.client.operating.clients import Clients
 from whimbrel.client.outbox import Outbox
 from whimbrel.client.requests import TOPICS, Request, Requests
 from whimbrel.client.sessions import CHANGES, Sessions
@@ -191,6 +192,8 @@ class Client:
         self._changes = ChangeQueues(self._hear_changes, self._room.set, bound=queue_messages)
         self.sessions = Sessions(self._joins, self._requests, self._ask, self._changes, lambda: self.terms.client_id)
         """The named sessions of the broker."""
+        self.clients = Clients(self._ask)
+        """The clients of the broker, for operators."""
         self.policies = Policies(partial(self.publish, qos=1), self._ask)
         """The policies of the broker."""
 

@@ -16,6 +16,7 @@ from whimbrel.model.subscription import InterestChange, Subscription
 
 __all__ = [
     "ANSWERS",
+    "CLIENTS",
     "NEAR",
     "OWN",
     "POLICIES",
@@ -37,6 +38,8 @@ __all__ = [
 OWN = "$whimbrel/"
 """What all topics begin with that are about Whimbrel itself."""
 SESSIONS = f"{OWN}session/"
+CLIENTS = f"{OWN}clients/"
+"""Where operators ask about clients."""
 REPORT = f"{OWN}report"
 """Where devices report their state to."""
 POLICY = f"{OWN}policy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
+from whimbrel.broker.wire.events import EventLines
 from whimbrel.broker.wire.gate import has_room
 from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
@@ -27,6 +28,8 @@ class Sender:
         self.counters = counters
         self.late: dict[str, int] = {}
         """How many copies missed their deadline, by subject; of the first so many subjects."""
+        self.events = EventLines()
+        """What the log of the process is to say of clients."""
         self.dirty: list[Link] = []
         """Links with something to write, or to be closed."""
         self.leaving: list[Link] = []

@@ -32,7 +32,7 @@ from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, POLICY, REPORT, SESSIONS
+from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
@@ -96,6 +96,8 @@ class Publishing:
         self.answers = PublicationAnswers(commits, state, sender)
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
+        self.answer_operator: _Taker | None = None
+        """Who answers requests about clients."""
         self.report: _Taker | None = None
         self.policy: _Taker | None = None
         """Who takes reports of devices; and who takes policies, and the choices of devices."""
@@ -279,6 +281,8 @@ class Publishing:
         """Return who takes what is published to a topic of the broker's own."""
         if topic.startswith(SESSIONS):
             return self.answer
+        if topic.startswith(CLIENTS):
+            return self.answer_operator
         return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
@@ -44,10 +44,13 @@ class Ownership:
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
-        self._has_users = bool(config.access.users)
-        self._admits_anonymous = config.access.admits_anonymous
+        self.replace(config.access)
         self.notices: list[Notice] = []
         """What the shell is to log, and then to forget."""
+
+    def replace(self, access: AccessSettings) -> None:
+        """Let other users count from now on."""
+        self._has_users, self._admits_anonymous = bool(access.users), access.admits_anonymous
 
     def claim(self, client: Client, user: str | None) -> Claim:
         """Return what becomes of a user who comes to the session of *client*."""
