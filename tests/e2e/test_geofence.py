@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from threading import Event
 
@@ -18,6 +21,8 @@ from tests.e2e.broker_process import BrokerProcess
 
 from whimbrel.client import Client as OwnClient
 
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "geofences-over-mqtt.md"
+BLOCKS = re.findall(r"```(?:python|text)\n(.*?)```", HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
 TIMEOUT_S = 20.0
 HERE, CLOSE, FAR = "52.52,13.405", "52.521,13.405", "52.53,13.405"  # 111 m and 1,113 m from here
 V5, V311 = MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311
@@ -131,6 +136,15 @@ def test_a_geofence_with_paho(tmp_path: Path, version: MQTTProtocolVersion, endi
         assert car.heard(3) == ["while away", "after", "last"]
         car.close()
         light.close()
+
+
+@pytest.mark.parametrize(("code", "printed"), [BLOCKS[0:2], BLOCKS[2:4]], ids=["5", "3.1.1"])
+def test_the_how_to_does_what_it_says(broker: BrokerProcess, code: str, printed: str) -> None:
+    """Without our client: what a reader copies has to work."""
+    out = StringIO()
+    with redirect_stdout(out):
+        exec(compile(code, str(HOW_TO), "exec"), {"HOST": "127.0.0.1", "PORT": broker.port})  # noqa: S102 # our own page
+    assert sorted(out.getvalue().splitlines()) == sorted(printed.splitlines())
 
 
 def test_our_own_client_says_the_same(broker: BrokerProcess) -> None:
