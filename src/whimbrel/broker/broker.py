@@ -24,7 +24,7 @@ from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import Config
 from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
-from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
+from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.connections.silence import end_silent
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
@@ -46,6 +46,7 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
@@ -104,6 +105,7 @@ class Broker:
         self.feedback = Feedback()
         """What the pipeline found out; the shell reads it."""
         access = config.access
+        self._listener = ListenerRules(verify=verify, admits_anonymous=access.admits_anonymous)
         self.blocking_tasks = BlockingTasks(
             access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
         )
@@ -163,7 +165,6 @@ class Broker:
             self._policies,
             self.blocking_tasks,
             rng=rng,
-            verify=verify,
             opened=self._opened,
             leaving=self.history.lost,
         )
@@ -241,9 +242,19 @@ class Broker:
 
     # -- what the shell tells ----------------------------------------------------------------------------------------
 
-    def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
-        """Return the link for a connection that was opened."""
-        link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
+    def opened(
+        self,
+        shell: object,
+        address: str,
+        now: int,
+        *,
+        verified_user: str | None = None,
+        listener: ListenerRules | None = None,
+    ) -> Link:
+        """Return the link for a connection that was opened, through *listener* if it was one with rules of its own."""
+        rules = listener or self._listener
+        machine = ServerConnection(self._limits, mount=rules.mount)
+        link = Link(machine, shell, address, verified_user=verified_user, listener=rules)
         link.last_at = now
         link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)

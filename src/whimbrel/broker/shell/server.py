@@ -25,9 +25,8 @@ import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.access.users import Users
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import Config, ListenerSettings
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
@@ -40,7 +39,9 @@ from whimbrel.broker.shell.net.turns import Turns
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
+from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.state.routes import Routes
+from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels
 from whimbrel.match.index.packer import PackingProcess
@@ -63,7 +64,7 @@ class Server:
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self.config = config
-        self._users = Users.read(Path(config.access.users)) if config.access.users else None
+        self._users = UserFiles.of(config)
         rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
         self._pack = Kernels(PackingProcess(), say=_say)
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
@@ -79,8 +80,8 @@ class Server:
             self._storage.log,
             state,
             rng=random.SystemRandom(),
-            authorizer=Authorizer(rights, self._groups),
-            verify=None if self._users is None else partial(self._users.log_in, cost=config.access.password_cost),
+            authorizer=Authorizer(rights, self._users.groups),
+            verify=self._users.verify_with(config.access.users),
             died_at=self.restored.time.died_at,
             now=clock.now(),
         )
@@ -91,7 +92,7 @@ class Server:
         self._log_sync = LogSync(self._running, self._storage.log, self._disk, self.stop)
         self._turns = Turns(self._running, self._log_sync, self._askers, self._storage.history)
         answer = partial(health.answer, self._running, self._storage.keeper)
-        self._listeners = Listeners(self._running, self._turns, answer)
+        self._listeners = Listeners(self._running, self._turns, answer, self._rules)
         heartbeat = HeartbeatWriter(self._running, self._storage.heartbeat, self._disk)
         self._timers = Timers(
             self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat, self._storage
@@ -106,6 +107,11 @@ class Server:
         return self._listeners.ports
 
     @property
+    def sockets(self) -> dict[str, str]:
+        """The Unix sockets that it listens on, by the name of their listener."""
+        return self._listeners.sockets
+
+    @property
     def failure(self) -> str | None:
         """Why the broker had to stop."""
         return self._running.failure
@@ -118,8 +124,13 @@ class Server:
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
 
-    def _groups(self, user: str | None) -> frozenset[str]:
-        return frozenset() if self._users is None or user is None else self._users.groups(user)
+    def _rules(self, listener: ListenerSettings) -> ListenerRules:
+        users = self.config.access.users
+        return ListenerRules(
+            verify=self._users.verify_with(listener.users_file(users)),
+            admits_anonymous=listener.admits_anonymous(users),
+            mount=listener.mount,
+        )
 
     async def start(self) -> None:
         """Listen."""

@@ -43,8 +43,8 @@ class Ownership:
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
-        self._has_users = bool(config.access.users)
-        self._admits_anonymous = config.access.admits_anonymous
+        self._has_users = config.has_users
+        self._admits_anonymous = config.admits_anonymous
         self.notices: list[Notice] = []
         """What the shell is to log, and then to forget."""
 

@@ -72,6 +72,7 @@ class Interests:
         self.admission = admission
         self.history = History(commits, sender, gate, config.log, state.routes.allowance)
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
+        self._retains = config.mqtt.retain_available
         self._retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._long_work = long_work
@@ -336,7 +337,7 @@ class Interests:
         is_owed = client.is_persistent or not is_private(session)
         apply: Apply = partial(self._state.apply_interest, fact)
         self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
-        if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
+        if self._retains and (retain_handling == 0 or (retain_handling == _IF_NEW and is_new)):
             self._commits.then(partial(self._retained.send, link, client, subscription, fact.seq, now))
 
     def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:

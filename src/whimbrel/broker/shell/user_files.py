@@ -1,0 +1,51 @@
+"""The users files of a broker: that of ``[access]``, and those of listeners that have their own.
+
+Rule: a user's name means the same user on every listener, since rights and sessions go by names: no two files may have
+the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from whimbrel.broker.access.users import Users
+from whimbrel.broker.config import Config
+from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.wire.listener_rules import Verify
+from whimbrel.hold.access import Cost
+
+__all__ = ["UserFiles"]
+
+
+class UserFiles:
+    """All users, by the file that names them."""
+
+    def __init__(self, files: Mapping[str, Users], cost: Cost) -> None:
+        self._files, self._cost = dict(files), cost
+        named: dict[str, str] = {}
+        for path, users in self._files.items():
+            for name in users.names():
+                if named.setdefault(name, path) != path:
+                    sentence = f"{name} is in {named[name]} and in {path}; a user's name may be in one users file only"
+                    raise ConfigError("", path, name, "a name that no other file has", sentence=sentence)
+
+    @classmethod
+    def of(cls, config: Config) -> UserFiles:
+        """Read the files that *config* names, or raise ``ConfigError``."""
+        paths = dict.fromkeys((config.access.users, *(each.users for each in config.listeners)))
+        return cls({path: Users.read(Path(path)) for path in paths if path}, config.access.password_cost)
+
+    def groups(self, user: str | None) -> frozenset[str]:
+        """Return the groups that a user is in."""
+        if user is None:
+            return frozenset()
+        return frozenset[str]().union(*(users.groups(user) for users in self._files.values()))
+
+    def verify_with(self, path: str) -> Verify | None:
+        """Return how the users of the file *path* are verified; None where there is no file."""
+        return partial(self._log_in, path) if path else None
+
+    def _log_in(self, path: str, name: str, password: bytes | None) -> bool:
+        return self._files[path].log_in(name, password, cost=self._cost)
