@@ -251,18 +251,25 @@ class SessionSettings(Section):
 class AccessSettings(Section):
     """Who may connect, and who may use which topics.
 
-    Without a users file anybody may connect, and a user name is only a claim. With one, a client must give a name and
-    password from it; clients that give no name are let in only if anonymous is true.
+    Without a users file any client may connect, and a user name is only a claim. With one, a client must give a name
+    and password from it; clients that give no name are let in only if anonymous is true.
     """
 
     section: ClassVar[str] = "access"
 
-    users: str = setting.path("The users file, made with `whimbrel user add`; without it anybody may connect.")
+    users: str = setting.path(
+        "The users file, made with `whimbrel user add`; if not given, the file `users` in the data directory is used "
+        "where there is one."
+    )
     rights: str = setting.path(
-        "The rights file, which says who may use which topics; without it everybody may use all."
+        "The rights file, which says who may use which topics; without it every client may use all."
     )
     anonymous: bool = setting.flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
+    )
+    insecure: bool = setting.flag(
+        "Whether a broker without users may listen beyond loopback, so that any client that reaches it may connect.",
+        default=False,
     )
     wrong_passwords_per_minute: int = setting.whole(
         10,

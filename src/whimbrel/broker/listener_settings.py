@@ -60,7 +60,7 @@ class ListenSettings(Section):
     http_port: int = setting.port(-1, "The port of metrics and health, over plain HTTP.")
     http_host: str = setting.host(
         "127.0.0.1",
-        "The address of metrics and health, which anybody who reaches it may read; loopback unless told.",
+        "The address of metrics and health, which every client that reaches it may read; loopback by default.",
     )
     ws_origins: str = setting.origins(
         "The web pages that may connect over WebSocket, by their Origin; programs, which send none, always may.",

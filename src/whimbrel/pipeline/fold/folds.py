@@ -114,7 +114,7 @@ class Event(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is kept of a notification while anybody is owed it, to say what it was; times in microseconds."""
+    """What is kept of a notification while a device is owed it, to describe it; times in microseconds."""
 
     body_hash: bytes
     published_at: int
@@ -202,7 +202,7 @@ class Fold:
         else:
             if (
                 event.kind == INTEREST and event.change != InterestChange.REMOVED.value
-            ):  # nobody can want anything by what is gone
+            ):  # a removed interest wants nothing
                 self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
             settled = folding.apply(_fact(self.node, event))
         self._write(settled, out)
