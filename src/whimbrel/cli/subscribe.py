@@ -57,6 +57,9 @@ def subscribe(
             "--join", metavar="SESSION", help="Join a named session and subscribe there; needs --client-id. Repeatable."
         ),
     ] = None,
+    modify: Annotated[
+        bool, typer.Option("--modify", help="With --join: change the session's subscription if its options differ.")
+    ] = False,
     session_password_file: SessionPasswordFile = None,
     keys: Keys = None,
     key_file: KeyFile = None,
@@ -113,7 +116,7 @@ def subscribe(
             for topic_filter in topic_filters:
                 await client.subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
-                    insecure=insecure, since=since,
+                    insecure=insecure, since=since, modify=modify,
                 )  # fmt: skip
             if sys.stderr.isatty():  # who types the next command must know when
                 typer.echo(f"subscribed to {', '.join(topic_filters)}; Ctrl-C ends", err=True)

@@ -359,6 +359,7 @@ class Client:
         insecure: bool | None = None,
         policy: str | None = None,
         since: str | int | None = None,
+        modify: bool = False,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
 
@@ -367,6 +368,9 @@ class Client:
         one that was joined, or empty for the client's private one; None: the home. *insecure* says whether messages
         are wanted whose keys do not match *keys* and those of the connection. *policy* decides what is handed over for
         it, if the device has chosen none.
+
+        A named session's subscription of the same topic filter and name belongs to all its devices. If it has other
+        options, the broker refuses (0x83) unless *modify* says that it is to change.
 
         With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
         ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
@@ -380,7 +384,7 @@ class Client:
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
             identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
             insecure=insecure, policy=None if policy is None else check_policy(policy),
-            since=None if since is None else str(since),
+            since=None if since is None else str(since), modifies=modify,
         )  # fmt: skip
         interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version

@@ -48,6 +48,8 @@ class Interest:
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
     policy: str | None = None
+    modifies: bool = False
+    """Whether a named session's subscription with other options is to change; a request always changes it."""
     since: str | None = None
     """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 
@@ -98,6 +100,8 @@ class Interest:
                 found = ", ".join(dict.fromkeys(name for name, _ in given)) or "options"
                 raise InvalidValueError("subscription in MQTT 3.1.1", found, "a topic filter, a QoS and a filter")
             return NO_PROPERTIES
+        if self.modifies:
+            given.append(("modify", "yes"))
         if self.filter_text is not None:
             given.insert(0, ("filter", self.filter_text))
         if self.session != home:

@@ -68,6 +68,8 @@ class Options:
     """Whether notifications are accepted whose keys do not match; None: not said."""
     policy: str | None = None
     """The policy that decides about what is handed over for it."""
+    modifies: bool = False
+    """Whether it may change a subscription of a named session that has other options."""
     since: Since | None = None
     """From when on it is to have what is in the log; None: only what comes."""
 
@@ -121,6 +123,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         keys=keys,
         is_insecure=is_insecure,
         policy=found.get("policy"),
+        modifies=_is_yes("modify", found.get("modify", "no")),
         since=None if "since" not in found else since_of(found["since"]),
     )
 
@@ -205,6 +208,12 @@ def _number(name: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
         raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
     return int(text)
+
+
+def _is_yes(name: str, text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is yes or no")
+    return text == "yes"
 
 
 def _refusal(reason: str) -> ProtocolError:
