@@ -12,7 +12,7 @@ from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config, LimitSettings, SessionSettings
+from whimbrel.broker.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,
@@ -1134,3 +1134,38 @@ def test_what_waits_for_the_disk_counts_as_subscribed(rig: Rig) -> None:
     phone.send(Unsubscribe(3, ("a",)), subscribing("a", qos=1, packet_id=4))
     rig.settle()
     assert [each.codes for each in phone.taken(Suback)] == [(1,), (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,), (1,)]
+
+
+# -- devices that never come back --------------------------------------------------------------------------------------
+
+
+def test_a_device_that_stays_away_leaves_the_session_in_the_end(tmp_path: Path) -> None:
+    """Else a program that joins under a new name with every run would fill the session with ghosts."""
+    sessions = SessionSettings(devices=2, device_expiry_s=100)
+    rig = Rig(tmp_path, replace(Config(), sessions=sessions, mqtt=MqttSettings(keep_alive_s=0)))
+    maker = _make(rig, "ann")
+    ghost, phone = _join(rig, "ghost", "ann"), _join(rig, "phone", "ann")
+    ghost.drop()
+    for _ in range(9):
+        rig.tick(10)
+        rig.settle()
+    assert [each["device"] for each in _show(maker, "ann")["devices"]] == ["ghost", "phone"]
+    for _ in range(3):
+        rig.tick(10)
+        rig.settle()
+    assert [each["device"] for each in _show(maker, "ann")["devices"]] == ["phone"]
+    assert not phone.is_closed
+    assert _join(rig, "newcomer", "ann") is not None
+
+
+def test_a_device_that_comes_back_in_time_stays(tmp_path: Path) -> None:
+    """Its absence is counted anew each time; 0 is for ever."""
+    for expiry_s, members in ((100, 1), (0, 1)):
+        sessions = SessionSettings(device_expiry_s=expiry_s)
+        rig = Rig(tmp_path / str(expiry_s), replace(Config(), sessions=sessions, mqtt=MqttSettings(keep_alive_s=0)))
+        maker = _make(rig, "ann")
+        for _ in range(3):
+            _join(rig, "phone", "ann").drop()
+            rig.tick(90)
+            rig.settle()
+        assert len(_show(maker, "ann")["devices"]) == members

@@ -414,6 +414,7 @@ class Broker:
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
+        self._sessions.absent.tick(stamp)
         self.history.look()
         self._delivering.pump_ready(stamp)
         self._let_go(now)

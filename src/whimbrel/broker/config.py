@@ -235,6 +235,13 @@ class SessionSettings(Section):
     count: int = setting.whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
     devices: int = setting.whole(100, 1, 100_000, "How many devices may be members of one session.")
     joined: int = setting.whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    device_expiry_s: int = setting.whole(
+        2_592_000,
+        0,
+        _UINT32_MAX,
+        "How long a device may be away from a session before it leaves it, as if it had asked to.",
+        note="0: for ever",
+    )
     max: int = setting.whole(
         1_000, 1, INT32_MAX, "How many notifications are held for a subscription that does not say how many."
     )
