@@ -188,10 +188,17 @@ class BrokerState:
 
     def _retain(self, message: Message) -> None:
         self._touch(("retained", message.subject))
+        had_source = message.subject in self.retained.sources
         if message.payload:
-            self.retained.put(message)
+            client = self.clients.get(message.publisher or "")
+            source = self.wills.owner_of(message.publisher or "") if client is None else client.owner
+            self.retained.put(message, source)
+            if source is not None or had_source:
+                self._touch(("source", message.subject))
         else:
             self.retained.remove(message.subject)
+            if had_source:
+                self._touch(("source", message.subject))
 
     def applying_presence(self, fact: PresenceChanged) -> Generator[None, None, list[Command]]:
         """Apply a change of a device's presence in pieces; return the hold's commands."""

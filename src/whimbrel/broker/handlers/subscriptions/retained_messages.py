@@ -81,6 +81,8 @@ class RetainedMessages:
                 continue  # what came, or replaced it, after the subscription comes as it was published
             if self._gate.refusal(link, client.id, message, now) is not None:
                 continue
+            if not self._gate.may_stay(message, self._state.retained.sources.get(message.subject)):
+                continue
             if subscription.filter_text is not None:
                 if asked is None:
                     if is_long(subscription.filter_text):
