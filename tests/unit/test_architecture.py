@@ -193,6 +193,7 @@ BROKER = [
     "memory",
     "operator_notices",
     "own_properties",
+    "placing",
     "access",
     "wire",
     "state",

@@ -201,6 +201,11 @@ class Broker:
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
     @property
+    def late(self) -> Mapping[str, int]:
+        """How many copies missed their deadline, by subject."""
+        return self._sender.late
+
+    @property
     def dirty(self) -> list[Link]:
         """Links with something to write, or to be closed."""
         return self._sender.dirty
@@ -340,6 +345,8 @@ class Broker:
 
     def _end_step(self, now: int) -> None:
         """Send what was handed over, and let go of links that are closing."""
+        if self.state.volatile.arrived:
+            self._interests.retained.send_arrived()
         if self.state.volatile.ready:
             self._delivering.pump_ready(self._commits.last_at)
         if self._sender.full:
