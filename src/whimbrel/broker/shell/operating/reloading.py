@@ -132,13 +132,14 @@ def restart_needed(old: Config, wanted: Config) -> Iterator[str]:
 
 
 def _summary(config: Config, files: AccessFiles, closed: int, others: list[str]) -> str:
-    read = ["no users" if files.users is None else f"{len(files.users)} users"]
+    count = 0 if files.users is None else len(files.users)
+    read = ["no users" if files.users is None else f"{count} user{'' if count == 1 else 's'}"]
     read.append(f"rights of {config.access.rights}" if config.access.rights else "no rights file")
     if files.secured is not None:
         read.append(f"certificate {config.tls.certificate}")
     told = f"reloaded: {', '.join(read)}, log level {config.observe.log_level}"
     if closed:
-        told += f"; {closed} connections of users who changed are closed"
+        told += f"; {closed} connection{' is' if closed == 1 else 's are'} closed, of users who changed"
     if others:
         told += f"; restart to change {', '.join(others)}"
     return told
