@@ -119,7 +119,7 @@ class Broker:
         self.events = self._sender.events
         self.events.per_second = config.observe.log_lines_per_second
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
-        self._gate = state.volatile.gate = gate = Gate(authorizer)
+        self._gate = state.volatile.gate = gate = Gate(authorizer, checks_sources=access.check_retain_source)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
         self._driver = Driver(self._commits, self.blocking_tasks, self._long_work)

@@ -274,6 +274,11 @@ class AccessSettings(Section):
     anonymous: bool = setting.flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
     )
+    check_retain_source: bool = setting.flag(
+        "Whether a retained message is kept back from those who subscribe while the user whose client published it may "
+        "not publish to its topic any more.",
+        default=True,
+    )
     insecure: bool = setting.flag(
         "Whether a broker without users may listen beyond loopback, so that any client that reaches it may connect.",
         default=False,

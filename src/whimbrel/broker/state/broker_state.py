@@ -218,8 +218,13 @@ class BrokerState:
 
     def _retain(self, message: Message, found: Found) -> None:
         self._touch(("retained", message.subject))
+        had_source = message.subject in self.retained.sources
         if message.payload:
-            self.retained.put(message)
+            client = self.clients.get(message.publisher or "")
+            source = self.wills.owner_of(message.publisher or "") if client is None else client.owner
+            self.retained.put(message, source)
+            if source is not None or had_source:
+                self._touch(("source", message.subject))
             if self.areas or message.placing is not None:
                 self.areas.put(message)
                 for session, _ in found if message.placing is not None else ():
@@ -227,6 +232,8 @@ class BrokerState:
         else:
             self.retained.remove(message.subject)
             self.areas.remove(message.subject)
+            if had_source:
+                self._touch(("source", message.subject))
 
     def applying_presence(self, fact: PresenceChanged) -> Generator[None, None, list[Command]]:
         """Apply a change of a device's presence in pieces; return the hold's commands."""

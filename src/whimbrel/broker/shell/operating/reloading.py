@@ -147,13 +147,14 @@ def restart_needed(old: Config, wanted: Config) -> Iterator[str]:
 
 
 def _summary(config: Config, files: AccessFiles, closed: int, others: list[str]) -> str:
-    read = [f"{len(files.users)} users" if files.users else "no users"]
+    count = len(files.users)
+    read = [f"{count} user{'' if count == 1 else 's'}" if files.users else "no users"]
     read.append(f"rights of {config.access.rights}" if config.access.rights else "no rights file")
     certificates = [config.tls.certificate, *(each.tls_certificate for each in config.listeners)]
     read += [f"certificate {each}" for each in certificates if each]
     told = f"reloaded: {', '.join(read)}, log level {config.observe.log_level}"
     if closed:
-        told += f"; {closed} connections of users who changed are closed"
+        told += f"; {closed} connection{' is' if closed == 1 else 's are'} closed, of users who changed"
     if others:
         told += f"; restart to change {', '.join(others)}"
     return told
