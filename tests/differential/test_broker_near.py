@@ -30,10 +30,8 @@ def _published(rng: random.Random, number: int) -> Publish:
         said.append(("place", _spot(rng)))
         if rng.random() < 0.6:
             said.append(("radius", str(rng.choice([0, 250, 600, 5_000]))))
-    body = json.dumps({"n": number, "depth": rng.randrange(3)}).encode()
-    return Publish(
-        topic, body, rng.randrange(2), packet_id=number % 60_000 + 1, properties=Properties(user=tuple(said))
-    )
+    body, qos = json.dumps({"n": number, "depth": rng.randrange(3)}).encode(), rng.randrange(2)
+    return Publish(topic, body, qos, packet_id=qos * (number + 1), properties=Properties(user=tuple(said)))
 
 
 @pytest.mark.parametrize("seed", range(4))
