@@ -185,6 +185,7 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 BROKER = [
     "setting_fields",
     "log_settings",
+    "policy_settings",
     "config",
     "config_files",
     "exposure",
