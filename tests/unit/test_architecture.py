@@ -186,6 +186,7 @@ BROKER = [
     "setting_fields",
     "listener_settings",
     "log_settings",
+    "policy_settings",
     "config",
     "config_files",
     "exposure",

@@ -158,7 +158,9 @@ class Broker:
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
         shaping = self._delivering.shaping
         self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
-        self._policies = Policies(config, self._commits, state, self._sender, self._publishing, shaping)
+        self._policies = Policies(
+            config, self._commits, state, self._sender, self._publishing, shaping, self._long_work
+        )
         self._user_check = UserCheck(self.blocking_tasks)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(

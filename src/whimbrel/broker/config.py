@@ -16,6 +16,7 @@ from typing import ClassVar
 from whimbrel.broker import setting_fields as setting
 from whimbrel.broker.listener_settings import ListenerSettings, ListenSettings, TlsSettings, check_listening
 from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.policy_settings import PolicySettings
 from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
 from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
@@ -36,6 +37,7 @@ __all__ = [
     "NodeSettings",
     "ObserveSettings",
     "PipelineSettings",
+    "PolicySettings",
     "SessionSettings",
     "TlsSettings",
     "unknown_setting",
@@ -362,6 +364,7 @@ class Config:
     hold: HoldSettings = field(default_factory=HoldSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
     log: LogSettings = field(default_factory=LogSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
@@ -408,6 +411,7 @@ SECTIONS: dict[str, type[Section]] = {
         HoldSettings,
         SessionSettings,
         AccessSettings,
+        PolicySettings,
         LogSettings,
         ObserveSettings,
         PipelineSettings,

@@ -154,6 +154,7 @@ class Publishing:
         allowance: Allowance,
     ) -> None:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
+        given, was_busy = packets, link.is_busy
         has_keys = bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
         placings: dict[int, Placing] = {}
@@ -185,6 +186,9 @@ class Publishing:
                 found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
             self._received(link, client, packets[at], secured[at], placing, found, now)
             at += 1
+            if link.is_busy and not was_busy:  # a long policy: what came behind it waits
+                link.behind += given[at:]
+                break
             if self._sender.full:
                 self.note_full(now)
 
