@@ -25,6 +25,7 @@ from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
 from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
 from whimbrel.pipeline.fold.moves import Moves
 from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
@@ -35,7 +36,8 @@ __all__ = ["Held", "NodeState", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
 _SIGHTING = "sighting"
-_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _SIGHTING})
+_OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
+_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _SIGHTING}) | _OF_CONTACTS
 _ROWS_AT_ONCE = 50_000
 
 
@@ -57,8 +59,19 @@ class Held(NamedTuple):
 class NodeState:
     """One node, as far as its log was folded; *store* has what was known when it was committed last."""
 
-    def __init__(self, node: str, store: RowStore, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(
+        self,
+        node: str,
+        store: RowStore,
+        *,
+        retention: Retention,
+        assume_receipts: bool,
+        contact: ContactPlan | None = None,
+    ) -> None:
         self.node, self._store = node, store
+        self.contacts = None if contact is None else ContactFold(contact)
+        """Who is within range of whom, if that is asked for."""
+        self._saved_contacts: dict[Key, bytes] = {}
         self.links = Links(node)
         self.last_at: int | None = None
         """The time of the last fact, in microseconds."""
@@ -77,6 +90,10 @@ class NodeState:
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
+            elif key[0] in _OF_CONTACTS:
+                if self.contacts is not None:
+                    self.contacts.restore(key, cbor2.loads(value))
+                    self._saved_contacts[key] = value
             elif key[0] == _SIGHTING:
                 number, reported_at, latitude, longitude = cbor2.loads(value)
                 seen[str(key[1])] = Sighting(number, reported_at, Place(latitude, longitude))
@@ -231,6 +248,11 @@ class NodeState:
         put |= own
         drop |= gone
         put[(_TIME,)] = cbor2.dumps(self.last_at)
+        if self.contacts is not None:
+            rows: dict[Key, bytes] = {key: cbor2.dumps(value) for key, value in self.contacts.rows().items()}
+            put |= {key: value for key, value in rows.items() if self._saved_contacts.get(key) != value}
+            drop |= self._saved_contacts.keys() - rows.keys()
+            self._saved_contacts = rows
         self._store.commit(last, put, drop)
         self._saved_known = set(known)
         self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
