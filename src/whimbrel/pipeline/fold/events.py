@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.facts import PolicyChange, PresenceChange
 from whimbrel.pipeline.fold.folds import DECISION, EVENT, INTEREST, POLICY, PRESENCE, PUBLISHED, RECEIPT, SESSION
 from whimbrel.pipeline.fold.versions import PackedVersions
@@ -86,10 +87,25 @@ def other_events(name: str, rows: Arrow) -> Arrow:
     elif name == "policies":  # what a device chose decides which hand-overs have receipts; the texts do not
         rows = rows.filter(pc.equal(rows.column("change"), PolicyChange.CHOSEN.value))
     given = {each: rows.column(each) for each in told.columns}
+    if name == "receipts":
+        given |= _of_retained(rows)
     given |= {new: rows.column(old) for old, new in told.renamed.items()}
     given |= {"node": rows.column("node"), "seq": rows.column("seq"), "at": rows.column(told.at)}
     given |= {"kind": pa.repeat(told.kind, rows.num_rows), "group": pa.repeat(0, rows.num_rows)}
     return _events(given, rows.num_rows)
+
+
+_RETAINED_ONLY = ("published_at", "subject", "body_hash", "subscriptions")
+"""What the fold asks receipts of retained notifications for, and no others."""
+
+
+def _of_retained(rows: Arrow) -> dict[str, Arrow]:
+    """Return the columns that only receipts of retained notifications need: null in all others, nearly all."""
+    is_retained = pc.fill_null(pc.equal(rows.column("via"), RETAINED), False)  # Arrow's own
+    if not pc.any(is_retained).as_py():
+        return {each: pa.nulls(rows.num_rows, EVENT.field(each).type) for each in _RETAINED_ONLY}
+    places = pc.if_else(is_retained, pa.array(np.arange(rows.num_rows)), None)
+    return {each: rows.column(each).take(places) for each in _RETAINED_ONLY}
 
 
 PUBLISHED_COLUMNS = ("node", "seq", "published_at", "expires_at", "deadline_at", "subject", "body", "qos", "publisher")
