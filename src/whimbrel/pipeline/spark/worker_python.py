@@ -16,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = ["workers_without_zip"]
@@ -31,11 +33,8 @@ _NAMES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 @contextmanager
 def workers_without_zip() -> Iterator[None]:
     """Let a Spark that is started meanwhile run its workers so; the user's own ``PYSPARK_PYTHON`` stays as it is."""
-    import py4j
-    import pyspark
-
     chosen = {name: os.environ.get(name, sys.executable) for name in _NAMES}
-    is_installed = all(Path(each.__file__).is_file() for each in (py4j, pyspark))
+    is_installed = all(_is_file(find_spec(name)) for name in ("py4j", "pyspark"))
     if os.name != "posix" or not is_installed or set(chosen.values()) != {sys.executable}:
         yield
         return
@@ -54,3 +53,8 @@ def workers_without_zip() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _is_file(spec: ModuleSpec | None) -> bool:
+    """Tell whether a module is a file, which one in a ZIP is not."""
+    return spec is not None and spec.origin is not None and Path(spec.origin).is_file()
