@@ -105,9 +105,9 @@ def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path, monkeypatch: 
     make_folder(layout.segments_folder(tmp_path / "log", NODE))
     save(tmp_path / "log", header_of(3), state(3).items())
     with monkeypatch.context() as patch:
-        patch.setattr("whimbrel.log.checkpoints.codec.FORMAT", 2)
+        patch.setattr("whimbrel.log.checkpoints.codec.FORMAT", 3)
         save(tmp_path / "log", header_of(4), state(4).items())
-    with pytest.raises(NewerLogError, match=r"newer Whimbrel \(format 2\)"):
+    with pytest.raises(NewerLogError, match=r"newer Whimbrel \(format 3\)"):
         newest_sound(tmp_path / "log", NODE)
 
 

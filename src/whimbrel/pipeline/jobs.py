@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +21,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.files.beginnings import beginning
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
@@ -87,18 +88,24 @@ class _Log:
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.spark, self._path = spark, path
         check_format(path)
-        self._at = snapshot(path)  # one moment for all tables: the node goes on writing
+        found = snapshot(path)  # one moment for all tables: the node goes on writing
+        self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
+        """By node whose log was cut, the checkpoint that it begins at."""
+        self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
         self._now = time.time_ns() // 1_000
 
     @cache  # noqa: B019 # as long as the job
     def table(self, name: str) -> LogFrame:
         """Return the good rows of a table."""
-        return LogFrame.at(self.spark, self._path, name, self._at, now=self._now)
+        begun = {node: each.interest_rows() for node, each in self.begun.items()} if name == "interests" else None
+        return LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
 
     def dead(self) -> DataFrame:
         """Return why the others are not, of all tables, and which numbers are not there any more."""
         frames = [self.table(name).dead() for name in TIMES]
-        found = [each for node in self._at.last for each in missing_numbers(self._path, node)]
+        found = [each.left_out() for each in self.begun.values()]
+        others = (node for node in self._at.last if node not in self.begun)
+        found += [each for node in others for each in missing_numbers(self._path, node)]
         if found:
             frames.append(self.spark.createDataFrame(missing_letters(found, self._now), SCHEMAS["dead_letters"]))
         return reduce(DataFrame.unionByName, frames)
@@ -106,7 +113,7 @@ class _Log:
     @property
     def tables(self) -> LogTables:
         """The tables that decide who gets what."""
-        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers)
+        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers, begun=self.begun)
 
     @property
     def numbers(self) -> LogFrame:
@@ -124,7 +131,8 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> 
     if name == "dead_letters":
         return log.dead()
     if name == "link_quality":
-        return link_quality(log.table("reports").frame())
+        links = {node: begun.links for node, begun in log.begun.items()}
+        return link_quality(log.table("reports").frame(), begun=links)
     if name == "popularity":
         published = log.table("publications").select("node", "seq", "published_at", "subject")
         changes = (log.table(each).frame() for each in ("interests", "sessions"))

@@ -6,7 +6,6 @@ and hold with them, and nothing of how they find versions in force, split sessio
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,11 +14,12 @@ from whimbrel.hold.commands import Identity, Settle
 from whimbrel.hold.folding import Folding
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.hold.sessions import RETAINED
+from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.match.matcher import Interest, Matcher, check_stored
 from whimbrel.model.facts import Decided, Fact, InterestChanged, Outcome, Receipt, SessionChange, SessionChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange
+from whimbrel.pipeline.files.beginnings import Beginning, Known, known_of
 
 __all__ = ["Delivery", "Match", "SingleProcess"]
 
@@ -57,17 +57,23 @@ class Delivery:
 class _Node:
     """One node's subscriptions, sessions and notifications."""
 
-    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(
+        self, node: str, *, retention: Retention, assume_receipts: bool, begun: Beginning | None = None
+    ) -> None:
         self.node = node
         self.matcher = Matcher()
-        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts)
+        hold = None if begun is None else Hold.restore(node, begun.hold, retention=retention)
+        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
         self.interests: dict[tuple[str, Identity], int] = {}
         """The seq of the interest in force."""
         self.owners: dict[str, tuple[str, Identity]] = {}
         """Whose each id of the matcher is; ids of those that are gone do no harm."""
-        self.published: dict[int, Notification] = {}
+        self.published: dict[int, Known] = {}
         self.shaped: dict[tuple[int, str | None], bytes] = {}
         """By notification and device, the hash of the body that a policy decided to hand over."""
+        if begun is not None:
+            self.published.update(begun.known)
+            self.shaped.update({(seq, who): body for seq, each in begun.shaped.items() for who, body in each.items()})
 
 
 class SingleProcess:
@@ -78,6 +84,14 @@ class SingleProcess:
         self._nodes: dict[str, _Node] = {}
         self.matches: list[Match] = []
         self.deliveries: list[Delivery] = []
+
+    def begin(self, begun: Beginning) -> SingleProcess:
+        """Begin a node's log at a checkpoint; its facts are those after it."""
+        kept = {"retention": self._retention, "assume_receipts": self._assume_receipts}
+        node = self._nodes[begun.node] = _Node(begun.node, **kept, begun=begun)  # type: ignore[arg-type]  # by name
+        for fact in begun.interests:
+            self._change(node, fact)
+        return self
 
     def run(self, facts: Iterable[Fact]) -> SingleProcess:
         """Take *facts* in, each node's in order of seq, and let time pass to each node's end."""
@@ -94,7 +108,7 @@ class SingleProcess:
             node = self._nodes[fact.node] = _Node(fact.node, **kept)  # type: ignore[arg-type]  # by name
         wanted: list[tuple[str, tuple[Identity, ...]]] = []
         if isinstance(fact, Notification):
-            node.published[fact.seq] = fact
+            node.published[fact.seq] = known_of(fact)
             wanted = list(self._matched(node, fact))
         elif isinstance(fact, InterestChanged):
             if not _is_readable(fact.subscription.filter_text):
@@ -144,7 +158,7 @@ class SingleProcess:
             what = node.published[seq]
             body_hash = None
             if outcome is Outcome.DELIVERED:
-                body_hash = node.shaped.get((seq, device)) or hashlib.sha256(what.body).digest()
+                body_hash = node.shaped.get((seq, device)) or what.body_hash
             self.deliveries.append(
                 Delivery(
                     node.node,

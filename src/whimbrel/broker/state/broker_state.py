@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
+from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
@@ -47,6 +47,7 @@ from whimbrel.model.facts import (
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.shape.variables import LinkStates
 
 __all__ = ["BrokerState"]
 
@@ -70,8 +71,10 @@ class BrokerState:
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, those that wait for fsync among them, and how many each asks to be held."""
         self.decisions = Decisions(node, self.memory)
+        self._links = LinkStates()
+        """How good the links of devices were at their last reports: for a pipeline that begins at a checkpoint."""
         self.view = BrokerView(
-            self.hold, self.memory, self.clients, self.held, self.retained, self.wills, self.decisions
+            self.hold, self.memory, self.clients, self.held, self.retained, self.wills, self.decisions, self._links
         )
         self._touch = self.view.touch
         self.volatile = VolatileState()
@@ -116,6 +119,8 @@ class BrokerState:
             self._perform(self.hold.apply(fact), fact.changed_at)
         else:
             self.take(fact)
+            if isinstance(fact, Reported):
+                self._apply_report(fact)
             self._perform(self.hold.apply(fact), time_of(fact))
 
     def take(self, fact: Reported | PolicyChanged | Decided) -> None:
@@ -124,6 +129,13 @@ class BrokerState:
         self.decisions.take(fact, is_held=is_held)
         if isinstance(fact, PolicyChanged):
             self.routes.forget()  # who may be served without the hold was worked out for the other case
+
+    def _apply_report(self, fact: Reported) -> None:
+        """Note how good a device's link was; unlike policies, only once the report is applied, as a replay does."""
+        before = len(self._links.state)
+        for device in self._links.take(fact.state):
+            self._touch(("link", device))
+        self.memory.counted += (len(self._links.state) - before) * LINK_BYTES
 
     def _match(self, message: Message, notification: Notification) -> Found:
         secured = secured_of(notification)
@@ -366,6 +378,7 @@ class BrokerState:
         state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
         state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
         state.view.restore(node, own)
+        state.memory.counted += len(state._links.state) * LINK_BYTES
         for session in state.hold.sessions():
             for subscription in state.hold.subscriptions(session):
                 state._subscribe(subscription)

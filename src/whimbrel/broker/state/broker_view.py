@@ -23,11 +23,12 @@ from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 from whimbrel.log.records import BODY, row_from
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
+from whimbrel.shape.variables import LinkStates
 
 __all__ = ["OWN_KINDS", "BrokerView"]
 
 _MANY = 250
-OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will"}
+OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will", "link"}
 """The kinds of rows that are not the hold's."""
 
 
@@ -43,15 +44,18 @@ class BrokerView:
         retained: Retained,
         wills: Wills,
         decisions: Decisions,
+        links: LinkStates,
     ) -> None:
         self._hold, self._memory, self._clients = hold, memory, clients
         self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
+        self._links = links
         self._touched = TouchedRows(
             {
                 "client": self._client_row,
                 "notification": lambda seq: _body(held.by_seq.get(seq)),
                 "retained": lambda subject: _body(retained.get(subject)),
                 "will": wills.row,
+                "link": links.row,
             },
             encode=bytes,  # each row is encoded already
         )
@@ -82,6 +86,7 @@ class BrokerView:
         keys += [("notification", seq) for seq in self._held]
         keys += [("retained", subject) for subject in self._retained.subjects()]
         keys += [("will", device) for device in self._wills.devices()]
+        keys += [("link", device) for device in self._links.state]
         self._touched.touch_only(keys)
 
     def discard_changes(self) -> None:
@@ -110,6 +115,7 @@ class BrokerView:
 
     def restore(self, node: str, rows: Iterable[tuple[Key, bytes]]) -> None:
         """Take in the rows of a store that are not the hold's."""
+        links: dict[str, bytes] = {}
         for key, value in rows:
             if key[0] in DECISION_KINDS:
                 self._decisions.restore_row(key, value)
@@ -117,12 +123,15 @@ class BrokerView:
             kind, whose = key
             if kind == "client":
                 self._restore_client(str(whose), value)
+            elif kind == "link":
+                links[str(whose)] = value
             elif kind == "will":
                 self._wills.restore(node, str(whose), value)
             elif kind == "retained":
                 self._retained.put(_message(node, value))
             else:
                 self._held.restore(_message(node, value))
+        self._links.restore(links)
 
     def _restore_client(self, name: str, value: bytes) -> None:
         client = self._clients[name] = Client(name, "")

@@ -31,6 +31,8 @@ from whimbrel.model.facts import (
 )
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
+from whimbrel.pipeline.files.beginnings import Known
+from whimbrel.pipeline.fold.group_states import GroupState
 
 __all__ = [
     "DECISION",
@@ -49,7 +51,7 @@ __all__ = [
     "fold",
 ]
 
-PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION = range(7)
+PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, BEGUN = range(8)
 """The kinds of events."""
 
 EVENT = pa.schema(
@@ -111,15 +113,6 @@ class Event(NamedTuple):
     """Of a retained notification, and for which subscriptions it was sent."""
     subscriptions: Any
     policy: Any
-
-
-class Known(NamedTuple):
-    """What is kept of a notification while anybody is owed it, to say what it was; times in microseconds."""
-
-    body_hash: bytes
-    published_at: int
-    subject: str | None
-    deadline_at: int | None
 
 
 def _fact(node: str, event: Event) -> Fact:
@@ -295,7 +288,14 @@ def fold(
                 if group is not None:
                     group.close(ends[group.node], out)
                 at = (number, node)
-                group = Fold(node, retention=retention, assume_receipts=assume_receipts)
+                hold = None
+                if event.kind == BEGUN:
+                    begun = GroupState.read(event.name)
+                    hold = Hold.restore(node, begun.hold, retention=retention)
+                group = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+                if event.kind == BEGUN:
+                    group.known, group.shaped = begun.known, begun.shaped
+                    continue
             assert group is not None
             group.take(event, out)
             if len(out) >= _MOST:

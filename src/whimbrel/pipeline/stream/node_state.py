@@ -21,14 +21,17 @@ from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
+from whimbrel.pipeline.files.beginnings import Beginning, Known
+from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
 from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
 from whimbrel.pipeline.tables.link_quality import Links
 from whimbrel.pipeline.tables.matches import CHANGED
+from whimbrel.shape.variables import LinkState
 
-__all__ = ["Held", "NodeState", "changed_schema"]
+__all__ = ["Held", "NodeState", "begun_rows", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
 _OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED})
@@ -48,6 +51,19 @@ class Held(NamedTuple):
     session: str
     seq: int
     device: str | None
+
+
+def begun_rows(begun: Beginning) -> dict[Key, bytes]:
+    """Return a checkpoint's state as the rows that a ``NodeState`` is restored from."""
+    rows = dict(begun.hold)
+    rows[_TIME,] = cbor2.dumps(begun.at)
+    rows |= {(_KNOWN, seq): cbor2.dumps(list(known)) for seq, known in begun.known.items()}
+    rows |= {(_SHAPED, seq): cbor2.dumps(dict(devices)) for seq, devices in begun.shaped.items()}
+    rows |= {(_LINK, device): cbor2.dumps(list(link)) for device, link in begun.links.items()}
+    for fact in begun.interests:
+        _, row = row_of(fact)
+        rows[_INTEREST, fact.seq] = cbor2.dumps({name: row[name] for name in CHANGED if name != "node"})
+    return rows
 
 
 class NodeState:
@@ -94,7 +110,7 @@ class NodeState:
         if key[0] == _TIME:
             self.last_at = found
         elif key[0] == _LINK:
-            self.links.state[str(key[1])] = tuple(found)
+            self.links.state[str(key[1])] = LinkState(*found)
         else:
             self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
             self._saved_interests[found["seq"]] = found["session"]

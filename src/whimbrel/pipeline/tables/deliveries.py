@@ -11,7 +11,7 @@ interests, not as a row of text for each. Interests travel too, so the fold know
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
@@ -23,13 +23,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.model.bounds import INT64_MIN
+from whimbrel.pipeline.files.beginnings import Beginning
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, other_events, published_events
-from whimbrel.pipeline.fold.folds import EVENT, fold
+from whimbrel.pipeline.fold.folds import BEGUN, EVENT, fold
+from whimbrel.pipeline.fold.group_states import write_group_states
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
-from whimbrel.pipeline.spark.spark_session import parallelism
-from whimbrel.pipeline.tables.matches import Matching, Shipped, ship
+from whimbrel.pipeline.spark.spark_session import parallelism, send_file
+from whimbrel.pipeline.tables.matches import Matching, Shipped, scratch, ship
 
 __all__ = ["LogTables", "deliveries"]
 
@@ -54,6 +57,8 @@ class LogTables:
     """What devices chose decides which of their hand-overs have receipts;"""
     decisions: LogRows | None = None
     """and what policies decided, which body it was."""
+    begun: Mapping[str, Beginning] = field(default_factory=dict, kw_only=True)
+    """By node whose log was cut, the checkpoint that it begins at."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
@@ -73,15 +78,17 @@ def deliveries(
     """Return one row per notification, session and device whose outcome is known.
 
     Where devices do not confirm (a log that was imported or generated), what is handed over counts as received:
-    *assume_receipts*, by default if the log has no receipts at all. What is still held at the end has no row.
+    *assume_receipts*, by default if the log has no receipts at all, and no checkpoint of a broker's. What is still
+    held at the end has no row.
     """
     if assume_receipts is None:
-        assume_receipts = log.receipts.isEmpty()
+        assume_receipts = not log.begun and log.receipts.isEmpty()
     if groups is None:
         groups = _GROUPS_PER_CORE * parallelism(log.publications.sparkSession)
     components = _components(log, groups)
     events = _events(log, components, groups)
-    folding = partial(fold, ends=_last_times(log), retention=retention, assume_receipts=assume_receipts)
+    ends = {node: begun.at for node, begun in log.begun.items()} | _last_times(log)
+    folding = partial(fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
     ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(folding, SCHEMAS["deliveries"])
 
@@ -91,6 +98,8 @@ def _components(log: LogTables, groups: int) -> dict[str, Components]:
     shares = _pairs(log.interests.select("node", "subject_filter", "session"), begins=SHARE)
     for node, pairs in shares.items():
         shares[node] = [(share, session) for share, session in pairs if is_shared(share)]
+    for node, begun in log.begun.items():  # what they want is among the interests
+        devices[node] = sorted({*devices.get(node, ()), *begun.pairs()})
     nodes = devices.keys() | shares.keys()
     return {node: Components(devices.get(node, ()), shares.get(node, ()), groups=groups) for node in nodes}
 
@@ -136,7 +145,21 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
         return [known.group(session) for session in sessions.to_pylist()]
 
     shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
-    return reduce(DataFrame.unionByName, _other_events(log, components, groups), _published(log.publications, shipped))
+    events = _published(log.publications, shipped)
+    if log.begun:
+        events = events.unionByName(_begun(log, components, groups))
+    return reduce(DataFrame.unionByName, _other_events(log, components, groups), events)
+
+
+def _begun(log: LogTables, components: Mapping[str, Components], groups: int) -> DataFrame:
+    """Return, for each group of a node whose log begins at a checkpoint, an event that says where its state is."""
+    spark, none = log.publications.sparkSession, Components([], groups=groups)
+    found = [
+        {"group": group, "node": node, "seq": INT64_MIN, "kind": BEGUN, "at": begun.at, "name": send_file(spark, path)}
+        for node, begun in log.begun.items()
+        for group, path in write_group_states(begun, components.get(node, none), scratch()).items()
+    ]
+    return spark.createDataFrame(pa.Table.from_pylist(found, schema=EVENT), from_arrow_schema(EVENT))
 
 
 def _published(publications: LogRows, shipped: Shipped) -> DataFrame:

@@ -38,6 +38,7 @@ __all__ = [
     "listed_matches",
     "matches",
     "pack",
+    "scratch",
     "ship",
 ]
 
@@ -104,7 +105,7 @@ def ship(publications: LogRows, interests: LogRows, sessions: LogRows, *, groups
     ranges = [(node, extent.first, extent.last) for node, extent in sorted(found.items())]
     changed = interests.select(*CHANGED).toArrow()
     deleted = sessions.select(*DELETED).toArrow()
-    return pack(ranges, changed, deleted, _scratch(), partial(send_file, spark), groups=groups)
+    return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), groups=groups)
 
 
 def pack(
@@ -146,7 +147,7 @@ def _of_node(table: Any, node: str) -> Any:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     """Return where matchers are kept until this process ends: Spark may ask for a file again and again."""
     directory = tempfile.TemporaryDirectory(prefix="whimbrel-matchers-")
     atexit.register(directory.cleanup)
