@@ -1,6 +1,6 @@
 """Every error Whimbrel raises on purpose.
 
-Rule: one root, below it one class per *reaction* of whoever catches it, then one per cause.
+Rule: one root, below it one class per *reaction* of the code that catches it, then one per cause.
 Rule: raw values live in attributes and ``args`` (so errors pickle); the sentence is made in ``__str__``
 and names what was found, what is allowed, and where.
 """

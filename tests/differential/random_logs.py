@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 from whimbrel.hold.private import client_of, is_private
@@ -23,13 +24,17 @@ from whimbrel.model.facts import (
     SessionChanged,
     WillChange,
     WillChanged,
+    time_of,
 )
 from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
+from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.place import Area, Place
+from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
-__all__ = ["random_log"]
+__all__ = ["placed_log", "random_log"]
 
 SESSIONS, DEVICES = ("s1", "s2", "s3"), ("d1", "d2", "d3", "d4")
 PRIVATE_SESSIONS = ("$mqtt/d1", "$mqtt/d2", "$mqtt/c1", "$mqtt/c2")
@@ -42,9 +47,50 @@ KEYS = KeyHashes.of_private(Scheme.PRODUCER, b"key")
 _OF_A_SESSION = {PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS}
 
 
+PLACES = (Place(52.52, 13.405), Place(52.521, 13.405), Place(52.53, 13.405), Place(-17.0, 180.0), Place(90.0, 0.0))
+RADII = (None, None, 0.0, 111.3, 2_000.0, 2e7)
+NEARS: tuple[Near | None, ...] = (
+    *(None, None, None, ANYWHERE, Around(0.0), Around(111.3), Around(111.3), Around(2_000.0), Around(90_000.0)),
+    *(Area(PLACES[0], 500.0), Area(PLACES[2], 90_000.0), Area(PLACES[3], 111.3)),
+    Polygon.parse("52.5,13.4;52.5,13.5;52.525,13.5;52.525,13.4"),
+    Polygon.parse("-20,179;-20,-179;-15,-179;-15,179"),
+)
+
+
 def random_log(random: Random, node: str, *, facts: int, has_receipts: bool) -> list[Fact]:
     """Return the log of a node; its times stand still as often as they move."""
     return list(_facts(random, node, facts, has_receipts=has_receipts))
+
+
+def placed_log(random: Random, node: str, *, facts: int, has_receipts: bool) -> list[Fact]:
+    """Return a log in which devices move between any two facts, and publications and subscriptions have places.
+
+    Reports come late as often as not: after the facts of the same moment that they were meant for.
+    """
+    found: list[Fact] = []
+    for fact in _facts(random, node, facts, has_receipts=has_receipts):
+        given = replace(fact, seq=len(found) + 1)
+        if isinstance(given, Notification):
+            place = random.choice((None, *PLACES[:3], *PLACES))
+            given = replace(given, place=place, radius_m=None if place is None else random.choice(RADII))
+        elif isinstance(given, InterestChanged):
+            wanted = replace(given.subscription, near=random.choice(NEARS), stale_us=random.choice((None, None, 25, 0)))
+            given = replace(given, subscription=wanted)
+        found.append(_renumbered(given, found))
+        while random.random() < 0.5:
+            place = random.choice((None, *PLACES[:3], *PLACES))
+            device = random.choice((*DEVICES, "c1", "c2"))
+            state = DeviceState(device=device, reported_at=time_of(fact), place=place)
+            found.append(Reported(node=node, seq=len(found) + 1, state=state))
+    return found
+
+
+def _renumbered(fact: Fact, before: list[Fact]) -> Fact:
+    """Return a fact that speaks of a publication as one that speaks of the publication's new number."""
+    if not isinstance(fact, Receipt | Decided):
+        return fact
+    published = [each.seq for each in before if isinstance(each, Notification)][-5:]
+    return replace(fact, notification=NotificationId(fact.node, published[fact.notification.seq % len(published)]))
 
 
 def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iterator[Fact]:

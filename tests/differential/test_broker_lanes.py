@@ -17,6 +17,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import Config
 from whimbrel.log.reader import read_rows
+from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.properties import Properties, Property
 
@@ -249,6 +250,47 @@ def test_an_expiry_of_no_time_is_expired(tmp_path: Path) -> None:
     wanting, publisher = rig.subscriber("wanting", "a"), rig.client("publisher")
     publisher.send(_expiring("a", b"stale", 0))
     assert wanting.payloads() == []
+
+
+SMALL = replace(Config(), limits=replace(Config().limits, held_bytes=1_000))
+"""Room for one body of those that follow, and for no second one."""
+BODY = bytes(2_000)
+
+
+def _answers_where_it_is_full(rig: Rig, qos: int) -> tuple[list[bytes], list[Packet]]:
+    """Fill a broker for an absent client; return what a named session's neighbour gets, and its publisher's answers."""
+    owner = rig.client("owner", expiry_s=1_000)
+    owner.ask("create", session="ann")
+    owner.ask("subscribe", session="ann", topic="a", qos=1)
+    owner.drop()
+    rig.subscriber("away", "full", qos=1, expiry_s=1_000).drop()
+    rig.settle()
+    wanting, publisher = rig.subscriber("wanting", "a", "b", qos=1), rig.client("publisher")
+    publisher.send(publishing("full", BODY, 1, 1))
+    rig.settle()
+    publisher.send(publishing("a" if qos == 0 else "b", b"x", qos, 2 if qos else 0))
+    rig.settle()
+    return wanting.payloads(), publisher.take()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_lanes_refuse_what_the_hold_has_no_room_for(qos: int, tmp_path: Path) -> None:
+    """Room is decided in one place (``Admission``), and the direct path asks it."""
+    ours = _answers_where_it_is_full(Rig(tmp_path / "lanes", SMALL), qos)
+    theirs = _answers_where_it_is_full(Rig(tmp_path / "hold", SMALL, has_direct_path=False), qos)
+    assert ours == theirs
+    assert ours[0] == []
+
+
+def test_lanes_send_nothing_to_a_link_that_closes(tmp_path: Path) -> None:
+    """DISCONNECT is the last packet on a link, whichever way a publication of the same turn takes."""
+    for rig in (Rig(tmp_path / "lanes"), _without_lanes(tmp_path / "hold")):
+        wanting, publisher = rig.subscriber("wanting", "a"), rig.client("publisher")
+        rig.broker.receive(wanting.link, b"\x00\x00", rig.now)  # no such packet
+        said = list(wanting.link.out)
+        rig.broker.receive(publisher.link, encode(publishing("a", b"x"), publisher.version), rig.now)
+        assert wanting.link.out == said
+        assert len(said) == 1
 
 
 def test_identifiers_stand_in_the_order_of_subscriptions(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def _subscription(number: int, subject_filter: str, text: str | None) -> Subscri
 
 def _found(routes: Routes, subject: str, rows: list[Attributes]) -> list[list[tuple[str, object]]]:
     handles = routes.by_content([subject] * len(rows), rows)
-    return [list(routes.everybody(subject, each)) for each in handles]
+    return [list(routes.subscribers(subject, each)) for each in handles]
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from random_logs import random_log
+from random_logs import placed_log
 from stream_rig import StreamRig, forget
 
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Found
+from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
 from whimbrel.log import layout
@@ -25,6 +27,7 @@ from whimbrel.log.checkpoints.folder import save
 from whimbrel.log.reader import read as read_log
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, time_of
+from whimbrel.model.notification import Notification
 from whimbrel.pipeline.files.beginnings import beginning, left_out
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.jobs import run
@@ -50,7 +53,7 @@ def logs_of(seed: int) -> dict[str, list[Fact]]:
     """Return the facts of some nodes."""
     random = Random(seed)
     return {
-        f"node{number}": list(random_log(random, f"node{number}", facts=FACTS, has_receipts=True))
+        f"node{number}": list(placed_log(random, f"node{number}", facts=FACTS, has_receipts=True))
         for number in range(NODES)
     }
 
@@ -64,12 +67,21 @@ def write(log: Path, logs: dict[str, list[Fact]]) -> None:
                 writer.sync()
 
 
+class PlacedState(BrokerState):
+    """The state of a broker that heeds places."""
+
+    def _match(self, message: Message, notification: Notification) -> Found:
+        places = self.hold._places
+        assert places is not None
+        return list(places.heard_by(notification, super()._match(message, notification)))
+
+
 def cut(log: Path, logs: dict[str, list[Fact]], random: Random) -> dict[str, Cut]:
     """Make two checkpoints of each node but one, and remove the segments that the older one covers."""
     cuts: dict[str, Cut] = {}
     for node, facts in list(logs.items())[1:]:
-        older, newer = random.randrange(50, 90), random.randrange(90, 130)
-        state = BrokerState(node, hold=Hold(node, retention=RETENTION))
+        older, newer = random.randrange(90, 150), random.randrange(150, 200)
+        state = PlacedState(node, hold=Hold(node, retention=RETENTION, heeds_places=True))
         for fact, following in pairwise(facts[: newer + 1]):
             state.apply(fact)
             if fact.seq in {older, newer}:
@@ -93,7 +105,7 @@ def rows_of(out: Path, table: str) -> Iterator[dict[str, Any]]:
 
 def micros(moment: Any) -> int:
     """Return a time as the log has it."""
-    return round(moment.timestamp() * 1_000_000)
+    return int(round(moment.timestamp() * 1_000_000))
 
 
 def newer(out: Path, cuts: dict[str, Cut]) -> dict[str, Counter[str]]:
@@ -120,12 +132,12 @@ def newer(out: Path, cuts: dict[str, Cut]) -> dict[str, Counter[str]]:
 def streamed(log: Path, out: Path, random: Random) -> None:
     """Make tables in batches that end anywhere, by workers that forget."""
     rig = StreamRig(log=log, out=out, plan=StreamPlan(**OPTIONS))
-    for end in (random.randrange(100, FACTS), FACTS):
+    for end in (random.randrange(160, 10 * FACTS), 10 * FACTS):
         rig.take({f"node{number}": end for number in range(NODES)})
         forget()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_stream_and_one_process_begin_at_a_checkpoint(tmp_path: Path, seed: int) -> None:
     """What was held and wanted there, links, and the bodies that policies decided: nothing newer is missing."""
     logs, random = logs_of(seed), Random(seed)

@@ -22,6 +22,7 @@ from whimbrel.log import layout
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
+from whimbrel.model.notification import Notification
 from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.spans import Piece, SpanReader
@@ -181,3 +182,15 @@ def test_a_part_in_another_order_is_read_in_that_of_its_numbers(tmp_path: Path) 
     assert [number for piece in pieces for number in numbers(piece)] == [fact.seq for fact in facts]
     tables = {row_of(fact)[0] for fact in facts}
     assert {table for piece in pieces for table in piece.tables} == tables
+
+
+def test_a_body_that_comes_again_counts_each_time(tmp_path: Path) -> None:
+    """Parquet keeps a repeated body once: a small file must not become a piece that no worker has memory for."""
+    body, most_bytes = bytes(100_000), 1_000_000
+    facts: list[Fact] = [Notification(node=NODE, seq=each, published_at=each, body=body) for each in range(1, 201)]
+    log = written(tmp_path, facts, Random(1), exports=1)
+    export(log, NODE, closed_only=False)
+    assert max(part.path.stat().st_size for part in layout.parts(log, "publications", NODE)) < most_bytes
+    pieces = list(SpanReader(log, NODE, most_bytes=most_bytes).pieces(1, 200, now=0))
+    assert max(piece.table("publications").nbytes for piece in pieces) < 2 * most_bytes
+    assert [number for piece in pieces for number in numbers(piece)] == list(range(1, 201))

@@ -92,6 +92,29 @@ def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -
     register(spark)
     source = spark.read.format("whimbrel").option("table", "popularity")
     assert source.load(str(tmp_path / "out")).count() == told["popularity"]["rows"]
+    _check_backfill(ward, tmp_path / "out")
+
+
+def _check_backfill(log: Path, out: Path) -> None:
+    """Make the last six hours, of a day of their own, again: no row comes, and none goes."""
+    tables = ("matches", "popularity")
+    before = {name: sorted(map(repr, _rows(out / name))) for name in tables}
+    published = [row["published_at"] for row in _rows(out / "matches")]
+    since = max(part.date for part in parts(log, "publications"))
+    command = ["pipeline", "run", "--log", str(log), "--out", str(out), "--tables", ",".join(tables)]
+    done = CliRunner().invoke(app, [*command, "--since", since.isoformat(), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["tables"]["matches"]["rows"] == sum(at.date() >= since for at in published) > 100
+    assert {name: sorted(map(repr, _rows(out / name))) for name in tables} == before
+    for words, refused in (
+        (["--since", "tomorrow"], "--since: found 'tomorrow', allowed is a time such as 24h, a date"),
+        (["--until", "1h", "--available-now"], "--until: a stream writes all rows"),
+        (["--since", "1h", "--until", "2h"], "one that begins before it ends"),
+    ):
+        done = CliRunner().invoke(app, [*command, *words])
+        assert done.exit_code != 0
+        assert refused in str(done.exception)
 
 
 def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path) -> None:

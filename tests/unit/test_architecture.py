@@ -187,6 +187,7 @@ BROKER = [
     "log_settings",
     "config",
     "config_files",
+    "exposure",
     "counters",
     "feedback",
     "memory",
@@ -202,7 +203,7 @@ BROKER = [
 """The layers of the broker, from below: each imports only what stands before it."""
 HANDLERS = ["long_work", "driver", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
 PIPELINE = [
-    *("files", "fold", "spark", "tables", "plans", "jobs", "single", "accounts"),
+    *("files", "fold", "spark", "tables", "plans", "intervals", "jobs", "single", "accounts"),
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [

@@ -26,7 +26,7 @@ def _fact(seq: int, name: str, text: str, change: InterestChange = InterestChang
 
 def _found(routes: Routes, attributes: dict[str, str]) -> list[str]:
     handles = routes.by_content(["beds/4"], [attributes])[0]
-    return sorted(identity[1] for _, found in routes.everybody("beds/4", handles) for identity in found)
+    return sorted(identity[1] for _, found in routes.subscribers("beds/4", handles) for identity in found)
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_a_summary_that_closes_says_so() -> None:
     assert "Nothing lost: all " in shown
     found = [each.split() for each in shown.splitlines()]
     assert ["phone", "3", "1", "·", "·", "·", "·", "3", "·", "·"] in found
-    assert ["nobody", "was", "there", "·", "·", "2", "·", "·", "·"] in found
+    assert ["no", "device", "·", "·", "2", "·", "·", "·"] in found
     assert ["all", "3", "1", "2", "0", "0", "0", "3", "0", "0"] in found
     assert "withheld" not in shown
 

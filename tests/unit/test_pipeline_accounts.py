@@ -136,7 +136,7 @@ def _share_served_by_nobody(world: World) -> None:
     del world.deliveries[4]
 
 
-def _somebody_and_nobody(world: World) -> None:
+def _a_device_and_none(world: World) -> None:
     world.deliveries.append(_delivery(13, "alone", "phone", "displaced"))
 
 
@@ -169,7 +169,7 @@ def _another_member(world: World) -> None:
         (_new_match, "14 matched in nurse and has no entry there"),
         (_share_served_twice, "12 was given to 2 of $share/archive/bed/#: $mqtt/worker-1, $mqtt/worker-2"),
         (_share_served_by_nobody, "12 matched $share/archive/bed/# and was given to none of it"),
-        (_somebody_and_nobody, "13 in alone has an entry for nobody and for phone"),
+        (_a_device_and_none, "13 in alone has an entry for no device and for phone"),
         (_held_and_ended_for_nobody, "13 in alone has ended for want of a device, and is held"),
         (_held_and_delivered, "10 in nurse has two entries for phone: delivered and held"),
         (_held_and_not_matched, "11 has an entry in doctor and did not match there"),

@@ -68,13 +68,13 @@ def test_what_a_batch_of_a_stream_raised_is_the_sentence_that_is_told(raised: st
     assert caught.value.reason == told
 
 
-def test_a_server_where_nobody_answers_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark itself would try for many minutes."""
     monkeypatch.setattr(spark_session, "find_spec", lambda _: object())
     with socket.socket() as bound:  # and not listening
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        with pytest.raises(SparkJobError, match=f"sc://127.0.0.1:{port}: nobody answers"):
+        with pytest.raises(SparkJobError, match=f"sc://127.0.0.1:{port}: no server answers"):
             spark_session._connected(f"sc://127.0.0.1:{port}", partitions=None)
 
 

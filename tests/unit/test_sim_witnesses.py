@@ -178,7 +178,7 @@ def _not_in_the_log(world: World) -> None:
         (_twice_unmarked, "phone received 1 again that were not marked DUP"),
         (_invented, "phone received what is not in the log"),
         (_seen_at_qos_0_and_not_delivered, "phone received n:74 at QoS 0, and it is not delivered"),
-        (_not_for_it, "phone received n:15, of which nobody says that it was for it"),
+        (_not_for_it, "phone received n:15, which no record says was for it"),
         (_not_in_the_log, "n:95 was delivered to phone and is not in the log"),
     ],
 )

@@ -199,7 +199,7 @@ class Broker:
 
     @property
     def wants_sync(self) -> bool:
-        """Whether somebody waits for the disk."""
+        """Whether a client waits for the disk."""
         return self._commits.wants_sync
 
     @property
@@ -445,7 +445,7 @@ class Broker:
         return notices
 
     def drain(self) -> None:
-        """Send everybody away: the broker stops."""
+        """Disconnect all clients: the broker stops."""
         self.is_draining = True
         for link in list(self.links):
             self._sender.fail(link, ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")

@@ -80,7 +80,7 @@ class ListenSettings(Section):
     http_port: int = setting.port(-1, "The port of metrics and health, over plain HTTP.")
     http_host: str = setting.host(
         "127.0.0.1",
-        "The address of metrics and health, which anybody who reaches it may read; loopback unless told.",
+        "The address of metrics and health, which every client that reaches it may read; loopback by default.",
     )
     ws_origins: str = setting.origins(
         "The web pages that may connect over WebSocket, by their Origin; programs, which send none, always may.",
@@ -283,18 +283,25 @@ class SessionSettings(Section):
 class AccessSettings(Section):
     """Who may connect, and who may use which topics.
 
-    Without a users file anybody may connect, and a user name is only a claim. With one, a client must give a name and
-    password from it; clients that give no name are let in only if anonymous is true.
+    Without a users file any client may connect, and a user name is only a claim. With one, a client must give a name
+    and password from it; clients that give no name are let in only if anonymous is true.
     """
 
     section: ClassVar[str] = "access"
 
-    users: str = setting.path("The users file, made with `whimbrel user add`; without it anybody may connect.")
+    users: str = setting.path(
+        "The users file, made with `whimbrel user add`; if not given, the file `users` in the data directory is used "
+        "where there is one."
+    )
     rights: str = setting.path(
-        "The rights file, which says who may use which topics; without it everybody may use all."
+        "The rights file, which says who may use which topics; without it every client may use all."
     )
     anonymous: bool = setting.flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
+    )
+    insecure: bool = setting.flag(
+        "Whether a broker without users may listen beyond loopback, so that any client that reaches it may connect.",
+        default=False,
     )
     wrong_passwords_per_minute: int = setting.whole(
         10,

@@ -99,7 +99,7 @@ class Announcements:
     def changes(self, learned: Feedback, connected: Collection[str]) -> dict[str, str]:
         """Return what is to be published under which topic, where it is new; empty text takes a topic away.
 
-        Of many links that changed, some wait until the next time: nobody waits for the broker meanwhile.
+        Of many links that changed, some wait until the next time: no client waits for the broker meanwhile.
         """
         changes: dict[str, str] = {}
         if learned.plan != self._plan:

@@ -19,7 +19,7 @@ class LogSettings(Section):
     section: ClassVar[str] = "log"
 
     sync_interval_ms: int = setting.whole(
-        50, 0, 60_000, "How long traffic that nobody must hold may wait for the disk; 0 is no time."
+        50, 0, 60_000, "How long traffic that no session must hold may wait for the disk; 0 is no time."
     )
     segment_bytes: int = setting.whole(
         67_108_864, 65_536, INT32_MAX, "The size at which a segment ends and the next begins."
@@ -50,7 +50,7 @@ class LogSettings(Section):
         512 << 20,
         0,
         INT64_MAX,
-        "The oldest segments are cut while less than this is free on the disk, whoever still reads them; "
+        "The oldest segments are cut while less than this is free on the disk, even if a reader still needs them; "
         "0 is no bound.",
     )
     retain_reader_bytes: int = setting.whole(

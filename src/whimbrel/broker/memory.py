@@ -1,11 +1,11 @@
 """Memory: how much all that a broker keeps takes together, and whether there is room for more.
 
 Held and retained messages, wills, what waits to be written to connections, packets that are not whole yet,
-subscriptions and sessions. Rule: each change is counted when it is made; nobody ever adds everything up.
+subscriptions and sessions. Rule: each change is counted when it is made; no total is ever recomputed.
 Rule: these are estimates, measured on CPython 3.11 and rounded up. They bound the process within a small factor; what
 an interpreter, its libraries and the compiled matcher take beside them is a constant.
 Rule: an eighth of it is for what only passes through: notifications for clients that keep up, connections and
-subscriptions. Otherwise one who fills the memory with what nobody fetches would keep all others from being served.
+subscriptions. Otherwise a client could fill the memory with what no device fetches, and no other would be served.
 Rule: the limit decides about what is new. What is there stays, also after a restart with a lower limit.
 """
 
@@ -90,7 +90,7 @@ class Memory:
         self.counted += change
 
     def count_outgoing(self, size: int) -> None:
-        """Count bytes that are written, as if nobody read them, until it is measured how many wait."""
+        """Count bytes that are written, as if the client read none of them, until it is measured how many wait."""
         self.outgoing += size
         self.counted += size
         self._is_guess = True

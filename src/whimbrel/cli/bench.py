@@ -62,7 +62,7 @@ def broker(
     """Publish through a broker as fast as it takes it, and at a steady rate; print how fast and how late.
 
     Without --port a broker of our own is started for it, with its log in a temporary directory. Nothing is kept.
-    Any broker of MQTT 3.1.1 that lets everybody in can be measured. Exits 1 if a message was lost.
+    Any broker of MQTT 3.1.1 that lets every client in can be measured. Exits 1 if a message was lost.
 
     Example: whimbrel bench broker --qos 1 --subscribers 10 --count 20000
     """

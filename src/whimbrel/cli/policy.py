@@ -129,7 +129,7 @@ def list_policies(*, connection: AskingConnection, as_json: AsJson = False) -> N
         typer.echo(json.dumps([each._asdict() for each in found], ensure_ascii=False))
         return
     for each in found:
-        owner = "nobody's" if each.owner is None else f"of {each.owner}"
+        owner = "without owner" if each.owner is None else f"of {each.owner}"
         suspended = ", suspended: it failed too often" if each.is_suspended else ""
         typer.echo(f"{each.name}: version {each.version}, {owner}, {each.devices} devices{suspended}")
 

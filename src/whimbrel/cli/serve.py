@@ -46,11 +46,15 @@ def serve(
         str | None, typer.Option("--tls-client-ca", metavar="FILE", help="Who signs clients' certificates, as PEM.")
     ] = None,
     users: Annotated[
-        str | None, typer.Option("--users", metavar="FILE", help="Who may connect; made by `whimbrel user add`.")
+        str | None,
+        typer.Option("--users", metavar="FILE", help="Who may connect; if not given, DIR/users where there is one."),
     ] = None,
     rights: Annotated[
         str | None, typer.Option("--rights", metavar="FILE", help="Who may use which topics, as TOML.")
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond loopback without users: any client may connect.")
+    ] = False,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Start although records of the log are missing, this once.")
     ] = False,
@@ -86,6 +90,7 @@ def serve(
         "tls.client_ca": tls_client_ca,
         "access.users": users,
         "access.rights": rights,
+        "access.insecure": insecure or None,
     })  # fmt: skip
     if print_config:
         typer.echo(printed(config), nl=False)

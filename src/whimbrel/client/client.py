@@ -300,8 +300,8 @@ class Client:
         """Tell the broker the state of this device, and how many messages it received since its last report.
 
         *battery* is what is left of its charge, 0 to 1, *display* a width and height in pixels, *place* ``lat,lon`` in
-        degrees; None is not known. *members* are whatever else a policy of this device asks for. What is reported is a
-        fact of the broker's log and is published to nobody.
+        degrees; None is not known. *members* are other variables that a policy of this device reads. A report is
+        a fact of the broker's log and is not published.
         """
         count = self._received - self._reported
         said: dict[str, object] = {**(members or {}), "battery": battery, "place": place, "received": count}
@@ -423,7 +423,7 @@ class Client:
         """Give up a subscription; tell whether there was one, as far as the version says so.
 
         It is known by topic filter and *name*; in the private session of MQTT 3.1.1, by topic filter and *filter*.
-        *session* is as in ``subscribe``; in a named one the subscription is removed for everybody.
+        *session* is as in ``subscribe``; in a named one the subscription is removed for all members.
         """
         version = self._connect.version
         where = self._joins.session_for(topic_filter, session)

@@ -122,7 +122,7 @@ class PublishLostError(ClientError):
         self.topic = topic
 
     def __str__(self) -> str:
-        return f"publication to {self.topic}: the session was lost, and nobody knows whether it was accepted"
+        return f"publication to {self.topic}: the session was lost, and it is unknown whether it was accepted"
 
 
 class SubscriptionRefusedError(ClientError):

@@ -5,7 +5,7 @@ Rule: the *home* of a client is the first session it was made with, for good; wi
 whose name is the empty text. What a connection takes for its home may differ after sessions were left or joined: then
 the client says which session it means.
 
-Version 5 says sessions and keys in CONNECT; 3.1.1, and whatever CONNECT has no room for, by requests.
+Version 5 says sessions and keys in CONNECT; 3.1.1, and anything CONNECT has no room for, by requests.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Sessions:
         A session that exists is refused with 0x87; with *exist_ok* it is left as it is, if this client may see it.
 
         Passwords are *owner*'s; or *user*'s and *admin*'s; or all three. With none, and without a list (*acl*), the
-        session belongs to the user who is connected; or is open to everybody if the broker has verified no user.
+        session belongs to the user who is connected; or is open to every client if the broker has verified no user.
         """
         try:
             await self._asked("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
@@ -141,7 +141,7 @@ class Sessions:
         acl: AccessControlList | None = None,
         is_open: bool = False,
     ) -> None:
-        """Give the session other passwords, or a list, or open it to everybody; *password* is one that is valid now.
+        """Give the session other passwords, or a list, or open it to every client; *password* is one that is valid now.
 
         All other devices are put out, and have to join again. If this device has joined the session, it comes back to
         it with the highest of the new passwords.

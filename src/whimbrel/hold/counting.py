@@ -24,7 +24,7 @@ class Served(NamedTuple):
     """Those in which nothing else matched, where a policy of the chosen one may withhold (rule 21)."""
 
 
-_NOBODY = Served({}, {})
+_NONE_SERVED = Served({}, {})
 
 
 def sorted_matches(matches: Matches) -> Matches:
@@ -59,7 +59,7 @@ def matches_that_count(state: State, publisher: str | None, matches: Matches) ->
         if identities:
             found.append((name, identities))
     if not shares:
-        return found, _NOBODY
+        return found, _NONE_SERVED
     chosen = {share: chosen_of(state, share, names) for share, names in shares.items()}
     counted = [
         (name, tuple(i for i in identities if i[0] is None or chosen.get(i[0], name) == name))

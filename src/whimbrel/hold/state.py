@@ -72,7 +72,7 @@ class LaneTerms:
         self.qos = -1
         """The highest granted; -1: not for the fast lane."""
         self.kept: tuple[tuple[Identity, int], ...] = ()
-        """For whom it is held, and how long."""
+        """The devices it is held for, and how long."""
         self.room = 0
         """How many may be pending before any of them must displace one; 0 if any is live only."""
         self.shortest_us = self.longest_us = 0

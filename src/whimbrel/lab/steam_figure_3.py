@@ -26,13 +26,13 @@ FIGURE_3A: Reached = {
     "e2": (("C2",), ("C2",)),
     "e3": (("C2", "C3"), ("C2", "C3")),
 }
-"""Whom each event is meant for, and to whom it is delivered, where the producer has everybody's content filters."""
+"""The consumers each event is meant for and delivered to, where the producer has all content filters."""
 FIGURE_3B: Reached = {
     "e1 of A, cfX": (("C1", "C2"), ("C1",)),
     "e1 of A, cfY": (("C1", "C2"), ("C2",)),
     "e2 of B, cfZ": (("C2", "C3"), ("C2", "C3")),
 }
-"""Whom each event is propagated to, and to whom it is delivered, where the producer looks up the subject."""
+"""The consumers each event is propagated and delivered to, where the producer looks up the subject."""
 _CONTENT = {("C1", "A"): "value == 1", ("C2", "A"): "value == 2", ("C2", "B"): "value == 3", ("C3", "B"): "value == 3"}
 _ALL_CONTENT = {"C1": "value == 1", "C2": "value == 2 || value == 3", "C3": "value == 3"}
 """cfX, cfY and cfZ: C2 has deployed two of them."""
@@ -61,7 +61,7 @@ class _Watcher:
 
 
 def deliveries_3a() -> Reached:
-    """Return whom e1, e2 and e3 are for, and who gets them, with content filters at the producer."""
+    """Return which consumers e1, e2 and e3 are for, and which get them, with content filters at the producer."""
     watcher = _Watcher()
     radio = BroadcastRadio(range_m=200, random=Random(1))  # noqa: S311 # a made-up radio
     town = FilteringTown(
@@ -79,7 +79,7 @@ def deliveries_3a() -> Reached:
 
 
 def deliveries_3b() -> Reached:
-    """Return to whom events are propagated, and delivered, with the subject at the producer."""
+    """Return the consumers that events are propagated and delivered to, with the subject at the producer."""
     watcher = _Watcher()
     radio = BroadcastRadio(range_m=200, random=Random(1))  # noqa: S311 # a made-up radio
     town = Town(radio=radio, vocabulary=_WORDS, watcher=watcher)

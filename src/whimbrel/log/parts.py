@@ -73,7 +73,7 @@ class PartWriter:
             self.beside.unlink(missing_ok=True)
 
     def _let_go(self) -> None:
-        with suppress(Exception):  # whatever went wrong is being told already
+        with suppress(Exception):  # the first error is being raised already
             self._parquet.close()
         with suppress(OSError):
             self._stream.close()

@@ -3,9 +3,9 @@
 A segment begins with a header: magic, format, node, the seq of its first record, the time of the record before that,
 the salt of its checksums, and a CRC-32 of all this. Records and marks follow (``records``).
 
-What is torn and what is damaged. A node writes a group of records, waits until the disk has it, and only then tells
-anybody and writes the next group. Each group begins with a mark of what was durable before it, and a log that is
-closed ends with one. So a mark proves all records before it. Groups that no append waited for (``writer``) have no mark
+What is torn and what is damaged. A node writes a group of records, waits until the disk has it, and only then
+acknowledges it and writes the next group. Each group begins with a mark of what was durable before it, and a closed
+log ends with one. So a mark proves all records before it. Groups that no append waited for (``writer``) have no mark
 before the next, until one is waited for: then all before it is durable, and the group after it begins with a mark.
 Where a frame is bad, then:
 

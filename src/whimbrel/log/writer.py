@@ -1,6 +1,6 @@
 """The writer: appends facts to a node's log and says when they are durable.
 
-Rule: ``append`` only remembers; ``sync`` writes everything remembered as one group and waits for the disk. Nobody is
+Rule: ``append`` only remembers; ``sync`` writes everything remembered as one group and waits for the disk. No caller is
 told of a fact before the sync that covers it has returned.
 Rule: ``sync(wait=False)`` writes the group and does not wait. The end of the process cannot take it back, a power
 failure or a failing disk can; the receiver of such a fact must be content with that. It is durable with the next
@@ -55,7 +55,7 @@ __all__ = ["SEGMENT_BYTES", "LogWriter", "Recovery"]
 SEGMENT_BYTES = 64 << 20
 _FIRST_SEQ = 1
 _REOPEN = "reopen the log to go on"
-_MISSING = "records are missing, and nobody said with which number to go on"
+_MISSING = "records are missing, and no number was given to go on with"
 _LOST = ".lost-"
 
 
@@ -231,7 +231,7 @@ class LogWriter:
     def discard(self) -> int:
         """Forget what is remembered and not written, and return how many facts are gone.
 
-        For the thread that appends, after a failed sync, once it has told whom it concerns that they are not accepted:
+        For the thread that appends, after a failed sync, once it has told their publishers that they are not accepted:
         their numbers are given again. A running sync is waited for; what it wrote is not forgotten.
         """
         with self._syncing:

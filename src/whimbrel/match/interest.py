@@ -23,7 +23,7 @@ class Interest:
     stale_us: int | None = None
     """How long a reported place counts; ``None``: the default."""
     session: str | None = None
-    """Whose members' places count; ``None``: nobody's, and areas of publications make no difference."""
+    """Whose members' places count; ``None``: it has no place, and areas of publications make no difference."""
 
     def __post_init__(self) -> None:
         if self.session is None and isinstance(self.near, Around):

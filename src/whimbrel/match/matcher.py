@@ -2,7 +2,7 @@
 
 Rule: no filter means all; a notification without a subject matches only subscriptions without a subject filter.
 Rule: handles are small integers; ``id_of`` tells whose they are. A handle that was freed is used again only after many
-others, so that an answer still in flight names nobody else.
+others, so that an answer still in flight names no other subscription.
 
 Keys take the pairs that were found and say which of them stay; so do places, which also find some (``placed``). Who
 has no subscription that places matter to does not notice them.
@@ -37,7 +37,7 @@ from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import UNBOUNDED
 
-if TYPE_CHECKING:  # places load numba, and nobody has any before the first subscription with a place
+if TYPE_CHECKING:  # places load numba, and none exist before the first subscription with a place
     from whimbrel.match.placed import Bounds, Placed
     from whimbrel.match.proximity.index import ProximityIndex, Publications
 
@@ -87,7 +87,7 @@ def _joining(subject: str, text: str) -> Generator[None, None, _Indexed]:
 def check_stored(text: str | None) -> None:
     """Raise ``FilterError`` for what is no filter in any version, or speaks of the names that only the matcher uses.
 
-    A log may have one: an older version accepted it. Whoever reads a log asks this first.
+    A log may have one: an older version accepted it. Readers of a log check this first.
     """
     if text is None:
         return
@@ -272,7 +272,7 @@ class Matcher:
     # -- matching ----------------------------------------------------------------------------------------------------
 
     def match(self, notification: Notification) -> list[int]:
-        """Return the handles of everyone who wants *notification*."""
+        """Return the handles of all subscriptions that want *notification*."""
         where = None
         if self._placed is not None:
             where = self._placed.at(notification.place, notification.radius_m, notification.published_at)
@@ -293,7 +293,7 @@ class Matcher:
         deliver_insecure: bool = True,
         where: Publications | None = None,
     ) -> list[int]:
-        """Return the handles of everyone who wants this subject with these attributes, and may have it.
+        """Return the handles of subscriptions that want this subject with these attributes, and may have it.
 
         *where* is the publication's place, area and time, without which it has none.
         """
@@ -351,10 +351,10 @@ class Matcher:
         if self._looked_at_again:
             rows, handles = self._look_again(rows, handles, subjects)
         if self._everything:
-            everyone = np.fromiter(self._everything, np.int64)
+            unconditional = np.fromiter(self._everything, np.int64)
             every_row = np.arange(len(attributes), dtype=rows.dtype)
-            rows = np.concatenate([rows, np.repeat(every_row, everyone.size)])
-            handles = np.concatenate([handles, np.tile(everyone, every_row.size)])
+            rows = np.concatenate([rows, np.repeat(every_row, unconditional.size)])
+            handles = np.concatenate([handles, np.tile(unconditional, every_row.size)])
             sources += 1
         if self._placed is not None:
             published = self._placed.nowhere(len(attributes)) if where is None else where
@@ -486,5 +486,5 @@ class Matcher:
 
     @property
     def content(self) -> ContentIndex:
-        """The index of the content filters, for whoever repacks or measures it."""
+        """The index of the content filters, to repack or measure it."""
         return self._content

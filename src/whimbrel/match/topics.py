@@ -8,8 +8,8 @@ left, and for nothing: ``a/#`` admits ``a``. A filter that begins with a wildcar
 ``$``.
 Rule: ``matches`` is the reference; ``TopicIndex`` gives the same answers, faster.
 Rule: a handle is a subscription's number, 0 to 2³¹-1, and has one topic filter. The index keeps no table from handle
-to filter, which would nearly double it: whoever gives out handles knows the filter. A handle added under two filters
-is found once for each.
+to filter, which would nearly double it: the caller that gives out handles knows the filter. A handle added under two
+filters is found once for each.
 
 Filters without a wildcard, nearly all of them, are keys of a dict. The others are paths of a trie, walked level by
 level with the set of nodes reached so far. That set at most doubles per level and is never larger than the trie.

@@ -2,7 +2,7 @@
 
 Rule: five types, as in Elvin: int32, int64, real64, string, opaque. In Python they are ``int``, ``Int64``,
 ``float``, ``str`` and ``bytes``, and the *exact* class tells the type. A plain ``int`` always fits int32.
-Rule: whatever comes from outside passes ``checked`` or one of the readers in ``codecs`` first; what they
+Rule: all input from outside passes ``checked`` or one of the readers in ``codecs`` first; what they
 return is a ``FrozenAttributes``, so its holder need not check again.
 """
 

@@ -24,7 +24,7 @@ _ISO_8601 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\
 
 
 class Clock(Protocol):
-    """Whatever knows the time."""
+    """A source of the current time."""
 
     def now(self) -> int:
         """Return the microseconds since 1970-01-01 UTC."""

@@ -137,7 +137,7 @@ def _value_of(body: bytes) -> Attributes:
 def _flat_attributes(body: bytes) -> Attributes | None:
     """Return what ``from_json`` would of a short, flat, plain object, at a quarter of its price; None: ask it.
 
-    Nearly all bodies are such. Whatever there is a rule for (names twice, nesting, large numbers, text that is not
+    Nearly all bodies are such. Anything a rule covers (names twice, nesting, large numbers, text that is not
     ASCII, what JSON does not have) is left to the one who knows the rules.
     """
     if len(body) > _SHORT:

@@ -3,7 +3,7 @@
 Rule: ``None`` is "not known"; a policy must cope with it.
 Rule: the device says battery, display, received and place; ``sent`` and the time are stamped by the server, so
 a report that brings its own is not believed.
-Rule: whatever else it says is kept as members, flat as attributes are. A list is a set: ``{"mine": ["a", 7]}`` is
+Rule: other members of a report are kept as members, flat as attributes are. A list is a set: ``{"mine": ["a", 7]}`` is
 ``mine`` = 2 (how many), ``mine.a`` = 1 and ``mine.7`` = 1, so that an empty one can be told from one that was not said.
 """
 
@@ -61,7 +61,7 @@ class DeviceState:
     """How many notifications the server sent it since its last report."""
     place: Place | None = None
     members: Attributes = NO_ATTRIBUTES
-    """Whatever else the device said of itself."""
+    """The other members of the report."""
 
     def __post_init__(self) -> None:
         name("device", self.device)

@@ -1,4 +1,4 @@
-"""Keys: who may speak to whom, as hashes only.
+"""Keys: which publications reach which subscribers, as hashes only.
 
 Rule: a private key is hashed at the edge (``fingerprint``) and never stored; log and store hold hashes.
 Rule: a digest is 20 bytes (SHA-1, Elvin's) or 32 (SHA-256, preferred). The side that has the private key
@@ -30,7 +30,7 @@ _TEXT = re.compile(r"([a-z_]+):([0-9a-fA-F]{40}|[0-9a-fA-F]{64})")
 
 
 class Scheme(Enum):
-    """Whom a key protects; only equal schemes compare."""
+    """Which side a key protects; only equal schemes compare."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"

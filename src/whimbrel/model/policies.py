@@ -42,7 +42,7 @@ class PolicyChanged:
     changed_at: int
     change: PolicyChange
     owner: str
-    """The verified user whose it is; the device if nobody was verified."""
+    """The verified user whose it is; the device if no user was verified."""
     name: str | None = None
     text: str | None = None
     device: str | None = None

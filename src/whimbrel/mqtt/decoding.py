@@ -109,7 +109,7 @@ def publish_at(data: bytes, first: int, at: int, end: int, version: int) -> Publ
 def _topic(raw: bytes) -> str:
     """Return the topic name of *raw*, checked; the empty one passes, as an alias may stand for it.
 
-    The same topics come again and again. Remembering them saves reading and checking, and gives everybody after us
+    The same topics come again and again. Remembering them saves reading and checking, and gives all later code
     the same string, whose hash is then computed once. When full, all are forgotten: the busy ones are back at once.
     """
     topic = text_from(raw)

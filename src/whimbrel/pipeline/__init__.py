@@ -11,7 +11,7 @@
 
 Rule: a table is a file, and its transform is ``DataFrame -> DataFrame``: no session, no path inside. What must be known
 before the rows flow (the matchers, who shares a device) is small, and collected there.
-Rule: ``spark_session`` makes the only SparkSession we make; ``source`` works in anybody's.
+Rule: ``spark_session`` makes the only SparkSession we make; ``source`` works in any session.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ still holds the notification, each of its devices that has no row, for what is h
 Rule: a session that wants a notification has an entry for it. Of the sessions that want it only through the same share,
 one has; a share is served by one.
 Rule: a device that was a member of the session then, and did not leave it, has an entry of its own.
-Rule: an entry is there once, and only for what matched. A row without a device says that there was nobody to have it,
-and is the only entry of its session; without one, something is held for whoever comes.
+Rule: an entry is there once, and only for what matched. A row without a device says that the session had no device,
+and is the only entry of its session; without one, something is held for the next device that connects.
 
 No Spark here: the tables are Arrow's, from a stream, a batch or a test. A subscription that wants nothing of its own
 (``no_local``) matches what it is not given, which these tables do not say: a log with such ones has gaps here.
@@ -44,7 +44,7 @@ HeldEntry: TypeAlias = tuple[str, str, int, str | None]
 """Node, session, number of a notification that has not ended there, and a device that has it in flight, if any."""
 
 _SHOWN = 20
-_NOBODY = "nobody"
+_NO_DEVICE = "no device"
 _HELD = "held"
 
 _Wanted: TypeAlias = tuple[str, int, str]
@@ -74,7 +74,7 @@ class Membership(NamedTuple):
     since: int
     until: int | None = None
     has_left: bool = False
-    """Whether it left, after which nothing is owed to it; a session that is deleted settles everybody first."""
+    """Whether it left, after which nothing is owed to it; a session that is deleted settles all its devices first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class DeviceAccount:
     """What became of what a device was to have: one for each notification and session."""
 
     device: str | None
-    """None: what there was nobody for."""
+    """None: the session had no device."""
     delivered: int = 0
     held: int = 0
     expired: int = 0
@@ -103,7 +103,7 @@ class Account:
     """The whole of it."""
 
     notifications: int
-    """That anybody wanted;"""
+    """Those that at least one subscription wanted;"""
     wanted: int
     """notifications and sessions that want them, without those that another of a share was given;"""
     devices: tuple[DeviceAccount, ...]
@@ -192,10 +192,10 @@ class Entries:
         for (node, seq, session), found in self.devices.items():
             if None in found and len(found) > 1:
                 named = ", ".join(sorted(device for device in found if device is not None))
-                self._gaps.add(f"{node}:{seq} in {session} has an entry for {_NOBODY} and for {named}")
+                self._gaps.add(f"{node}:{seq} in {session} has an entry for {_NO_DEVICE} and for {named}")
 
     def _add_held(self, held: Iterable[HeldEntry], members: Iterable[Membership]) -> None:
-        """Take in what has not, for everybody who has no entry yet."""
+        """Count what is held, for each device that has no entry yet."""
         inside: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for member in members:
             if member.until is None:
@@ -220,7 +220,7 @@ class Entries:
         found = self.devices.setdefault(wanted, {})
         if device in found:
             node, seq, session = wanted
-            who = device or _NOBODY
+            who = device or _NO_DEVICE
             self._gaps.add(f"{node}:{seq} in {session} has two entries for {who}: {found[device]} and {outcome}")
         found[device] = outcome
         self.counted[device][outcome] += 1

@@ -1,6 +1,7 @@
 """Jobs: from a log to tables, with paths and progress; every table is a pure transform in a file of its own.
 
 Rule: a table appears whole or not at all: executors write its files, and one commit replaces those of before.
+Rule: with an interval only the rows of it are replaced, in one commit a table (``intervals``).
 Rule: paths have a scheme wherever Spark sees them: what is without one may be anywhere, say on HDFS.
 """
 
@@ -9,12 +10,15 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, replace
+from datetime import date
 from functools import cache, reduce
 from pathlib import Path
 from uuid import uuid4
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
@@ -23,9 +27,10 @@ from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.files.beginnings import beginning
 from whimbrel.pipeline.files.dead_letters import missing_letters
-from whimbrel.pipeline.files.delta import check_folder, open_table, replace_table
+from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
+from whimbrel.pipeline.intervals import Interval, has_intervals
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame
 from whimbrel.pipeline.tables.deliveries import LogTables, deliveries
@@ -35,7 +40,7 @@ from whimbrel.pipeline.tables.matches import matches
 from whimbrel.pipeline.tables.popularity import popularity
 from whimbrel.pipeline.tables.replicas import replicas
 
-__all__ = ["Made", "Plan", "run"]
+__all__ = ["Interval", "Made", "Plan", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +60,13 @@ def run(
     out: Path,
     tables: Sequence[str] = TABLES_MADE,
     plan: Plan | None = None,
+    interval: Interval | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, dict[str, object]]:
-    """Make *tables* of the log at *log* below *out*; return what was made, by table."""
+    """Make *tables* of the log at *log* below *out*, or only their rows of an *interval*; return what was made.
+
+    With an interval, the rows of it replace those that the tables had of it, and their other rows stay.
+    """
     unknown = [name for name in tables if name not in TABLES_MADE]
     if unknown:
         raise InvalidValueError("table", ", ".join(unknown), ", ".join(TABLES_MADE))
@@ -68,15 +77,15 @@ def run(
         raise InvalidValueError("directory for the tables", str(out), "one where no stream keeps its tables")
     for name in tables:
         check_folder(out, name)
-    source = _Log(spark, log)
     made: dict[str, dict[str, object]] = {}
     paths: dict[str, list[Path]] = {}
-    for name in TABLES_MADE:
-        if name in tables:
+    with closing(_Log(spark, log)) as source:
+        for name in (each for each in TABLES_MADE if each in tables):
             if on_progress is not None:
                 on_progress(name)
             begun = time.monotonic()
-            paths[name] = _write(_table(name, source, plan or Plan(), paths), out, name)
+            found = _asked(name, source, plan or Plan(), paths, interval)
+            paths[name] = _write(found, out, name, interval if has_intervals(name) else None)
             rows = sum(statistics(path, ())[0] for path in paths[name])
             made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
     return made
@@ -93,12 +102,33 @@ class _Log:
         """By node whose log was cut, the checkpoint that it begins at."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
         self._now = time.time_ns() // 1_000
+        self.days: tuple[date, date] | None = None
+        """Those whose publications are read; None: all."""
+        self._folded: DataFrame | None = None
+
+    def of_days(self, first: date, last: date) -> _Log:
+        """Return the log with the publications of some days, and all other facts."""
+        found = copy(self)
+        found.days = (first, last)
+        return found
 
     @cache  # noqa: B019 # as long as the job
     def table(self, name: str) -> LogFrame:
         """Return the good rows of a table."""
         begun = {node: each.interest_rows() for node, each in self.begun.items()} if name == "interests" else None
-        return LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
+        found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
+        return found.of_days(*self.days) if name == "publications" and self.days is not None else found
+
+    def deliveries(self, plan: Plan) -> DataFrame:
+        """Return ``deliveries``, whole, for more than one table: what was folded is kept on the workers' disks."""
+        if self._folded is None:
+            self._folded = deliveries(self.tables, retention=plan.retention).persist(StorageLevel.DISK_ONLY)
+        return self._folded
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        if self._folded is not None:
+            self._folded.unpersist()
 
     def dead(self) -> DataFrame:
         """Return why the others are not, of all tables, and which numbers are not there any more."""
@@ -121,11 +151,25 @@ class _Log:
         return self.table("publications").numbers()
 
 
+def _asked(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
+    """Return a table, or its rows of an interval if it has any; those that were *made* are then no whole tables."""
+    if interval is None:
+        return _table(name, log, plan, made)
+    if name in {"deliveries", "latency"}:
+        # What is decided depends on everything before, so both are made of one fold.
+        folded = log.deliveries(plan)
+        return interval.rows(folded if name == "deliveries" else latency(folded, window_us=plan.window_us), name)
+    if name in {"matches", "popularity"}:
+        log = log.of_days(*interval.days(later_us=plan.window_us if name == "popularity" else 0))
+    found = _table(name, log, plan, {})
+    return interval.rows(found, name) if has_intervals(name) else found
+
+
 def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table; *made* says where those are that it may read instead of making them again."""
     if name == "matches":
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
-        return matches(*tables, numbers=log.numbers)
+        return matches(*tables, numbers=log.numbers, moving=log.tables.moving)
     if name == "deliveries":
         return deliveries(log.tables, retention=plan.retention)
     if name == "dead_letters":
@@ -160,7 +204,7 @@ def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path
 
 @contextmanager
 def _times_in_micros(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write times as everybody reads them, not as Impala's int96; a session of others is left as it was."""
+    """Let Spark write times as other readers expect, not as Impala's int96; a user's session is left as it was."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")
@@ -171,15 +215,21 @@ def _times_in_micros(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, before)
 
 
-def _write(table: DataFrame, out: Path, name: str) -> list[Path]:
-    """Let executors write *table*, and let it replace what was there in one commit; return its files."""
+def _write(table: DataFrame, out: Path, name: str, interval: Interval | None = None) -> list[Path]:
+    """Let executors write *table*, and let it replace what was there in one commit; return its files.
+
+    With an *interval* only what was there of it is replaced.
+    """
     open_table(out, name)
     fresh = out / name / f"run-{uuid4().hex}"
     try:
         with _times_in_micros(table.sparkSession):
             table.write.parquet(fresh.as_uri())
         paths = [path for path in sorted(fresh.glob("*.parquet")) if statistics(path, ())[0]]
-        replace_table(out, name, paths)
+        if interval is None:
+            replace_table(out, name, paths)
+        else:
+            DeltaOutput(out, name).replace_between(paths, interval.since, interval.until)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise

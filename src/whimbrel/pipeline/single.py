@@ -16,9 +16,19 @@ from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.match.matcher import Interest, Matcher, check_stored
-from whimbrel.model.facts import Decided, Fact, InterestChanged, Outcome, Receipt, SessionChange, SessionChanged
+from whimbrel.model.facts import (
+    Decided,
+    Fact,
+    InterestChanged,
+    Outcome,
+    Receipt,
+    Reported,
+    SessionChange,
+    SessionChanged,
+)
 from whimbrel.model.notification import Notification
-from whimbrel.model.subscription import InterestChange
+from whimbrel.model.proximity import Sighting, hears, places_at
+from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.pipeline.files.beginnings import Beginning, Known, known_of
 
 __all__ = ["Delivery", "Match", "SingleProcess"]
@@ -68,11 +78,15 @@ class _Node:
         """The seq of the interest in force."""
         self.owners: dict[str, tuple[str, Identity]] = {}
         """Whose each id of the matcher is; ids of those that are gone do no harm."""
+        self.wanted: dict[tuple[str, Identity], Subscription] = {}
+        self.places: dict[str, Sighting] = {}
+        """Where each device was seen last."""
         self.published: dict[int, Known] = {}
         self.shaped: dict[tuple[int, str | None], bytes] = {}
         """By notification and device, the hash of the body that a policy decided to hand over."""
         if begun is not None:
             self.published.update(begun.known)
+            self.places.update(begun.places)
             self.shaped.update({(seq, who): body for seq, each in begun.shaped.items() for who, body in each.items()})
 
 
@@ -121,6 +135,8 @@ class SingleProcess:
         elif isinstance(fact, Decided) and fact.body_hash is not None:
             if node.folding.hold.is_stored(fact.notification.seq):
                 node.shaped[fact.notification.seq, fact.device] = fact.body_hash
+        elif isinstance(fact, Reported) and fact.state.place is not None:
+            node.places[fact.state.device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
         elif isinstance(fact, Receipt) and fact.via == RETAINED and fact.published_at is not None:
             self.deliveries.append(_retained(fact))
         self._note(node, node.folding.apply(fact, wanted)[0])
@@ -141,13 +157,15 @@ class SingleProcess:
             accept_insecure=subscription.accept_insecure,
         )
         node.matcher.add(_id(*key), interest)
-        node.interests[key] = fact.seq
+        node.interests[key], node.wanted[key] = fact.seq, subscription
         node.owners[_id(*key)] = key
 
     def _matched(self, node: _Node, notification: Notification) -> Iterator[tuple[str, tuple[Identity, ...]]]:
         found: dict[str, list[Identity]] = {}
         for handle in node.matcher.match(notification):
             session, identity = node.owners[node.matcher.id_of(handle)]
+            if not _hears(node, node.wanted[session, identity], notification):
+                continue
             found.setdefault(session, []).append(identity)
             interest_seq = node.interests[(session, identity)]
             self.matches.append(Match(node.node, notification.seq, session, identity, interest_seq))
@@ -176,6 +194,13 @@ class SingleProcess:
                     via,
                 )
             )
+
+
+def _hears(node: _Node, wanted: Subscription, notification: Notification) -> bool:
+    """Tell whether a session hears a notification where it is."""
+    members = node.folding.hold.members(wanted.session)
+    places = places_at(map(node.places.get, members), now=notification.published_at, stale_us=wanted.stale_us)
+    return hears(wanted.near, places, place=notification.place, area=notification.area)
 
 
 def _retained(fact: Receipt) -> Delivery:

@@ -56,7 +56,7 @@ def explain(publication: Event, subscription: Event) -> list[Line]:
     ]
     common = len(common_groups(publication, subscription))
     if not publication.keys:
-        why = "the publication is open to everybody"
+        why = "the publication is open to every device"
     elif common:
         why = f"{common} in common; both devices would have to prove one"
     else:

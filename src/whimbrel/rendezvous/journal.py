@@ -76,7 +76,7 @@ async def publish_notes(client: Client, notes: Iterable[Note], *, prefix: str = 
     """Publish *notes* to the broker that *client* is connected to, each accepted before the next; return how many.
 
     The broker's rights file says who may: the controller's user needs ``publish`` on ``rendezvous/#`` and nothing else,
-    everybody who watches ``subscribe``.
+    every device that watches ``subscribe``.
     """
     count = 0
     for note in notes:

@@ -1,6 +1,6 @@
 """Bodies: what kind a body is, how large an image says it is, and the transforms of JSON. Pure, and without Pillow.
 
-Rule: a header may lie; whoever decodes an image looks at the size again before it reads a pixel.
+Rule: a header may lie; the decoder checks the size again before it reads a pixel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decisions: a policy, what arrived, the device's state and the moment; what is sent comes out (section 4.1).
 
 Rule: the program runs at once, on the caller's thread, within its bound. A transform that is not light is returned as
-``work``: whoever performs it says what came of it with ``finished``, and only then the decision is whole.
+``work``: its performer reports the result with ``finished``, and only then the decision is whole.
 Rule: a decision that fails withholds, changes no variable, and says why; nothing is raised.
 Rule: the decision is a fact. It is logged before the bytes leave, and what is sent again is what was decided.
 """

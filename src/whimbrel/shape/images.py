@@ -4,7 +4,7 @@ Rule: only the two formats are opened, and the size is looked at before a pixel 
 Rule: what comes out fits the display, and has no more bytes than what came in unless that did not fit.
 
 The level chooses JPEG's quality, and the colours of a PNG, which knows no other loss (the formula that the paper leaves
-open). Metadata stays behind: where a picture was taken is nobody's business here.
+open). Metadata stays behind: where a picture was taken must not leak.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rule: counted bytes and pixels decide what is begun; wall time (500 ms, as the paper has it in 4.3) is the last resort:
 what takes longer is killed, withheld, and said to be so.
-Rule: equal work is done once, whether its result is known or somebody waits for it already.
+Rule: equal work is done once, whether its result is known or a caller waits for it already.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TransformPool:
         return await asyncio.shield(result)  # one that gives up must not end it for the others
 
     async def close(self) -> None:
-        """End the processes; whoever waits is told that it failed."""
+        """End the processes; each waiting caller is told that its work failed."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:

@@ -34,9 +34,9 @@ class HallScenario:
     devices: int = 20
     seconds: float = 180.0
     arrivals_s: float = 60.0
-    """Within which everybody comes, at random."""
+    """Within which all devices arrive, at random."""
     friends_only: bool = False
-    """Whether publications are restricted to a group of which everybody is a member."""
+    """Whether publications are restricted to a group of which all devices are members."""
     discoverable: bool = False
     """Whether publishers only make themselves discoverable, and the controller publishes for them."""
     seed: int = 1
@@ -55,7 +55,7 @@ class HallScenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HallReport:
-    """What became of everybody."""
+    """What became of all devices."""
 
     notes: tuple[tuple[Note, int], ...]
     pairs: int

@@ -189,7 +189,7 @@ def compare_heard(
             if by_id[node, seq].qos == 0:
                 gaps.add(f"{device} received {node}:{seq} at QoS 0, and it is not delivered")
             elif (node, seq) not in entered.get(device, ()):
-                gaps.add(f"{device} received {node}:{seq}, of which nobody says that it was for it")
+                gaps.add(f"{device} received {node}:{seq}, which no record says was for it")
         told.append(
             Received(
                 device=device,

@@ -24,7 +24,7 @@ def _no_groups(_user: str | None) -> frozenset[str]:
 
 
 class Authorizer:
-    """The rights of everybody who is connected; *groups* tells which groups a user is in.
+    """The rights of all connected clients; *groups* tells which groups a user is in.
 
     What rights say of publishing and receiving is remembered until they are replaced.
     """
@@ -41,7 +41,7 @@ class Authorizer:
     def _set(self, rights: Rights) -> None:
         self._rights = rights
         self.is_open = rights.is_open
-        """Whether everybody may publish and subscribe to everything."""
+        """Whether every client may publish and subscribe to everything."""
         self._asks_client = rights.asks_client
 
     def replace(self, rights: Rights) -> None:

@@ -95,7 +95,7 @@ class BlockingTasks:
     ) -> None:
         """Let a question wait for its turn; *refuse* is called instead if the *asker* has to wait when it comes.
 
-        Where nobody wants to know by then (*is_wanted*), nothing is done.
+        Where the result is not wanted by then (*is_wanted*), nothing is done.
         """
         question = BlockingTask(asker, ask, partial(_told, then), refuse, is_wanted)
         is_known = bool(asker.names) and all(key in self._right for key in asker.names_here())

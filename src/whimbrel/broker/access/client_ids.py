@@ -9,7 +9,7 @@
 
 Rule: without a table every identifier is free, and a session belongs to the first user who made it. With one, a client
 may use only an identifier that a table grants to its user.
-Rule: ``"*"`` fits every user, ``user = ""`` clients whose user nobody verified. ``{user}`` never fits these.
+Rule: ``"*"`` fits every user, ``user = ""`` clients without a verified user. ``{user}`` never fits these.
 Rule: a user's name is plain text in an identifier: a user called ``*`` is granted no more than others.
 """
 
@@ -25,7 +25,7 @@ from whimbrel.model.bounds import text
 
 __all__ = ["ClientIds", "ClientRule"]
 
-ANYBODY = "*"
+EVERY_NAME = "*"
 MAX_CLIENT_RULES = 10_000
 MAX_CLIENT_PATTERNS = 100_000
 _MAX_PATTERN_BYTES = 1_024
@@ -35,15 +35,15 @@ _BRACED = re.compile(r"\{[^{}]*\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRule:
-    """One table: whom it fits, and the client identifiers that it grants them."""
+    """One table: which users it fits, and the client identifiers that it grants them."""
 
     ids: tuple[str, ...]
     user: str | None = None
-    """``None`` and ``"*"`` are everybody, the empty string is a client whose user nobody verified."""
+    """``None`` and ``"*"`` fit every user, the empty string a client without a verified user."""
     group: str | None = None
 
     def __post_init__(self) -> None:
-        if self.user not in {None, "", ANYBODY}:
+        if self.user not in {None, "", EVERY_NAME}:
             check_user_name(self.user)
         if self.group is not None:
             check_group(self.group)
@@ -57,7 +57,7 @@ class ClientRule:
     def grants(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
         """Tell whether this rule lets the user connect as *client_id*."""
         return (
-            (self.user is None or self.user in {ANYBODY, user or ""})
+            (self.user is None or self.user in {EVERY_NAME, user or ""})
             and (self.group is None or self.group in groups)
             and any(_fits(pattern, user, client_id) for pattern in self.ids)
         )

@@ -5,9 +5,9 @@
 | ``<scheme>:private:<text>`` | a private key: both of its hashes are kept, and not the text |
 | ``<scheme>:<hex>`` | a public key: the SHA-256 (64 digits) or the SHA-1 (40 digits) of a private one |
 
-Rule: a key is for publications or for subscriptions, by its scheme and by whether it is private: whoever proves who
-they are under a scheme (``match/keys``) has private keys of it, the other side public ones.
-Rule: so a hash that proves something was made here. Who only knows a public key cannot use it as its owner would.
+Rule: a key is for publications or for subscriptions, by its scheme and by whether it is private: the side that
+proves its identity under a scheme (``match/keys``) has private keys of it, the other side public ones.
+Rule: so a hash that proves something was made here. A client that knows only a public key cannot act as its owner.
 Rule: an error never quotes a text that was found, nor does an error behind it: it may be a private key, and errors are
 logged and sent. It says which key it was, counted from 1, and what is allowed.
 """

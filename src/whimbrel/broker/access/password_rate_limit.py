@@ -3,12 +3,12 @@
 Rule: an address may fail as often as it may in a minute at once, and gets one of these back each time that such a share
 of a minute has passed. What was right costs nothing.
 Rule: failures beyond that are counted too. Tasks that were let in together, before one of them was answered, are
-paid for by waiting longer, so that in the long run nobody guesses faster by asking in parallel.
+paid for by waiting longer, so that in the long run an attacker gains nothing by guessing in parallel.
 Rule: an IPv4 address stands for itself, an IPv6 address for its /64, which is the least that a household has;
 IPv4 written as IPv6 is IPv4. The port means nothing. What is no address stands for itself.
 Rule: memory is bounded. Forgotten are, when there is no more room, those who have everything back, and if there are
 none the one who failed longest ago.
-Rule: a clock that is set back takes nothing away from anybody; the time until it was set back counts.
+Rule: a clock that is set back takes no client's allowance away; the time until it was set back counts.
 
 For each address it is known when it will have everything back. Times are counted in shares of a microsecond, as many
 as it may fail in a minute, so that a failure is a whole number of them and nothing is rounded.
@@ -75,7 +75,7 @@ class PasswordRateLimit:
 
     def _forget(self, now: int) -> None:
         """Make room for one."""
-        # Looking at everybody is rare: those who failed once are whole soon, and all of them go at once.
+        # Looking at all of them is rare: those who failed once are whole soon, and all of them go at once.
         remembered = {who: whole_at for who, whole_at in self._whole_at.items() if now < whole_at}
         if len(remembered) == len(self._whole_at):
             del remembered[next(iter(remembered))]

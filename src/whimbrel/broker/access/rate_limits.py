@@ -1,6 +1,6 @@
 """Rate limits: how many messages and bytes a second a client, and all clients of a user together, may send.
 
-Rule: nothing is dropped and nobody is told: what a client may not send yet is held, and the shell reads no more from
+Rule: nothing is dropped and no client is told: what a client may not send yet is held, and the shell reads no more from
 its connection. So TCP's own back-pressure reaches the client.
 Rule: at no time more has passed than the rate times the time plus the burst, of bytes and of PUBLISH packets alike.
 Rule: the clients of one user who wait take turns, each with a small part of what is there, so none of them starves.
@@ -129,7 +129,7 @@ class _Share:
         return f"limits.{self._whose}_{what}_per_second"
 
     def is_idle(self, now: int) -> bool:
-        """Tell whether it can be forgotten: nobody shares it, nothing is owed, and nothing was said of it lately."""
+        """Tell whether it can be forgotten: it is not shared, nothing is owed, and it was not reported lately."""
         is_old = self.blocked_at is None or now - self.blocked_at > _EPISODE_US
         return not self.connected and is_old and self.messages.is_full(now) and self.bytes.is_full(now)
 
@@ -164,7 +164,7 @@ class RateLimits:
         self._numbers = count()
         self._now, self._most_known = 0, _REMEMBERED
         self._new: list[Meter] = []
-        """Connections that sent more behind their CONNECT, which nobody has looked at yet."""
+        """Connections that sent more behind their CONNECT, which were not looked at yet."""
         self.slowed = 0
         """How many connections are not read from for now."""
         self.news: list[Slowed] = []

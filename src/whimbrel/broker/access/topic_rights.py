@@ -12,7 +12,7 @@
 
 Rule: the first rule that fits client, action and topic decides.
 Rule: ``"*"`` fits every user or client, ``user = ""`` those who gave no user name.
-Rule: names are those of clients that proved who they are; where nobody must, ask with ``None``.
+Rule: names are those of clients that proved who they are; where clients need not, ask with ``None``.
 Rule: a placeholder for a name that is empty or has ``+``, ``#`` or ``/`` in it never fits, nor one that would make a
 filter begin with ``$``. Otherwise a client could call itself ``#`` and be given everything.
 Rule: a rule decides about a subscription if it *covers* it: every topic that the subscription admits, the rule admits.
@@ -49,7 +49,7 @@ __all__ = ["Action", "Rights", "Rule", "covers", "overlaps"]
 
 MAX_RULES = 10_000
 MAX_FILTERS = 100_000
-ANYBODY = "*"
+EVERY_NAME = "*"
 _PLACEHOLDER = re.compile(r"\{(user|client)\}")
 _BRACED = re.compile(r"\{[^{}/]*\}")
 _UNSAFE = re.compile(r"[+#/]")
@@ -105,18 +105,18 @@ def overlaps(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: whom it fits, which topics, and whether those actions are allowed or denied."""
+    """One rule: which users it fits, which topics, and whether those actions are allowed or denied."""
 
     topics: tuple[str, ...]
     actions: frozenset[Action]
     is_allowing: bool
     user: str | None = None
-    """``None`` and ``"*"`` are everybody, the empty string is whoever gave no name."""
+    """``None`` and ``"*"`` fit every user, the empty string a client that gave no name."""
     group: str | None = None
     client: str | None = None
 
     def __post_init__(self) -> None:
-        if self.user not in {None, "", ANYBODY}:
+        if self.user not in {None, "", EVERY_NAME}:
             check_user_name(self.user)
         if self.group is not None:
             check_group(self.group)
@@ -132,9 +132,9 @@ class Rule:
     def fits(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
         """Return whether this rule is about that client."""
         return (
-            (self.user is None or self.user in {ANYBODY, user or ""})
+            (self.user is None or self.user in {EVERY_NAME, user or ""})
             and (self.group is None or self.group in groups)
-            and (self.client is None or self.client in {ANYBODY, client_id})
+            and (self.client is None or self.client in {EVERY_NAME, client_id})
         )
 
 
@@ -142,7 +142,7 @@ class Rights:
     """All rules, asked about one client and one topic at a time; they never change."""
 
     OPEN: ClassVar[Rights]
-    """Everybody may do everything."""
+    """Every client may do everything."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Rights:
             for action in rule.actions:
                 self._indexes[action].add(_widened(pattern), number)
         self.asks_client = any(
-            rule.client not in {None, ANYBODY} or "{client}" in pattern for rule, pattern in self._entries
+            rule.client not in {None, EVERY_NAME} or "{client}" in pattern for rule, pattern in self._entries
         )
         """Whether an answer may depend on the client identifier."""
 
@@ -175,7 +175,7 @@ class Rights:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may publish and subscribe to everything, so that nobody need ask."""
+        """Whether every client may publish and subscribe to everything, so that no check is needed."""
         return self._allows_by_default and all(rule.actions == {Action.OPERATE} for rule, _ in self._entries)
 
     def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:

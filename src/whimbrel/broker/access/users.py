@@ -4,8 +4,8 @@ Salt and hash are base64; the groups, and the colon before them, may be missing.
 ``#`` say nothing, and stay where they are when users come and go.
 
 Rule: no password is kept, only its scrypt hash; neither stands in an error.
-Rule: a question costs the same whoever asks: for a name that is not in the file, the password is compared with the
-hash of somebody who is, and the answer is no.
+Rule: a check costs the same for every name: for a name that is not in the file, the password is compared with the
+hash of a user who is, and the answer is no.
 Rule: the file is replaced as a whole, under a lock, and only its owner may read it: a reader sees old or new.
 Rule: passwords may be checked from any thread, also while users come and go. scrypt takes most of a second and 128 MiB,
 and lets other threads run meanwhile, so an event loop asks ``log_in`` in one of a few threads.
@@ -129,7 +129,7 @@ class Users:
         users, hashes = self._state
         user = users.get(name)
         # Where costs differ, the same unknown name always costs the same, as a known one does: hash() is as constant
-        # as the process, and keyed, so nobody outside can tell which user stands in.
+        # as the process, and keyed, so no client can tell which user stands in.
         hashed = hashes[hash(name) % len(hashes)] if user is None else user.password
         is_theirs = hashed.verify(_text(password))
         return is_theirs and user is not None
@@ -218,7 +218,7 @@ class Users:
 
 
 def _text(password: bytes | str | None) -> str | None:
-    """Return *password* as text; MQTT's are bytes, and those that are no UTF-8 are nobody's."""
+    """Return *password* as text; MQTT's are bytes, and those that are no UTF-8 fit no user."""
     if not isinstance(password, bytes):
         return password
     try:
@@ -228,7 +228,7 @@ def _text(password: bytes | str | None) -> str | None:
 
 
 def _nobody() -> PasswordHash:
-    """Return a hash that stands in where there is no user at all: random bytes, which are nobody's password."""
+    """Return a hash that stands in where there is no user at all: random bytes, which are no user's password."""
     return PasswordHash(salt=secrets.token_bytes(MIN_SALT_BYTES), digest=secrets.token_bytes(32))
 
 
@@ -307,7 +307,7 @@ def _locked(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
     descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits: whoever holds it writes one small file
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits: its holder writes one small file
         yield path
     finally:
         os.close(descriptor)

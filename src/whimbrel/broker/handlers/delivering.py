@@ -50,7 +50,7 @@ class Delivering:
         """Clients to which more may be sent."""
 
     def pump_ready(self, now: int) -> None:
-        """Send to everybody to whom something was handed over."""
+        """Send to each client that something was handed over to."""
         ready = self._state.volatile.ready
         while ready:
             client = ready.pop()
@@ -244,7 +244,7 @@ class Delivering:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
     def _of_retained(self, seq: int, now: int, terms: Terms, client: Client, message: Message) -> Receipt:
-        """Return the receipt of a retained message, which says what it was: nobody need know it any more."""
+        """Return the receipt of a retained message, which says what it was: no later step needs it."""
         return replace(
             self._undelivered(seq, now, terms, client, message, Outcome.DELIVERED),
             body_hash=hashlib.sha256(message.payload).digest(),

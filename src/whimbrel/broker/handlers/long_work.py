@@ -85,7 +85,7 @@ class LongWork:
             self._unfinished[link] = self._unfinished.pop(link)
 
     def _finish(self, link: Link, work: _Work) -> None:
-        if link.closing is not None:  # no one waits for the answer
+        if link.closing is not None:  # no client waits for the answer
             link.is_busy = False
         elif work.holds_packets:
             link.is_busy = False

@@ -1,6 +1,7 @@
-"""Preparation: a broker that restored more filters than can be asked one by one lets nobody in before they are packed.
+"""Preparation: a broker that restored many filters lets no client in before they are packed.
 
-It listens meanwhile, and answers CONNECT with 0x88 (server unavailable) and the reason.
+Many are more than can be evaluated one by one. It listens meanwhile, and answers CONNECT with 0x88 (server
+unavailable) and the reason.
 Rule: it does not wait for ever. If packing fails again and again, a slow broker is better than none.
 """
 
@@ -21,12 +22,12 @@ class Preparation:
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
         self.reason: str | None = None
-        """Why nobody may connect yet."""
+        """Why no client may connect yet."""
         if routes.unpacked > MOST_UNPACKED:
             self.reason = f"{routes.unpacked:,} stored filters are being packed; try again in a moment"
 
     def look(self, listened_us: int) -> tuple[str, str] | None:
-        """Let everybody in once the filters are packed, or packing takes too long; return what to log, and how."""
+        """Let clients in once the filters are packed, or packing takes too long; return what to log, and how."""
         if self.reason is None:
             return None
         unpacked = self._routes.unpacked

@@ -191,7 +191,7 @@ def _looked(table: _Table, troubles: list[str]) -> int | None:
 
 
 def _files(version: Path) -> Iterator[_File]:
-    """Yield the Parquet files of a version; what begins with ``_`` or ``.`` is somebody's work in progress."""
+    """Yield the Parquet files of a version; what begins with ``_`` or ``.`` is work in progress."""
     if not version.is_dir():
         return
     if (version / "_delta_log").is_dir():

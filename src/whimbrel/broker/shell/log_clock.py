@@ -24,7 +24,7 @@ _PROBATION_US = _MINUTE_US
 _SLOWER = 10
 """A clock that is ahead loses one in so many."""
 _TOLD_US = 10 * _SECOND_US
-"""By how much it must be ahead for anybody to be told."""
+"""By how much it must be ahead before a line is logged."""
 
 
 def wall_clock() -> int:

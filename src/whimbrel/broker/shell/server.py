@@ -28,6 +28,7 @@ from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import Users
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
+from whimbrel.broker.exposure import check_exposure, exposures, with_users_of_data
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
@@ -62,7 +63,8 @@ class Server:
     """A broker on its ports; *accepts_loss*: start although records are missing from the log."""
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
-        self.config = config
+        self.config = config = with_users_of_data(config)
+        check_exposure(config)
         self._users = Users.read(Path(config.access.users)) if config.access.users else None
         rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
         self._pack = Kernels(PackingProcess(), say=_say)
@@ -126,6 +128,8 @@ class Server:
         self._running.loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         secured = tls_context(self.config.tls)
+        for warned in exposures(self.config):
+            _say(warned.level, warned.text)
         self._pack.begin()
         if self.broker.preparation.reason is not None:
             _say("info", f"{self.broker.preparation.reason}: until then CONNECT is answered with 0x88")

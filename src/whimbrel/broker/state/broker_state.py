@@ -142,7 +142,7 @@ class BrokerState:
         if not self.routes.has_content and secured is OPEN:
             return self.routes.by_subject(message.subject)
         handles = self.routes.by_content([message.subject], [notification.attributes], [secured])[0]
-        return self.routes.everybody(message.subject, handles, secured)
+        return self.routes.subscribers(message.subject, handles, secured)
 
     def apply_publication(
         self,

@@ -1,8 +1,8 @@
 """The commit queue: facts are numbered, written down, and applied when they are accepted.
 
-Rule: a fact gets its seq when it is entered and is applied in order of seq. Where somebody could ask for it after a
+Rule: a fact gets its seq when it is entered and is applied in order of seq. Where a client could ask for it after a
 crash (it is *owed*), accepted means durable; otherwise it means entered, unless one that is owed stands before it.
-Rule: what is to be answered is answered when the fact is applied, so nobody is told of anything that is not accepted.
+Rule: what is to be answered is answered when the fact is applied, so no client is told of a fact that is not accepted.
 Rule: applying a fact may take pieces, one in each turn of the event loop: a publication for twenty thousand sessions
 takes most of a second. Until its last piece is done it stands before everything that was entered after it, as if it
 waited for the disk, and no view is written: half a fact is in the state.

@@ -79,7 +79,7 @@ class Decisions:
             del self._kept[seq]
 
     def forget(self, seq: int) -> None:
-        """Take in that nobody is owed a notification any more."""
+        """Take in that no device is owed a notification any more."""
         for device in list(self._kept.get(seq, ())):
             self.received(device, seq)
 

@@ -91,7 +91,7 @@ class Routes:
 
     @property
     def has_content(self) -> bool:
-        """Whether the content of notifications makes a difference to anybody."""
+        """Whether the content of notifications makes a difference to any subscription."""
         return bool(self._by_handle)
 
     @property
@@ -184,7 +184,7 @@ class Routes:
         self._changed()
 
     def forget(self) -> None:
-        """Let nobody rely on what was worked out from the routes so far."""
+        """Invalidate everything worked out from the routes so far."""
         self._changed()
 
     def _changed(self) -> None:
@@ -226,8 +226,8 @@ class Routes:
         """Return an allowance for asking the patterns about one publication, or several that came together."""
         return Allowance(self._stopwatch, _PIECE_S)
 
-    def everybody(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
-        """Return everybody who wants a notification: for its subject, and those of *handles* for its content."""
+    def subscribers(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
+        """Return all subscribers of a notification: for its subject, and those of *handles* for its content."""
         plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
         return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
 

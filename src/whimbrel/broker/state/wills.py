@@ -4,8 +4,8 @@ A will is a fact of the log, written with its CONNECT and before CONNACK; so is 
 it becomes says which will it is. A broker that was killed knows them again, and publishes each once.
 Rule: a will that waits is due a delay after the disconnection, or when the session ends, whichever is first.
 Rule: a client whose connection ended with the broker did nothing wrong. A will that waits when a broker begins waits
-for its delay from then on, because nobody could come back before, but no longer than a grace; one without a delay waits
-for the grace. Whatever way the client comes back in that time withdraws the will.
+for its delay from then on, because no client could return before, but no longer than a grace; one without a delay waits
+for the grace. A client that returns in that time, in any way, withdraws its will.
 Rule: the fold knows no grace: which wills there are, and since when they wait, is all that a restart has to know.
 """
 

@@ -40,7 +40,7 @@ class Terms(NamedTuple):
     granted: int
     """The highest QoS that was granted."""
     is_plain: bool
-    """Whether they only ask for copies: to everybody who has them, and of everything."""
+    """Whether they only ask for copies: for all who have them, and of everything."""
     policies: tuple[str | None, ...]
     """The policy of each subscription, if it has one."""
 
@@ -211,9 +211,9 @@ class Client:
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
         self.owner: str | None = None
-        """The verified user whose session it is; None if nobody was verified."""
+        """The verified user whose session it is; None if no user was verified."""
         self.is_unclaimed = False
-        """Nobody knows whose session it is: it is from before owners were written down, or was released."""
+        """The session's owner is unknown: it is from before owners were written down, or was released."""
         self.expiry_us = 0
         """How long the session outlives the connection."""
         self.disconnected_at: int | None = None
@@ -223,7 +223,7 @@ class Client:
         self.receiving: set[int] = set()
         """The same, not yet accepted: the disk is being waited for."""
         self.asked: set[int] = set()
-        """Those of requests and reports that were answered, which nobody knows of after a restart."""
+        """Those of requests and reports that were answered, which a restart forgets."""
         self.releasing: set[int] = set()
         """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
         self.confirms = False
@@ -239,7 +239,7 @@ class Client:
         """How many PUBLISH were due to it, over all its connections since this broker knows it: written, waiting behind
         its window, or dropped because its link was full; not what was withheld."""
         self.reported_sent: int | None = None
-        """The same when it last reported; None if it did not: nobody knows what it counts from."""
+        """The same when it last reported; None if it did not: its counts have no known beginning."""
         self._again: list[Outgoing] = []
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""

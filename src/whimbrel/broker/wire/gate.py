@@ -29,14 +29,14 @@ def has_room(link: Link) -> bool:
 
 
 class Gate:
-    """Expiry, and the rights of whoever is connected."""
+    """Expiry, and the rights of the connected client."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
     @property
     def is_open(self) -> bool:
-        """Whether everything that does not expire may be sent to everybody."""
+        """Whether everything that does not expire may be sent to every client."""
         return self._authorizer.is_open
 
     def refusal(

@@ -1,7 +1,7 @@
-"""Messages: an accepted notification as the broker hands it out, encoded once for everybody who gets the same bytes.
+"""Messages: an accepted notification as the broker hands it out, encoded once for all clients that get the same bytes.
 
 Rule: the packet identifier of a hand-over is a function of the notification's seq. So a redelivery after a crash
-carries the identifier of the delivery before it, as the standard asks (4.4), and nobody had to write it down.
+carries the identifier of the delivery before it, as the standard asks (4.4), and no record of it is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OVERHEAD = 1_000
 
 
 def packet_id_of(seq: int) -> int:
-    """Return the packet identifier that the notification with *seq* travels under, to everybody."""
+    """Return the packet identifier that the notification with *seq* travels under, to every client."""
     return seq % _IDENTIFIERS + 1
 
 
@@ -109,7 +109,7 @@ class Message:
 
     @classmethod
     def live(cls, subject: str, payload: bytes, *, retain: bool = False, properties: bytes = b"") -> Message:
-        """Return what is only sent now, or said of the broker itself: nobody will ask for its number."""
+        """Return what is only sent now, or said of the broker itself: its number is never needed."""
         return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=properties, body=b"")
 
     def shaped(self, payload: bytes, attributes: Attributes | None) -> Message:

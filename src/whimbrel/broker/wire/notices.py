@@ -44,7 +44,7 @@ POLICIES = f"{POLICY}/"
 ANSWERS = f"{SESSIONS}answer"
 """Where requests are answered that cannot say where to."""
 TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes", f"{POLICIES}+/suspended")
-"""All that clients are told: whoever subscribes to anything else of our own waits for ever."""
+"""All that clients are told: a subscription to any other topic of our own would wait for ever."""
 _SECOND_US = 1_000_000
 
 

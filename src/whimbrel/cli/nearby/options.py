@@ -67,7 +67,7 @@ class NodeOptions:
     reach: Annotated[
         Path | None,
         typer.Option(
-            "--reach", metavar="FILE", help='Pretend a radio: JSON of whom each node hears, {"car": ["light"]}.'
+            "--reach", metavar="FILE", help='Pretend a radio: JSON of the nodes each node hears, {"car": ["light"]}.'
         ),
     ] = None
     loss: Annotated[float, typer.Option("--loss", metavar="P", min=0, max=1, help="Pretend a radio: lose frames.")] = (

@@ -38,7 +38,7 @@ def _print_error(sentence: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where the broker is, and as whom and how we connect."""
+    """Where the broker is, and as which user and how we connect."""
 
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where the broker is.")] = "127.0.0.1"
     port: Annotated[

@@ -24,6 +24,8 @@ from whimbrel.pipeline import TABLES_MADE
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from pyspark.sql import SparkSession
 
+    from whimbrel.pipeline.intervals import Interval
+
 __all__ = ["app"]
 
 app = typer.Typer(
@@ -117,6 +119,13 @@ def run(
     window: Annotated[
         str, typer.Option("--window", metavar="TIME", help="Windows of popularity and latency: 15m, 1h, 1d.")
     ] = "1h",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="WHEN", help="Only rows from then on: 24h before the log's end, a date, or ISO 8601."
+        ),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Only rows before, likewise.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")] = 100,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")] = 10,
     sample_bytes: Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")] = 100,
@@ -191,15 +200,24 @@ def run(
     Rows of the log that cannot be right go to dead_letters with a reason; nothing is dropped silently. Look at what
     was made with: whimbrel pipeline show.
 
+    With --since and --until only rows of that time are written, and replace those that the tables had of it: a
+    backfill. What happened before is taken into account, so that the rows are those that a run of the whole log makes.
+
     With --continuous the tables follow a log that a broker writes, until it is told to stop (Ctrl-C or SIGTERM), and
     go on from there when it is started again. With --json each batch is a line.
 
     Example: whimbrel pipeline run --log ward-log --out ward-tables --tables matches,popularity
 
+    Example: whimbrel pipeline run --log ward-log --out ward-tables --since 2026-01-05 --until 2026-01-06
+
     Example: whimbrel pipeline run --log whimbrel-data --out live-tables --continuous --every 2s
     """
     from whimbrel.log.layout import check_format
 
+    for option, text in (("--since", since), ("--until", until)):
+        if text is not None and (continuous or available_now):
+            raise InvalidValueError(option, text, "a run without a stream", f"{option}: a stream writes all rows")
+        _check_moment(option, text)
     _refuse_strays(
         {"--every": every},
         {
@@ -236,7 +254,7 @@ def run(
     check_format(log)  # a slip in a path need not wait for Spark
     if not continuous and not available_now:
         give_way(nice or 0)  # what this process starts inherits it
-        _run_once(log, out, wanted, plan, master=master, as_json=as_json)
+        _run_once(log, out, wanted, plan, (since, until), master=master, as_json=as_json)
         return
     if master is not None and master.startswith("sc://"):
         from whimbrel.pipeline.spark.spark_session import NotThroughConnectError
@@ -255,10 +273,17 @@ def run(
     run_stream(log, out, plan | of_stream, shell)
 
 
-def _run_once(
-    log: Path, out: Path, tables: list[str], plan: Mapping[str, Any], *, master: str | None, as_json: bool
+def _run_once(  # what the command was told
+    log: Path,
+    out: Path,
+    tables: list[str],
+    plan: Mapping[str, Any],
+    bounds: tuple[str | None, str | None],
+    *,
+    master: str | None,
+    as_json: bool,
 ) -> None:
-    """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``."""
+    """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``, *bounds* those of its rows."""
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
         from whimbrel.pipeline.files.beginnings import left_out
@@ -269,7 +294,10 @@ def _run_once(
             typer.echo(f"note: {missing}", err=True)
         begun = time.perf_counter()
         with watched(spark, "Starting") as doing:
-            made = run_jobs(spark, log=log, out=out, tables=tables, plan=Plan(**plan), on_progress=doing)
+            interval = _interval(spark, log, *bounds)
+            made = run_jobs(
+                spark, log=log, out=out, tables=tables, plan=Plan(**plan), interval=interval, on_progress=doing
+            )
         took_s = time.perf_counter() - begun
     if as_json:
         typer.echo(json.dumps({"out": str(out), "seconds": round(took_s, 3), "tables": made}))
@@ -279,6 +307,8 @@ def _run_once(
     if "replicas" in made:
         planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
         typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
+    if interval is not None:
+        typer.echo(f"rows {interval}; the tables' other rows are as they were")
     typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
 
 
@@ -341,6 +371,8 @@ def replay(
     from whimbrel.log.layout import check_format
 
     check_format(log)
+    for option, text in (("--since", since), ("--until", until)):
+        _check_moment(option, text)
     with session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
@@ -400,11 +432,26 @@ def _duration(option: str, text: str) -> int:
     return int(found[1]) * _UNITS_US[found[2]]
 
 
-def _instant(option: str, text: str) -> int:
+def _instant(option: str, text: str, others: str = "a date") -> int:
     try:
         return parse_time(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except InvalidValueError:
-        raise InvalidValueError(option, text, "a date, or ISO 8601 such as 2026-01-05T09:30:00Z") from None
+        raise InvalidValueError(option, text, f"{others}, or ISO 8601 such as 2026-01-05T09:30:00Z") from None
+
+
+def _check_moment(option: str, text: str | None) -> None:
+    """Refuse what names no time before Spark is started."""
+    if text is not None and _AGO.fullmatch(text) is None:
+        _instant(option, text, "a time such as 24h, a date")
+
+
+def _interval(spark: SparkSession, log: Path, since: str | None, until: str | None) -> Interval | None:
+    if since is None and until is None:
+        return None
+    from whimbrel.pipeline.intervals import Interval
+
+    begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
+    return Interval(since=begin, until=end)
 
 
 def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> int | None:

@@ -57,7 +57,7 @@ class Shell:
 
 def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> None:
     """Run a stream until it is told to stop, or has read everything; *plan* has the fields of a ``StreamPlan``."""
-    if not _has_session():  # in a program of somebody's it is theirs to decide
+    if not _has_session():  # in a user's program the user decides
         give_way(shell.nice)  # what this process starts inherits it: Java, and its workers
     # It would print pages for every failure, of which we print a sentence.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

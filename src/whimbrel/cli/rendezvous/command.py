@@ -52,7 +52,7 @@ def simulate(
     arrivals: Annotated[
         float,
         typer.Option(
-            "--arrivals", metavar="TIME", parser=seconds_between(0, 86_400), help="Everybody comes within this time."
+            "--arrivals", metavar="TIME", parser=seconds_between(0, 86_400), help="All devices arrive within this time."
         ),
     ] = 60,
     friends: Annotated[

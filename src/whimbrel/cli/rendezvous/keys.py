@@ -31,7 +31,7 @@ def key(
 ) -> None:
     """Make a pair of keys, for a device or for a group, and print the public one.
 
-    The secret in FILE is readable by you only. Who has a group's secret is its owner and may admit members. A new
+    The secret in FILE is readable by you only. The holder of a group's secret is its owner and may admit members. A new
     secret revokes every token of the old one.
 
     Example: whimbrel rendezvous key family.key

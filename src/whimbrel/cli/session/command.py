@@ -84,7 +84,7 @@ Acl = Annotated[
     Path | None,
     typer.Option("--acl", metavar="FILE", help="FILE, TOML or JSON, lists owner, and users and groups with rights."),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open the session to everybody.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the session to every client.")]
 
 
 # -- sessions --------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def create(
     """Create a session, without joining it.
 
     Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
-    none of the options the session belongs to --user; or is open to everybody, where the broker knows no users; and one
+    none of the options the session belongs to --user; where the broker knows no users, it is open to every client. One
     that exists already is left as it is. Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel session create ward --levels 2
@@ -269,7 +269,7 @@ def passwd(
     connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
-    """Give a session other passwords, or a list of users and groups, or open it to everybody.
+    """Give a session other passwords, or a list of users and groups, or open it to every client.
 
     The session's password is one that is valid now and gives the right. All other devices that are present are put out,
     and have to join again with what is valid then; they miss nothing that is still kept. Exits 1 if the broker cannot

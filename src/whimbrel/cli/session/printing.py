@@ -30,7 +30,7 @@ async def print_changes(changes: SessionChanges, name: str, *, as_json: bool) ->
 
 def change_line(change: SessionChange, *, as_json: bool) -> str:
     """Return a change of a session on one line."""
-    subscription, who = change.subscription, change.device or "somebody"
+    subscription, who = change.subscription, change.device or "a device"
     if as_json:
         tree = None if subscription is None else tree_of(subscription)
         told = {"session": change.session, "change": change.change, "subscription": tree, "device": change.device}

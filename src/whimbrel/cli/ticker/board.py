@@ -69,7 +69,7 @@ class Board:
 
     @property
     def is_still(self) -> bool:
-        """Whether the line stays as it is until somebody says or types something."""
+        """Whether the line stays as it is until a message comes or the user types."""
         return self.mode is not Mode.TAPE or not (self._note or self.tape.messages)
 
     @property
@@ -125,7 +125,7 @@ class Board:
 
     @property
     def cursor(self) -> int | None:
-        """The column in which somebody types; None: nobody does."""
+        """The column in which the user types; None: the user does not."""
         if self.mode is not Mode.ENTRY:
             return None
         prompt, typed = width_of(f"to {self.group}> "), width_of(self._typed)

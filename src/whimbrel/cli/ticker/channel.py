@@ -1,4 +1,4 @@
-"""The channel: the tickertape's way to a broker. A named session that keeps while everybody is away, and its groups.
+"""The channel: the tickertape's way to a broker. A named session that keeps while all are away, and its groups.
 
 Rule: a group is a subscription of the session, so it stays when we go, and other devices of the session have it too.
 Rule: a message is acknowledged when the next is asked for: a device that dies before gets it again.

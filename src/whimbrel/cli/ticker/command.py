@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
 
 __all__ = ["tickertape"]
 
-_NOBODY = "somebody"
+_NO_NAME = "unnamed"
 _COLUMNS = 80
 """Of a window, until the terminal tells."""
 _NOT_IN_NAMES = re.compile(r"[/+#]|^\$")
@@ -123,7 +123,7 @@ def tickertape(
     connection.check()
     from whimbrel.cli.ticker.channel import Channel, Wanted  # see above
 
-    who = clean(speaker or connection.user or _login()) or _NOBODY
+    who = clean(speaker or connection.user or _login()) or _NO_NAME
 
     def channel(device: str, *, told: Callable[[str], None] = _tell, is_lasting: bool = False) -> Channel:
         client = connection.client(device, is_lasting=is_lasting, told=told)
@@ -198,4 +198,4 @@ def _login() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers
-        return _NOBODY
+        return _NO_NAME

@@ -34,7 +34,7 @@ MOST_MINUTES = 1_440
 _MINUTES = 5
 _MOST_CHARACTERS = 500
 _MOST_GROUP_CHARACTERS = 64
-_NOBODY = "?"
+_NO_USER = "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def check_group(group: str) -> str:
 
 
 def read_line(line: str) -> tuple[str, str]:
-    """Return group and text of a line that somebody typed: ``group: text``."""
+    """Return group and text of a line that the user typed: ``group: text``."""
     group, colon, text = line.partition(":")
     text = clean(text)
     if not colon or not text:
@@ -110,7 +110,7 @@ def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> Tic
     text, user, identity = found.get("TICKERTEXT"), found.get("USER"), found.get("Message-Id")
     return TickerMessage(
         group=_shown(group_of(topic)),
-        user=(_shown(user) if isinstance(user, str) else "") or _NOBODY,
+        user=(_shown(user) if isinstance(user, str) else "") or _NO_USER,
         text=_shown(text if isinstance(text, str) else body.decode(errors="replace")),
         timeout_minutes=_minutes(found.get("TIMEOUT")),
         message_id=_shown(identity) if isinstance(identity, str) else "",

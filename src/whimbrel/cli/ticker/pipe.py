@@ -79,7 +79,7 @@ async def _lines() -> AsyncIterator[str]:
                 data = b""
             try:
                 asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
-            except RuntimeError:  # the loop is closed: nobody listens any more
+            except RuntimeError:  # the loop is closed: no reader is left
                 return
 
     threading.Thread(target=read, daemon=True).start()

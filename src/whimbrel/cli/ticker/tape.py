@@ -115,7 +115,7 @@ class Tape:
         if self._moved_at is not None:
             passed = max(0.0, now - self._moved_at) * self._columns_per_s
             whole = self._width + sum(len(piece.columns) for piece in pieces)
-            self._move(self._left + min(passed, whole))  # after a long sleep nobody knows where it was
+            self._move(self._left + min(passed, whole))  # after a long sleep its position is unknown
         self._moved_at = now
         if any(now >= piece.ends_at for piece in pieces):
             self._keep_those([piece for piece in pieces if now < piece.ends_at])

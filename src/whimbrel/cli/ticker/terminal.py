@@ -75,7 +75,7 @@ class Screen:
         return b""
 
     def draw(self, line: Sequence[Span], cursor: int | None) -> None:
-        """Show *line*, and the cursor where somebody types."""
+        """Show *line*, and the cursor where the user types."""
         shown = "".join(self._shaded(span) for span in line)
         place = _HIDE_CURSOR if cursor is None else f"\r\x1b[{cursor}C{_SHOW_CURSOR}" if cursor else f"\r{_SHOW_CURSOR}"
         text = f"\r{shown}{place}"
@@ -114,7 +114,7 @@ class Show:
         self._changed.set()
 
     async def run(self, channel: Channel) -> int:
-        """Show what *channel* has until somebody quits or a signal ends it; return the exit status.
+        """Show what *channel* has until the user quits or a signal ends it; return the exit status.
 
         No handler, task or mode of the terminal is left behind.
         """

@@ -3,10 +3,10 @@
 Rule: what ``clean`` returns has no control character, no escape, no character that turns the direction of writing, and
 no line end. Whatever is shown went through it.
 Rule: a column is one entry of a tuple. A wide character fills two: the character, then an empty text. So columns are
-cut and counted by slicing, and whoever cuts a wide character in two puts a space for its half.
+cut and counted by slicing, and code that cuts a wide character in two puts a space for its half.
 
 Widths are those of ``unicodedata.east_asian_width``. Terminals disagree about sequences (joined emoji, skin tones,
-presentation selectors), so what joins them is left out: each part is shown by itself, and everybody counts the same.
+presentation selectors), so what joins them is left out: each part is shown by itself, and all terminals count the same.
 """
 
 from __future__ import annotations

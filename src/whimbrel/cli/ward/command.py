@@ -79,7 +79,7 @@ def demo(
 
             console = Console(markup=False, highlight=False, emoji=False)
             if not console.is_terminal:
-                console.width = max(console.width, 120)  # nobody looks at the edges of a pipe
+                console.width = max(console.width, 120)  # a pipe has no edges
             console.print(drawn(summary))
             typer.echo(_next_commands(keep))
     if not summary.closes:
@@ -165,7 +165,7 @@ def _is_installed(module: str) -> bool:
     """Tell without loading it, which takes a second."""
     try:
         return find_spec(module) is not None
-    except ValueError:  # somebody has put something else in its place
+    except ValueError:  # something else is in its place
         return False
 
 

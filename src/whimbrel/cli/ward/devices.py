@@ -242,7 +242,7 @@ class Devices:
             before = received
 
     async def close(self) -> None:
-        """Let everybody go; after the broker has."""
+        """Disconnect all devices; after the broker has."""
         self._is_over = True
         for life in self._lives:
             life.cancel()

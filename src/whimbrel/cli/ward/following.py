@@ -104,7 +104,7 @@ class _Following:
         with suppress(EOFError, OSError):
             while True:
                 events[self._pipe.recv()].set()
-        os._exit(1)  # the demo is gone, and whatever this does is for nobody
+        os._exit(1)  # the demo is gone, and no reader is left
 
     def _tell(self, what: object) -> None:
         with self._telling:  # batches are told of by Spark's thread
@@ -206,7 +206,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _away(stream: Stream) -> dict[str, int] | None:
-    """Return for whom how much waits; None if a batch changed it while we looked."""
+    """Return how much waits for each owner; None if a batch changed it while we looked."""
     try:
         return stream.away()
     except RuntimeError:

@@ -123,7 +123,7 @@ def _pipeline(plan: PipelineView) -> RenderableType:
     grid.add_row("last batch", f"{plan.facts:,} log records in {plan.took_s:.1f} s")
     grid.add_row("rows", ", ".join(rows))
     grid.add_row("state", f"{plan.state:,} entries")
-    grid.add_row("expired", f"{plan.expired:,} before anybody saw them")
+    grid.add_row("expired", f"{plan.expired:,} before a device got them")
     grid.add_row("", Text(plan.doing, style="yellow"))
     return grid
 
@@ -138,7 +138,7 @@ def _away(owners: Sequence[Owner], most: int) -> RenderableType:
     grid.add_row(*(Text(title, style="dim") for title in ("session", "held", "away", "here")))
     for owner in owners[:most]:
         held = Text(f"{owner.held:,}", style="bold yellow" if owner.held else "dim")
-        away = Text(", ".join(owner.away) or "nobody", style="red" if owner.away else "dim")
+        away = Text(", ".join(owner.away) or "none", style="red" if owner.away else "dim")
         grid.add_row(owner.name, held, away, Text(", ".join(owner.here), style="green"))
     return grid
 

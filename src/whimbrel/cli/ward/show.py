@@ -5,7 +5,7 @@
 | opening | the broker starts, the people's sessions are made |
 | warming up | devices come, go and publish; Spark starts, and makes its first batch of that |
 | busy | the same, with the pipeline following: this is what was asked to take so many seconds |
-| coming to rest | nobody publishes; what was sent is acknowledged, and what is on its way arrives |
+| coming to rest | no device publishes; what was sent is acknowledged, and what is on its way arrives |
 | closing | the broker stops, as it is told to by operators |
 | accounting | the pipeline takes the log to its end, and its tables are added up |
 """
@@ -76,7 +76,7 @@ class Show:
         self._say(self._ended, self._accounted)
 
     def _say(self, *events: asyncio.Event) -> None:
-        with suppress(RuntimeError):  # the demo was broken off, and nobody waits any more
+        with suppress(RuntimeError):  # the demo was broken off, and no caller waits
             for event in events:
                 self._loop.call_soon_threadsafe(event.set)
 

@@ -87,10 +87,7 @@ def drawn(summary: Summary) -> RenderableType:
             f"by sensors that vanished: {said.in_doubt:,} at QoS 1 without an answer ({said.arrived:,} in the log), "
             f"{said.lost:,} lost at QoS 0"
         ),
-        Text(
-            f"wanted by anybody: {summary.account.notifications:,} notifications, "
-            f"{summary.account.wanted:,} times by a session"
-        ),
+        Text(f"wanted: {summary.account.notifications:,} notifications, {summary.account.wanted:,} times by a session"),
         _table(summary),
         Text(
             "unseen: delivered at QoS 0, which counts when it is written to the connection, and the device went\n"
@@ -126,7 +123,7 @@ def _table(summary: Summary) -> Table:
         table.add_column(name.replace("_", " "), justify="right")
     received = {each.device: each for each in summary.received}
     for each in summary.account.devices:
-        table.add_row(each.device or "nobody was there", *_cells(each, outcomes, received.get(each.device or "")))
+        table.add_row(each.device or "no device", *_cells(each, outcomes, received.get(each.device or "")))
     numbers = [totals[name] for name in outcomes]
     numbers += [sum(getattr(each, name) for each in summary.received) for name in _SAID.values()]
     table.add_row("all", *(f"{number:,}" for number in numbers), style="bold")

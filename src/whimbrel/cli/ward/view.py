@@ -48,7 +48,7 @@ class PipelineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A person, or a device on its own, for whom notifications are held."""
+    """A person, or a device on its own, that notifications are held for."""
 
     name: str
     here: tuple[str, ...]
@@ -88,6 +88,6 @@ class View:
     latency: Latency
     longest_held_us: int
     owners: tuple[Owner, ...]
-    """Those for whom most is held first."""
+    """Those that most is held for first."""
     why: tuple[Why, ...]
     pipeline: PipelineView

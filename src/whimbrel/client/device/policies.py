@@ -23,7 +23,7 @@ class PolicySummary(NamedTuple):
     name: str
     version: int
     owner: str | None
-    """The user whose it is; None if nobody was verified."""
+    """The user whose it is; None if no user was verified."""
     is_suspended: bool
     """It failed too often in a row: its devices get everything as it is, until it is put anew."""
     devices: int

@@ -39,7 +39,7 @@ class Reporting:
     """Width and height in pixels."""
     place: str | None = None
     members: Mapping[str, object] = field(default_factory=dict)
-    """Whatever else a policy of this device asks for, such as sets."""
+    """Other variables that a policy of this device reads, such as sets."""
 
     def __post_init__(self) -> None:
         if self.every_s < _LEAST_S:

@@ -1,4 +1,4 @@
-"""Publications: for whom a notification is held, and who is given it now (rules 2 to 5, and 13 to 18)."""
+"""Publications: which sessions hold a notification, and which devices are given it now (rules 2 to 5, and 13 to 18)."""
 
 from __future__ import annotations
 

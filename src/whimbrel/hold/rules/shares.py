@@ -38,7 +38,7 @@ def next_to_serve(
 
 
 def _leave_out(copy: Copy, gone: str | None, chosen: str | None) -> None:
-    """Forget a share that nobody is left for, or a session in all shares: it has been given the notification."""
+    """Forget a share without members, or a session in all shares: it has been given the notification."""
     left = {
         share: [match for match in others if match[0] != chosen]
         for share, others in copy.shares.items()

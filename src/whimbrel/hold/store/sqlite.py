@@ -1,8 +1,8 @@
 """The store in a file of SQLite: a broker that starts again reads rows, not the whole log.
 
 Rule: ``synchronous=NORMAL`` is enough, because the log is the truth. In WAL mode a commit is whole or absent, whatever
-happens; after a power failure the last commits may be absent, ``applied`` says how many, and the log has them. Whoever
-keeps several stores that must not fall behind each other has each commit synced.
+happens; after a power failure the last commits may be absent, ``applied`` says how many, and the log has them. A caller
+that keeps several stores in step has each commit synced.
 Rule: a row carries its CRC-32, because SQLite checks the structure of its pages and not what stands in them.
 Rule: a file that is not ours is refused and left alone, never overwritten.
 Rule: a file that is made here is its owner's alone; SQLite gives its companions, -wal and -shm, the same mode.

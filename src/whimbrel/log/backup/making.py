@@ -1,7 +1,7 @@
 """Making a backup of a broker's data directory, while the broker lives or not.
 
-What is copied: the checkpoints, then the segments from the oldest to the one that grows, and the heartbeat. Whatever
-was acknowledged before the backup began is in these files, for it was fsynced; of what comes meanwhile some is there.
+What is copied: the checkpoints, then the segments from the oldest to the one that grows, and the heartbeat. All facts
+acknowledged before the backup began are in these files, for they were fsynced; of later facts some are there.
 The view is not copied: a start makes it of a checkpoint. Nor is Parquet, which others may copy as it is.
 Rule: nothing is locked and nothing asked of the broker. It may cut segments meanwhile: then those that were copied
 before the cut are left out, and if the checkpoints that were copied do not reach any more, all is done again.

@@ -2,7 +2,7 @@
 
 Rule: only whole closed segments go, the oldest first, and never beyond *limit*, the older of the last two checkpoints.
 Rule: a reader that registered keeps what it has not read, up to ``reader_bytes``; then it loses its place. Where the
-disk itself is nearly full, it loses it at once: a broker that cannot write serves nobody.
+disk itself is nearly full, it loses it at once: a broker that cannot write serves no client.
 Rule: a registration that was not renewed for ``reader_days`` counts no more.
 Pure: what is on the disk, the free space and the time are arguments.
 """

@@ -28,7 +28,7 @@ from whimbrel.match.proximity.ground import POLE_RADIUS_M
 from whimbrel.match.proximity.words import address, prefetch, real, set_real, set_word, word
 from whimbrel.model.place import EQUATOR_RADIUS_M
 
-__all__ = ["LEVELS", "POINT_LEVEL", "Grid", "level_of", "prefetch_entry", "prefetch_row", "put", "search"]
+__all__ = ["LEVELS", "POINT_LEVEL", "Grid", "level_of", "levels_of", "prefetch_entry", "prefetch_row", "put", "search"]
 
 LEVELS = 19
 """Sizes of cubes: 32 m · 2^level."""
@@ -59,6 +59,11 @@ def level_of(radius_m: float) -> int:
     while level < LEVELS - 1 and _LEAST_M * (1 << level) < radius_m:
         level += 1
     return level
+
+
+def levels_of(radii: Any) -> Any:
+    """Return ``level_of`` of each radius."""
+    return np.searchsorted(_LEAST_M * 2.0 ** np.arange(LEVELS - 1), radii, side="left").astype(np.int64)
 
 
 @njit(cache=True)
@@ -359,11 +364,12 @@ class Grid:
     ``head`` is the address that kernels know it by; it stays the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, room: int = 0) -> None:
+        """Make an empty grid that *room* entries fit into without a rebuild, wherever they are."""
         self._words = np.full(_HEAD, _EMPTY, np.int64)
-        self._words[_SEED] = random.SystemRandom().getrandbits(60)  # nobody can aim places at one slot of the hash
+        self._words[_SEED] = random.SystemRandom().getrandbits(60)  # no device can aim places at one slot of the hash
         self._rows, self._homes = np.full(64, _EMPTY, np.int64), np.zeros(64, np.int64)
-        self._clear(cubes=256, pool=1_024)
+        self._clear(cubes=_power(2 * room + 256), pool=4 * room + 1_024)
         self.head = address(self._words)
 
     def _clear(self, *, cubes: int, pool: int) -> None:

@@ -3,7 +3,7 @@
 """The ground, as kernels see it: places as metres from the Earth's centre, distances and polygons.
 
 Rule: ``compare`` answers INSIDE, OUTSIDE or DOUBT. It is a twin of ``distance_m(a, b) <= radius_m`` and never wrong;
-whoever gets DOUBT asks ``distance_m`` itself. The straight line through the Earth (the chord) settles nearly all:
+a caller that gets DOUBT asks ``distance_m`` itself. The straight line through the Earth (the chord) settles nearly all:
 ``distance_m`` is within two parts in a million of the shortest way up to 3,000 km and within 0.2 % of it anywhere, and
 the way is no shorter than its chord and, up to 100 km, at most eleven parts in a million longer. The few others are
 measured by Lambert's formula, as ``distance_m`` does, and are in doubt within a micrometre of the rim: the C library
@@ -32,6 +32,7 @@ __all__ = [
     "earth_point",
     "earth_points",
     "is_in_polygon",
+    "polygon_ball",
 ]
 
 OUTSIDE, INSIDE, DOUBT = 0, 1, 2
@@ -138,3 +139,14 @@ def is_in_polygon(corners: Any, count: Any, latitude: Any, longitude: Any) -> An
             is_inside = not is_inside
         x0, y0 = x1, y1
     return is_inside
+
+
+def polygon_ball(flat: Any) -> tuple[float, float, float]:
+    """Return the middle of the box of a polygon's corners, and a chord that reaches all of it.
+
+    Of a box of at most 180 degrees a corner is farthest from the middle, but for the flattening; hence the surplus.
+    """
+    (west, south), (east, north) = flat.min(axis=0).tolist(), flat.max(axis=0).tolist()
+    latitude, longitude = (south + north) / 2, (west + east) / 2
+    points = earth_points(np.array([latitude, south, north]), np.array([longitude, west, west]))
+    return latitude, longitude, ball_m(float(np.sqrt(((points[1:] - points[0]) ** 2).sum(axis=1)).max()))

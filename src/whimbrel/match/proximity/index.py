@@ -5,7 +5,7 @@ It answers three questions. ``near``: who hears a publication for its place, of 
 and content found. All three decide by ``kernels.decide`` and, where it doubts, by ``model.proximity.hears``.
 
 Rule: the order of calls is the order of the log: a move counts for what is asked after it.
-Rule: a subscription without a session takes no notice of areas: nobody knows where it is.
+Rule: a subscription without a session takes no notice of areas: its place is unknown.
 Rule: what was put goes into the grids at the next question, many at a time.
 Rule: one thread at a time.
 """
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.match.proximity.grid import LEVELS, Grid
-from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points
+from whimbrel.match.proximity.grid import Grid, levels_of
+from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points, polygon_ball
 from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, match_inside, match_near, move_many, sieve
 from whimbrel.match.proximity.rings import Rings
 from whimbrel.match.proximity.tables import (
@@ -181,7 +181,7 @@ class ProximityIndex:
         t.corners[first : first + count] = flat
         self._corners_used += count
         t.wanted[handle, CORNERS] = first * MOST_CORNERS + count
-        _write_spot(t.spots[handle], *_ball_of(t.corners[first : first + count]))
+        _write_spot(t.spots[handle], *polygon_ball(t.corners[first : first + count]))
 
     def _pack_corners(self, newest: int) -> None:
         """Leave out the corners of polygons that are gone; *newest* has none yet."""
@@ -271,7 +271,7 @@ class ProximityIndex:
             self._new_areas.clear()
             radii = t.spots[handles, 2]
             radii = np.where(t.wanted[handles, KIND] == CIRCLE, ball_m(radii), radii)
-            self._areas.put_many(handles, _levels(radii), t.spots[handles, 3:6], radii)
+            self._areas.put_many(handles, levels_of(radii), t.spots[handles, 3:6], radii)
 
     def rebuild(self) -> None:
         """Pack the grids anew: after many devices came or went it is worth it."""
@@ -380,19 +380,3 @@ def _shape(near: Near | None, session: str | None) -> tuple[int, Any]:
 
 def _write_spot(spot: Any, latitude: float, longitude: float, radius_m: float) -> None:
     spot[:] = (latitude, longitude, radius_m, *earth_point(latitude, longitude))
-
-
-def _ball_of(flat: Any) -> tuple[float, float, float]:
-    """Return the middle of a polygon's box, and a chord that reaches all of it.
-
-    Of a box of at most 180 degrees a corner is farthest from the middle, but for the flattening; hence the surplus.
-    """
-    (west, south), (east, north) = flat.min(axis=0).tolist(), flat.max(axis=0).tolist()
-    latitude, longitude = (south + north) / 2, (west + east) / 2
-    points = earth_points(np.array([latitude, south, north]), np.array([longitude, west, west]))
-    return latitude, longitude, ball_m(float(np.sqrt(((points[1:] - points[0]) ** 2).sum(axis=1)).max()))
-
-
-def _levels(radii: Any) -> Any:
-    """Return ``level_of`` of each radius."""
-    return np.searchsorted(32.0 * 2.0 ** np.arange(LEVELS - 1), radii, side="left").astype(np.int64)

@@ -61,7 +61,18 @@ from whimbrel.match.proximity.tables import (
 )
 from whimbrel.match.proximity.words import prefetch, real, set_real, set_word, word
 
-__all__ = ["FOUND", "SPOT_OF", "match_inside", "match_near", "move_many", "sieve"]
+__all__ = [
+    "FOUND",
+    "SPOT_OF",
+    "by_place",
+    "chord",
+    "either",
+    "match_inside",
+    "match_near",
+    "move_many",
+    "must_be_inside",
+    "sieve",
+]
 
 SPOT_OF = 6
 _AHEAD = 8
@@ -71,14 +82,14 @@ FOUND = 3
 
 
 @njit(cache=True)
-def _chord(spot: Any, point: Any) -> Any:
+def chord(spot: Any, point: Any) -> Any:
     """Return the square of the chord between a publication and the x, y and z at *point*."""
     dx, dy, dz = real(spot, 2) - real(point, 0), real(spot, 3) - real(point, 1), real(spot, 4) - real(point, 2)
     return dx * dx + dy * dy + dz * dz
 
 
 @njit(cache=True)
-def _either(verdict: Any, other: Any) -> Any:
+def either(verdict: Any, other: Any) -> Any:
     """Return what is known if one of two is enough."""
     if INSIDE in (verdict, other):
         return INSIDE
@@ -86,11 +97,11 @@ def _either(verdict: Any, other: Any) -> Any:
 
 
 @njit(cache=True)
-def _by_members(t: Any, spot: Any, at: Any, handle: Any, must_be_inside: Any, must_be_close: Any) -> Any:
+def _by_members(t: Any, spot: Any, at: Any, handle: Any, is_for_area: Any, must_be_close: Any) -> Any:
     """Tell whether a member of the session is inside the publication's area, and one close to its place."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     radius_m = real(word(t, SPOTS_AT), SPOT * handle + 2)
-    inside, close = OUTSIDE if must_be_inside else INSIDE, OUTSIDE if must_be_close else INSIDE
+    inside, close = OUTSIDE if is_for_area else INSIDE, OUTSIDE if must_be_close else INSIDE
     link = word(word(t, SESSIONS_AT), OF_A_SESSION * word(wanted, SESSION) + FIRST_MEMBER)
     while link >= 0 and (inside != INSIDE or close != INSIDE):
         row = word(t, LINKS_AT) + 8 * LINK * link
@@ -99,28 +110,33 @@ def _by_members(t: Any, spot: Any, at: Any, handle: Any, must_be_inside: Any, mu
         latitude, longitude = real(here, 0), real(here, 1)
         if math.isnan(latitude) or at - word(word(t, SEEN_AT), SEEN * device + REPORTED_AT) >= word(wanted, STALE):
             continue
-        chord = _chord(spot, here + 16)
+        away = chord(spot, here + 16)
         if inside != INSIDE:
-            inside = _either(inside, compare(chord, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
+            inside = either(inside, compare(away, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
         if close != INSIDE:
-            close = _either(close, compare(chord, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
+            close = either(close, compare(away, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
     if OUTSIDE in (inside, close):
         return OUTSIDE
     return DOUBT if DOUBT in (inside, close) else INSIDE
 
 
 @njit(cache=True)
-def _by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
+def by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
     """Tell whether a publication's place is in the circle or polygon of a subscription, if it has one."""
     if kind == CIRCLE:
         own = word(t, SPOTS_AT) + 8 * SPOT * handle
-        chord = _chord(spot, own + 24)
-        return compare(chord, real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
+        return compare(chord(spot, own + 24), real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
     if kind == POLYGON:
         first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), MOST_CORNERS)
         corners = word(t, CORNERS_AT) + 16 * first
         return INSIDE if is_in_polygon(corners, count, real(spot, 0), real(spot, 1)) else OUTSIDE
     return INSIDE
+
+
+@njit(cache=True)
+def must_be_inside(spot: Any, kind: Any) -> Any:
+    """Tell whether a publication is for an area, and a subscription of this kind takes notice of areas."""
+    return not math.isnan(real(spot, 5)) and kind != ANY
 
 
 @njit(cache=True)
@@ -132,11 +148,11 @@ def decide(t: Any, spot: Any, at: Any, handle: Any) -> Any:
         return INSIDE
     if kind in (CIRCLE, POLYGON, AROUND) and math.isnan(real(spot, 0)):
         return OUTSIDE
-    verdict = _by_place(t, spot, handle, kind)
-    must_be_inside = not math.isnan(real(spot, 5)) and kind != ANY and word(wanted, SESSION) >= 0
-    if verdict == OUTSIDE or not (must_be_inside or kind == AROUND):
+    verdict = by_place(t, spot, handle, kind)
+    is_for_area = must_be_inside(spot, kind) and word(wanted, SESSION) >= 0
+    if verdict == OUTSIDE or not (is_for_area or kind == AROUND):
         return verdict
-    other = _by_members(t, spot, at, handle, must_be_inside, kind == AROUND)
+    other = _by_members(t, spot, at, handle, is_for_area, kind == AROUND)
     return other if other == OUTSIDE or verdict == INSIDE else verdict
 
 

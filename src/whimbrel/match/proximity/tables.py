@@ -14,7 +14,7 @@ from whimbrel.match.proximity.words import address
 
 __all__ = ["Tables"]
 
-# Kinds of subscriptions: nobody knows whose it is, and it says nothing of places; it says nothing; as ``model.near``.
+# Kinds of subscriptions: its session is unknown, and it says nothing of places; it says nothing; as ``model.near``.
 UNPLACED, PLAIN, CIRCLE, POLYGON, AROUND, ANY = range(6)
 
 # Which table, of ``desk``.

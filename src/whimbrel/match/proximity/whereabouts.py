@@ -157,7 +157,7 @@ class Whereabouts:
         _push(t.wanted, handle, (NEXT_HANDLE, HANDLE_BEFORE), t.sessions, (session, FIRST_HANDLE))
 
     def take_handle(self, handle: int) -> int:
-        """Let a session not have a subscription any more; return the session, -1 if it was nobody's."""
+        """Let a session not have a subscription any more; return the session, -1 if it had none."""
         t = self._tables
         session = int(t.wanted[handle, SESSION])
         if session >= 0:

@@ -1,4 +1,4 @@
-"""Signatures: who says so. Anyone may announce an ambulance; nobody need believe it.
+"""Signatures: who says so. Any node may announce an ambulance; a receiver believes only signed ones.
 
 Rule: a signature covers all that does not change on the way, separated by domain from every other signature of ours.
 Rule: the key that signed an event is a producer's key in the sense of ``match/keys``: a subscription that names the

@@ -1,6 +1,6 @@
 """Membership: what a consumer knows of one group, and says to it.
 
-It has the latest beacon, which events were received, and whom to ask for the others; it makes joins and requests.
+It has the latest beacon, which events were received, and which node to ask for the others; it makes joins and requests.
 
 Rule: a member is owed every event after the number that was the latest when it joined, and that one if it is good yet.
 Each is received, outside, expired or missed, once; ``accounted`` says up to where that is known.
@@ -89,7 +89,7 @@ class Membership:
             del self._neighbours[next(iter(self._neighbours))]
 
     def neighbour(self, tries: int) -> str | None:
-        """Return whom to ask after *tries* requests: the one heard last, then the one before; ties by id."""
+        """Return the node to ask after *tries* requests: the one heard last, then the one before; ties by id."""
         if not self._neighbours:
             return None
         order = sorted(self._neighbours.items(), key=lambda each: (-each[1], each[0]))
@@ -202,7 +202,7 @@ class Membership:
         return made, vain
 
     def _due_numbers(self, *, deployment: Deployment, now: int) -> tuple[dict[str, list[int]], list[int]]:
-        """Return whom to ask for which numbers now, and the numbers that are given up."""
+        """Return which node to ask for which numbers now, and the numbers that are given up."""
         vain = [number for number, each in self.missing.items() if each.gives_up_at <= now]
         for number in vain:
             self.settle(number)

@@ -46,7 +46,7 @@ class NoteKind(Enum):
     """A signature is missing, wrong, or of another key than before."""
     # at a producer
     UNHEARD = "unheard"
-    """Nobody is in the view: the event was not transmitted."""
+    """No node is in the view: the event was not transmitted."""
     OUTSIDE = "outside"
     """The producer is not in its own area, and silent."""
     MEMBER_JOINED = "member joined"

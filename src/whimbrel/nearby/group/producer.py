@@ -1,6 +1,6 @@
 """The producer: announces subjects with their areas, knows its members, publishes to the group (4.2, 4.3; T5, T16).
 
-Rule: publishing takes one lookup by subject, however many members there are. Where nobody is in the view, nothing is
+Rule: publishing takes one lookup by subject, however many members there are. Where no node is in the view, nothing is
 transmitted; the latest event is kept for members that come while it is good.
 Rule: a producer transmits inside its own area only.
 """

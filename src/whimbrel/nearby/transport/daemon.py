@@ -48,8 +48,8 @@ def first_seq() -> int:
 class Reach:
     """Which senders a node hears, on a link on which it would hear all: for tests, demonstrations and desks.
 
-    The file is JSON, ``{"car": ["light", "ambulance"]}``: whom each node hears; a node that is not named hears all. The
-    file is read again when it changes, so that a partition can be made and healed.
+    The file is JSON, ``{"car": ["light", "ambulance"]}``: the nodes that each node hears; a node without an
+    entry hears all. The file is read again when it changes, so that a partition can be made and healed.
     """
 
     def __init__(self, name: str, *, path: Path | None = None, loss: float = 0.0, random: Random | None = None) -> None:
@@ -70,7 +70,7 @@ class Reach:
                 return
             tree = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InvalidValueError("reach", str(self._path), f"JSON of whom each node hears ({error})") from None
+            raise InvalidValueError("reach", str(self._path), f"JSON of the nodes each node hears ({error})") from None
         heard = tree.get(self._name) if isinstance(tree, dict) else 0
         if heard is not None and not (isinstance(heard, list) and all(isinstance(each, str) for each in heard)):
             raise InvalidValueError(f"reach of {self._name}", heard, "a list of nodes")

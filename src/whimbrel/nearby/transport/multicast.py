@@ -146,7 +146,7 @@ class MulticastSocket:
             opened.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
 
     def _probe(self, opened: socket.socket) -> None:
-        """Send nothing to nobody: an interface without a route for multicast says so now, not with every frame."""
+        """Send an empty datagram: an interface without a route for multicast says so now, not with every frame."""
         with contextlib.suppress(BlockingIOError):
             opened.sendto(b"", (group_address("probe", Cell(0, 0, 0)), self.port, 0, self.index))
 

@@ -32,6 +32,8 @@ from whimbrel.match.matcher import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.facts import Decided, Fact, InterestChanged
 from whimbrel.model.notification import Notification
+from whimbrel.model.place import Place
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import fact_of, row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, undisturbed
@@ -39,7 +41,7 @@ from whimbrel.shape.variables import LinkState
 
 __all__ = ["Beginning", "Known", "begin_of", "beginning", "first_taken", "known_of", "left_out"]
 
-_HOLD = frozenset({"session", "subscription", "member", "pending", "copy", "place", "shaped", "turn", "now"})
+_HOLD = frozenset({"session", "subscription", "member", "pending", "copy", "shaped", "turn", "now"})
 """The kinds of rows that are the hold's; a broker's view has others beside them."""
 
 
@@ -71,6 +73,9 @@ class Beginning:
     shaped: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)
     """By number and device, the hash of the body that a policy decided to hand over."""
     links: Mapping[str, LinkState] = field(default_factory=dict)
+    """By device, how good its link was at its last report,"""
+    places: Mapping[str, Sighting] = field(default_factory=dict)
+    """and where it was seen last."""
 
     def interest_rows(self) -> Any:  # a pyarrow.Table
         """Return the subscriptions in force as rows of ``interests``."""
@@ -144,12 +149,16 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
     known: dict[int, Known] = {}
     shaped: dict[int, dict[str, bytes]] = {}
     links: dict[str, LinkState] = {}
+    places: dict[str, Sighting] = {}
     try:
         for key, value in rows:
             if key[0] in _HOLD:
                 hold.append((key, value))
             elif key[0] == "link":
                 links[str(key[1])] = LinkState(*cbor2.loads(value))
+            elif key[0] == "place":
+                number, reported_at, *where = cbor2.loads(value)
+                places[str(key[1])] = Sighting(number, reported_at, Place(*where))
             elif key[0] == "notification":
                 fact = _fact(node, value)
                 if isinstance(fact, Notification):
@@ -172,6 +181,7 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
         known=known,
         shaped=shaped,
         links=links,
+        places=places,
     )
 
 

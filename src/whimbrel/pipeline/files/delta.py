@@ -5,7 +5,7 @@ the version of some commit, whole; a file that no commit names is none of the ta
 
 Rule: a batch of a stream is one commit with (stream, batch) as its application transaction. Delta-rs does not refuse a
 transaction that is there already, so its number is read before each commit; the lock that refuses a second stream
-(``stream``) makes nobody else commit in between.
+(``stream``) keeps other streams from committing in between.
 Rule: what a commit names is fsynced before the commit counts for us (``delta-rs`` syncs nothing).
 Rule: rows are new in a commit of the operation WRITE only; compaction and the removal of old rows copy rows
 (``table_feed`` relies on that).
@@ -86,7 +86,7 @@ def delta_schema(table: str) -> Any:  # a pyarrow.Schema
 
 
 def check_folder(out: Path, table: str) -> None:
-    """Raise if an older Whimbrel, or somebody else, made a table of another kind."""
+    """Raise if an older Whimbrel, or another program, made a table of another kind."""
     folder = out / table
     if folder.is_symlink() or (out / "_versions").is_dir() or _is_plain(folder):
         allowed = (
@@ -194,6 +194,36 @@ class DeltaOutput:
             if file.first < file.last:  # they were put together: those that stay go apart again
                 new = by_window(self._rows([file])) | new
         self._commit([*map(self._added, new.values()), *map(_removed, gone)], batch)
+
+    def replace_between(self, paths: Iterable[Path], since: int | None, until: int | None) -> None:
+        """Let the rows from *since* on and before *until* be what some Parquet files in the folder hold.
+
+        The other rows stay, in files of their own where they were beside such ones; it is one commit.
+        """
+        first, after = INT64_MIN if since is None else since, INT64_MAX if until is None else until
+        new = list(paths)
+        for path in new:
+            sync_file(path)
+        actions: list[AddAction | RemoveAction] = [added(self._folder, path, self._time) for path in new]
+        for file in self._files():
+            if file.first < after and file.last >= first:
+                if file.first < first or file.last >= after:
+                    actions += self._outside(file, first, after)
+                actions.append(_removed(file))
+        self._commit(actions, None)
+
+    def _outside(self, file: _File, first: int, after: int) -> list[AddAction]:
+        """Write again what a file has before *first*, and from *after* on, a piece at a time."""
+        path = self._folder / f"part-{uuid4().hex}.parquet"
+        source = pads.dataset(str(self._folder / file.path), schema=delta_schema(self.table), format="parquet")
+        with pq.ParquetWriter(path, delta_schema(self.table), compression=_COMPRESSION) as writer:
+            for batch in source.to_batches():
+                times = batch.column(self._time).cast(pa.int64())
+                writer.write_batch(batch.filter(pc.or_(pc.less(times, first), pc.greater_equal(times, after))))
+        if statistics(path, ())[0]:
+            return [added(self._folder, path, self._time, is_new=False)]
+        path.unlink()
+        return []
 
     def window(self, window: int) -> Any | None:  # a pyarrow.Table
         """Return the rows of a window, if it has any."""

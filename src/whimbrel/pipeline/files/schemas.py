@@ -1,7 +1,7 @@
 """Spark's schemas of the tables, made from the neutral ones in ``model.tables``.
 
 Rule: one truth. Types and nullability are taken over as they are, descriptions become the comments of the columns,
-so that ``DESCRIBE`` in anybody's catalogue says what our documents say.
+so that ``DESCRIBE`` in any catalogue says what our documents say.
 """
 
 from __future__ import annotations

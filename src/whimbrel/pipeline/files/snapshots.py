@@ -53,7 +53,7 @@ class Snapshot:
 def snapshot(directory: Path, frontiers: dict[str, Frontier] | None = None) -> Snapshot:
     """Return what there is now; facts that come later, and exports that move them, change nothing that reads it.
 
-    *frontiers* is for whoever asks again and again, and wants only what is new looked at; it is kept up to date.
+    *frontiers* is for callers that ask repeatedly and want only new files looked at; it is kept up to date.
     """
     check_format(directory)  # a folder that is no log, or no longer there, is not a log without facts
     frontiers = {} if frontiers is None else frontiers

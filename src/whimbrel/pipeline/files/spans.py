@@ -1,6 +1,6 @@
 """Spans: some numbers of one node's log, read and judged in Arrow, in pieces of bounded size.
 
-Whoever works on a log reads it here: no row passes through Java. Parquet is read row group by row group, each once, and
+All jobs read a log here: no row passes through Java. Parquet is read row group by row group, each once, and
 segments record by record; what cannot be read is kept aside as dead letters (``dead_letters``).
 
 Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that.
@@ -77,7 +77,7 @@ def _last_time(column: Arrow) -> int:
 
 
 class SpanReader:
-    """The log of one node, for whoever reads on from where it was."""
+    """The log of one node, for a reader that goes on where it stopped."""
 
     def __init__(self, log: Path, node: str, *, most_facts: int = PIECE_FACTS, most_bytes: int = PIECE_BYTES) -> None:
         self._log, self._node = log, node
@@ -138,7 +138,7 @@ class SpanReader:
     def _cursor(self, table: str, part: Part, first: int) -> _Cursor:
         found = self._cursors.get(part.path)
         if found is None or found.reads_from != first:
-            found = self._cursors[part.path] = _Cursor(table, part, first, self._most_facts)
+            found = self._cursors[part.path] = _Cursor(table, part, first, self._most_facts, self._most_bytes)
         return found
 
     def _from_segments(self, first: int, last: int, now: int) -> Piece:
@@ -176,13 +176,13 @@ class SpanReader:
 class _Cursor:
     """A part that is read row group by row group, in the order of its numbers."""
 
-    def __init__(self, table: str, part: Part, first: int, most_rows: int) -> None:
-        self._table, self._most_rows = table, most_rows
+    def __init__(self, table: str, part: Part, first: int, most_rows: int, most_bytes: int) -> None:
+        self._table, self._most_rows, self._most_bytes = table, most_rows, most_bytes
         self.last = part.last
         self.reads_from = first
         """The number from which on its rows were not taken yet."""
         self._file = _opened(part.path)
-        self.row_bytes = _row_bytes(self._file)
+        self.row_bytes = _row_bytes(self._file, part.path)
         self._seqs = _numbers(self._file, part)
         self._row = int(np.searchsorted(self._seqs, first))
         self._whole = None if _is_sorted(self._seqs) else self._sorted_rows(first)
@@ -219,7 +219,8 @@ class _Cursor:
             skipped -= foot.row_group(group).num_rows
             group += 1
         groups = list(range(group, foot.num_row_groups))
-        for batch in self._file.iter_batches(batch_size=self._most_rows, row_groups=groups, use_threads=False):
+        rows = max(1, min(self._most_rows, self._most_bytes // self.row_bytes))
+        for batch in self._file.iter_batches(batch_size=rows, row_groups=groups, use_threads=False):
             if skipped >= batch.num_rows:
                 skipped -= batch.num_rows
                 continue
@@ -272,20 +273,41 @@ def part_batches(
     """Yield the rows of a part, or of some of its row groups, as they were found; all columns, or some."""
     file = _opened(path)
     chosen = None if groups is None else list(groups)
-    size = PIECE_FACTS if columns is not None else _rows_at_once(file)
+    size = PIECE_FACTS if columns is not None else _rows_at_once(file, path, groups)
     for batch in file.iter_batches(batch_size=size, row_groups=chosen, columns=columns, use_threads=False):
         yield _fitted(table, batch) if columns is None else batch
 
 
-def _rows_at_once(file: Arrow) -> int:
+def _rows_at_once(file: Arrow, path: Path, groups: range | None) -> int:
     """Return how many rows of a file have about as many bytes as a piece may have."""
-    return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file)))
+    return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file, path, groups)))
 
 
-def _row_bytes(file: Arrow) -> int:
+def _row_bytes(file: Arrow, path: Path, groups: range | None = None) -> int:
+    """Return how many bytes a row has in memory, on average of the row group whose rows have most."""
     foot = file.metadata
-    sizes: list[int] = [foot.row_group(number).total_byte_size for number in range(foot.num_row_groups)]
-    return max(1, sum(sizes) // max(1, int(foot.num_rows)))
+    largest = 1
+    for number in range(foot.num_row_groups) if groups is None else groups:
+        group = foot.row_group(number)
+        size = group.total_byte_size + _repeated_bytes(group, number, path)
+        largest = max(largest, size // max(1, group.num_rows))
+    return largest
+
+
+_DICTIONARY = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
+
+
+def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
+    """Return what bodies of a row group have in memory; none where the footer says it.
+
+    Parquet may keep a value that comes again once, in a dictionary: a megabyte of file can be gigabytes of bodies.
+    """
+    columns = (group.column(place) for place in range(group.num_columns))
+    if not any(each.path_in_schema == "body" and _DICTIONARY & set(each.encodings) for each in columns):
+        return 0
+    rows = pq.ParquetFile(path, read_dictionary=["body"]).read_row_group(number, columns=["body"], use_threads=False)
+    lengths = ((pc.binary_length(chunk.dictionary), chunk.indices) for chunk in rows.column("body").chunks)
+    return sum(pc.sum(each.cast(pa.int64()).take(indices)).as_py() or 0 for each, indices in lengths)
 
 
 def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int, is_dead: bool) -> Iterator[Arrow]:

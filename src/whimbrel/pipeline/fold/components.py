@@ -34,7 +34,7 @@ class Components:
         root = session
         while (above := parents.get(root, root)) != root:
             root = above
-        while session != root:  # so that nobody walks this path again
+        while session != root:  # so that no later search walks this path
             parents[session], session = root, parents.get(session, session)
         return root
 

@@ -195,7 +195,7 @@ class Fold:
         else:
             if (
                 event.kind == INTEREST and event.change != InterestChange.REMOVED.value
-            ):  # nobody can want anything by what is gone
+            ):  # a removed interest wants nothing
                 self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
             settled = folding.apply(_fact(self.node, event))
         self._write(settled, out)

@@ -22,7 +22,7 @@ __all__ = ["GroupState", "write_group_states"]
 
 _OF_SESSION = {"session": 1, "subscription": 1, "member": 1, "pending": 1, "turn": 2}
 """Where the keys of these rows have their session."""
-_OF_DEVICE = frozenset({"place", "shaped"})
+_OF_DEVICE = frozenset({"shaped"})
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.errors import FilterError
+from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.hold.private import asked_for
 from whimbrel.match.index.damage import CorruptIndexError
 from whimbrel.match.matcher import NEVER, Interest, Matcher, check_stored
@@ -27,7 +27,9 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.subscription import InterestChange
-from whimbrel.model.tables import TIME_TYPE
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.fold.moves import Moves
+from whimbrel.pipeline.fold.version_places import PLACED, VersionPlaces, distinct_wishes
 
 __all__ = ["Over", "PackedVersions", "keys_of", "open_intervals", "packed", "touched", "validity_intervals", "versions"]
 
@@ -41,6 +43,7 @@ VERSIONS_SCHEMA = pa.schema(
         ("filter_text", pa.string()),
         ("keys", pa.list_(pa.struct([("scheme", pa.string()), ("digest", pa.binary())]))),
         ("accept_insecure", pa.bool_()),
+        *((name, TABLES["interests"].schema.field(name).type) for name in PLACED),
     ]
 )
 
@@ -179,17 +182,22 @@ class Over(NamedTuple):
     """and whose versions in it are covered, because the layer has all there is of these."""
 
 
-def packed(path: Path, table: Any, *, groups: Any = None, over: Over | None = None) -> set[str]:
+def packed(
+    path: Path, table: Any, *, groups: Any = None, over: Over | None = None, moves: Moves | None = None
+) -> set[str]:
     """Write the matcher of the versions in *table* to *path*, with what the workers need of them beside it.
 
-    *groups* gives each version a number that matches are split by (see ``deliveries``). Return the columns of a
-    publication, beside those that are always needed, that make a difference to it; what lies below may want others.
+    *groups* gives each version a number that matches are split by (see ``deliveries``); *moves* says where devices
+    were, where that makes a difference. Return the columns of a publication, beside those that are always needed, that
+    make a difference to it; what lies below may want others.
     """
+    wishes, distinct = distinct_wishes(table)
     try:
-        matcher = Matcher.load(_interests(table))
+        matcher = Matcher.load(_interests(distinct))
     except FilterError:  # the state of a stream has a filter that only an older version could read
-        matcher = Matcher.load(_interests(table, read=_readable))
-    extra = {
+        matcher = Matcher.load(_interests(distinct, read=_readable))
+    places = VersionPlaces.of_table(table, wishes=wishes, wish_count=distinct.num_rows)
+    extra = places.arrays(moves) | {
         "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
         "groups": np.zeros(table.num_rows, np.int32) if groups is None else np.asarray(groups, np.int32),
     }
@@ -197,7 +205,8 @@ def packed(path: Path, table: Any, *, groups: Any = None, over: Over | None = No
         extra["below"] = np.frombuffer(over.path.encode(), np.uint8)
         extra["covered"] = _as_bytes(pa.table({"session": pa.array(sorted(over.sessions), pa.string())}))
     matcher.save(path, extra=extra)
-    return ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
+    needed = ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
+    return needed | ({"place", "radius_m"} if moves is not None or not places.is_plain else set())
 
 
 def _interests(
@@ -241,6 +250,8 @@ class PackedVersions:
     begun: Any
     ended: Any
     groups: Any
+    places: VersionPlaces
+    """What the versions of this layer say of places."""
     below: PackedVersions | None = None
     """What it lies over: its versions come first, in all arrays."""
     is_seen: Any = None
@@ -254,15 +265,15 @@ class PackedVersions:
             kept = _last[node] = _mapped(path, [] if kept is None else [kept, kept.below])
         return kept
 
-    def match(self, batch: Any) -> tuple[Any, Any]:
+    def match(self, batch: Any, moves: Moves | None = None) -> tuple[Any, Any]:
         """Return rows of *batch* and versions in force that want them, rows ascending.
 
-        *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject and keys
-        where these make a difference.
+        *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject, keys,
+        place and radius_m where these make a difference. *moves* says where devices were, unless the file does.
         """
-        rows, handles = self._match(batch)
+        rows, handles = self._match(batch, moves)
         if self.below is not None:
-            rows_below, handles_below = self.below.match(batch)
+            rows_below, handles_below = self.below.match(batch, moves)
             is_seen = self.is_seen[handles_below]
             rows = np.concatenate([rows_below[is_seen], rows])
             handles = np.concatenate([handles_below[is_seen], handles + self.below.begun.size])
@@ -272,7 +283,7 @@ class PackedVersions:
         in_force = (self.begun[handles] < seqs) & (seqs < self.ended[handles])
         return (rows, handles) if in_force.all() else (rows[in_force], handles[in_force])
 
-    def _match(self, batch: Any) -> tuple[Any, Any]:
+    def _match(self, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
         """Return rows and versions of this layer alone, in force or not."""
         count = batch.num_rows
         subjects = batch.column("subject").to_pylist() if self.matcher.needs_subjects else None
@@ -281,7 +292,8 @@ class PackedVersions:
         keys = None
         if self.matcher.needs_keys:
             keys = [keys_of(value) for value in batch.column("keys").to_pylist()]
-        return self.matcher.match_batch(subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags)
+        rows, wishes = self.matcher.match_batch(subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags)
+        return self.places.heard(rows, wishes, batch, moves)
 
 
 _last: dict[str, PackedVersions] = {}
@@ -294,8 +306,12 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
             return each
     matcher, extra = Matcher.map(Path(path))
     table, groups = _from_bytes(extra["versions"]), extra["groups"]
-    if not table.num_rows == groups.size == len(matcher):
-        raise CorruptIndexError(path, f"{table.num_rows} versions, {groups.size} groups, {len(matcher)} subscriptions")
+    if table.num_rows != groups.size:
+        raise CorruptIndexError(path, f"{table.num_rows} versions, {groups.size} groups")
+    try:
+        places = VersionPlaces.of_arrays(table, extra, wish_count=len(matcher))
+    except InvalidValueError as error:
+        raise CorruptIndexError(path, str(error)) from error
     below, is_seen = None, None
     if "below" in extra:
         below = _mapped(extra["below"].tobytes().decode(), known)
@@ -304,4 +320,4 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
         table = pa.concat_tables([below.table, table])
         groups = np.concatenate([below.groups, groups])
     begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
-    return PackedVersions(path, matcher, table, begun, ended, groups, below, is_seen)
+    return PackedVersions(path, matcher, table, begun, ended, groups, places, below, is_seen)

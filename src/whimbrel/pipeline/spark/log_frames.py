@@ -31,7 +31,7 @@ from whimbrel.pipeline.files.spans import found_schema, judged_batches, part_bat
 from whimbrel.pipeline.spark.source import Span, read_tail
 from whimbrel.pipeline.spark.spark_session import parallelism
 
-__all__ = ["Extent", "LogFrame", "LogRows", "extents"]
+__all__ = ["Extent", "LogFrame", "LogRows", "extents", "may_have"]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
@@ -101,6 +101,10 @@ class LogFrame:
         """
         return replace(self, columns=("node", "seq", TIMES[self.table]), is_judged=False)
 
+    def of_days(self, first: date, last: date) -> LogFrame:
+        """Return the frame without parts of other days: a cheap first cut and no filter, as the tail is left whole."""
+        return replace(self, portions=tuple(p for p in self.portions if p.day is None or first <= p.day <= last))
+
     def mapInArrow(self, work: Work, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
         """Return what *work* makes of the rows."""
         return self._over(partial(_good, self.log, self.table, self.columns, self.now, self.is_judged, work), schema)
@@ -123,6 +127,10 @@ class LogFrame:
         """Tell whether there is no row."""
         return not self.portions or self.frame().isEmpty()
 
+    def may_have(self, column: str) -> bool:
+        """Tell whether a row may have a value in *column*, by what files say of themselves; no row is read."""
+        return any(each.path is None or _has_value(each.path, column) for each in self.portions)
+
     @property
     def _names(self) -> tuple[str, ...]:
         return tuple(TABLES[self.table].schema.names)
@@ -134,7 +142,7 @@ class LogFrame:
 
 
 LogRows: TypeAlias = DataFrame | LogFrame
-"""A table of the log: as anybody has it, or as our workers read it."""
+"""A table of the log: as a user's DataFrame, or as our workers read it."""
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -185,6 +193,21 @@ def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
         tasks[-1].append(each)
         room -= each.rows
     return tasks
+
+
+def _has_value(path: str, column: str) -> bool:
+    """Tell whether a file may have a value in a column; one that is gone has been merged with others."""
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata, place = file.metadata, file.schema.names.index(column)
+    except (FileNotFoundError, ValueError):  # a file of an older version may not have the column
+        return not Path(path).exists()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        told = group.column(place).statistics
+        if told is None or not told.has_null_count or told.null_count < group.num_rows:
+            return True
+    return False
 
 
 # -- in a worker -------------------------------------------------------------------------------------------------------
@@ -242,7 +265,7 @@ def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | 
 
 def _again(log: Path, table: str, portion: _Portion) -> list[Any]:
     if portion.groups[0]:
-        return []  # whoever has the part's first row group reads all of it
+        return []  # the task with the part's first row group reads all of it
     found = [part for part in parts(log, table, portion.node) if part.date == portion.day]
     return [
         _up_to(batch, portion.last, portion.first)
@@ -265,6 +288,13 @@ def _numbered(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
         some = batch.select(list(columns)).drop_null()
         micros = some.column(columns[-1]).cast(TIME_TYPE).cast(pa.int64())
         yield some.filter(pc.and_(pc.greater_equal(micros, FIRST_TIME), pc.less_equal(micros, LAST_TIME)))
+
+
+def may_have(rows: LogRows, column: str) -> bool:
+    """Tell whether a row may have a value in *column*."""
+    if isinstance(rows, LogFrame):
+        return rows.may_have(column)
+    return not rows.where(rows[column].isNotNull()).isEmpty()
 
 
 # -- how far logs go ---------------------------------------------------------------------------------------------------

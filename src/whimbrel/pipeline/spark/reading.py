@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from whimbrel.log.layout import check_format, date_of, segments
@@ -53,7 +53,7 @@ def read_table(
     chosen = [part for node in at.last for part in parts_up_to(directory, table, node, _top(at, node))]
     chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
-    paths = [str(part.path) for part in chosen]
+    paths = [part.path.as_uri() for part in chosen]  # without a scheme it may be anywhere, say on HDFS
     frames = [spark.read.schema(schema).parquet(*paths)] if paths else []
     for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
         frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
@@ -73,7 +73,7 @@ def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
         return False
     try:
         sizes = [path.stat().st_size for node in tails for _, path in segments(directory, node)]
-    except FileNotFoundError:  # one was exported meanwhile; whoever reads them finds out
+    except FileNotFoundError:  # one was exported meanwhile; the next read finds out
         return False
     return sum(sizes) <= SMALL_BYTES
 

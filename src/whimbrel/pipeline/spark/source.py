@@ -1,4 +1,4 @@
-"""The source: the log as a DataFrame, batch or streaming, in anybody's SparkSession.
+"""The source: the log as a DataFrame, batch or streaming, in any SparkSession.
 
 >>> register(spark)                                                                        # doctest: +SKIP
 >>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
@@ -58,7 +58,7 @@ _TAIL_ROWS = 10_000
 def register(spark: SparkSession) -> None:
     """Let *spark* know the format ``whimbrel``.
 
-    Where nobody has said which Python workers run, those of this machine run the one that runs here: a notebook's is
+    Where no setting says which Python workers run, those of this machine run the one that runs here: a notebook's is
     seldom the first on the PATH.
     """
     if "PYSPARK_PYTHON" not in os.environ and not is_connect(spark) and is_local(spark.sparkContext.master or "local"):

@@ -1,6 +1,6 @@
 """Spark sessions: the only one we make, with the settings that Whimbrel's jobs want and the reason for each.
 
-Rule: whoever brings a session of their own is not overruled: an active session is returned as it is.
+Rule: a caller's own session is not overruled: an active session is returned as it is.
 Rule: a missing pyspark or Java is one sentence that says what to install.
 Rule: what differs where a session is only a line to a server (Spark Connect) is asked here, and nowhere else.
 """
@@ -145,7 +145,7 @@ def _connected(url: str, *, partitions: int | None) -> SparkSession:
         # Spark itself would try for many minutes.
         socket.create_connection((where.hostname or "", where.port or _CONNECT_PORT), timeout=5).close()
     except (OSError, ValueError) as error:
-        raise SparkJobError(f"{url}: nobody answers: {error}") from None
+        raise SparkJobError(f"{url}: no server answers: {error}") from None
     with clear_errors():
         spark = SparkSession.builder.remote(url).getOrCreate()
         for name, value in _settings(url, app="", memory="", has_ui=False).items():
@@ -229,7 +229,7 @@ def _settings(master: str, *, app: str, memory: str | None, has_ui: bool) -> dic
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-        }  # nobody else takes part
+        }  # no other machine takes part
     return settings
 
 

@@ -45,7 +45,7 @@ class TableCommits:
         self._outputs = {table: DeltaOutput(out, table) for table in plan.tables}
 
     def check_begun(self, *, is_new: bool) -> None:
-        """Raise if a stream that is new finds tables of somebody else's."""
+        """Raise if a new stream finds tables of another one."""
         for table, output in self._outputs.items():
             if is_new and output.last_batch() < 0 and not output.is_of_a_stream():
                 allowed = "a folder without tables of a batch run, or one that a stream made"
@@ -105,7 +105,7 @@ class TableCommits:
             before = windows.first_open if table in {"popularity", "latency"} else None
             keep_us = self._plan.keep_us
             if keep_us is not None:
-                # A node whose clock is ahead must not make anybody's rows old. What has gone by a little is left for
+                # A node whose clock is ahead must not make other nodes' rows old. What has gone by a little is left for
                 # the next time: to remove rows is to write the others of their file anew.
                 step, horizon = max(1, keep_us // _PARTS_KEPT), min(windows.watermark, now) - keep_us
                 output.expire(horizon - horizon % step, before=before)
@@ -147,7 +147,7 @@ class Taken:
     """What these take in Spark's state."""
     took_s: float
     notes: tuple[str, ...] = ()
-    """What whoever watches should know."""
+    """What an observer should know."""
 
 
 class BatchCommits:

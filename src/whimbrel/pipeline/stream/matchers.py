@@ -1,9 +1,9 @@
 """Matchers of a stream: of each node, one of the subscriptions in force, kept from batch to batch.
 
-Somebody subscribes in nearly every batch of a large fleet, and to pack a hundred thousand subscriptions takes longer
+A device subscribes in nearly every batch of a large fleet, and to pack a hundred thousand subscriptions takes longer
 than all the rest of the batch. So there are two layers (``versions``): a large one that stays, and a small one, made
 anew, of the sessions that have changed since. When the small one is no longer small, all is packed again.
-Rule: whoever is asked for a batch's matcher is told of all that the batch changes; so a matcher holds until then.
+Rule: each request for a batch's matcher brings all changes of that batch; so a matcher is valid until the next.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Rule: it is bounded by what is held, who subscribes and which devices report, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import cbor2
@@ -21,11 +21,14 @@ from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.place import Place
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
+from whimbrel.pipeline.fold.moves import Moves
 from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
 from whimbrel.pipeline.tables.link_quality import Links
 from whimbrel.pipeline.tables.matches import CHANGED
@@ -34,7 +37,8 @@ from whimbrel.shape.variables import LinkState
 __all__ = ["Held", "NodeState", "begun_rows", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
-_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED})
+_SIGHTING = "sighting"
+_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _SIGHTING})
 _ROWS_AT_ONCE = 50_000
 
 
@@ -45,7 +49,7 @@ def changed_schema() -> Any:  # a pyarrow.Schema
 
 
 class Held(NamedTuple):
-    """A notification that has no outcome yet in a session: in flight to a device, or for whoever comes."""
+    """A notification that has no outcome yet in a session: in flight to a device, or held for the next one."""
 
     node: str
     session: str
@@ -60,6 +64,7 @@ def begun_rows(begun: Beginning) -> dict[Key, bytes]:
     rows |= {(_KNOWN, seq): cbor2.dumps(list(known)) for seq, known in begun.known.items()}
     rows |= {(_SHAPED, seq): cbor2.dumps(dict(devices)) for seq, devices in begun.shaped.items()}
     rows |= {(_LINK, device): cbor2.dumps(list(link)) for device, link in begun.links.items()}
+    rows |= {(_SIGHTING, device): cbor2.dumps(_sighting_row(seen)) for device, seen in begun.places.items()}
     for fact in begun.interests:
         _, row = row_of(fact)
         rows[_INTEREST, fact.seq] = cbor2.dumps({name: row[name] for name in CHANGED if name != "node"})
@@ -84,10 +89,14 @@ class NodeState:
         """``in_force`` and ``open_intervals``, as long as no subscription changes."""
         known: dict[int, Known] = {}
         shaped: dict[int, dict[str, bytes]] = {}
+        seen: dict[str, Sighting] = {}
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
+            elif key[0] == _SIGHTING:
+                number, reported_at, latitude, longitude = cbor2.loads(value)
+                seen[str(key[1])] = Sighting(number, reported_at, Place(latitude, longitude))
             elif key[0] == _KNOWN:
                 known[int(str(key[1]))] = Known(*cbor2.loads(value))
             elif key[0] == _SHAPED:
@@ -96,6 +105,9 @@ class NodeState:
                 self._restore(key, value)
         hold = Hold.restore(node, others, retention=retention)
         self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+        self.moves = Moves()
+        """Where the devices are, and whose members."""
+        self.moves.restore(seen, ((name, device) for name in hold.sessions() for device in hold.members(name)))
         self._fold.known, self._fold.shaped = known, shaped
         self._saved_known = set(known)
         self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
@@ -125,7 +137,8 @@ class NodeState:
         """How many things are remembered."""
         counts = self._fold.hold.counts()
         wanted = sum(map(len, self._in_force.values()))
-        return wanted + counts["sessions"] + counts["notifications"] + counts["pending"] + len(self.links.state)
+        held = counts["sessions"] + counts["notifications"] + counts["pending"]
+        return wanted + held + len(self.links.state) + self.moves.keeper.size
 
     @property
     def oldest_at(self) -> int:
@@ -217,11 +230,12 @@ class NodeState:
         saved = set[int]()
         if self._touched:  # to look at all of them takes longer than the rest of a small batch
             saved = {seq for seq, whose in self._saved_interests.items() if whose in self._touched}
-        table = {
+        table: dict[str, Callable[[Any], object | None]] = {
             _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
             _SHAPED: lambda seq: shaped.get(seq) or None,
             _INTEREST: lambda seq: _without_node(now[seq]) if seq in now else None,
             _LINK: lambda device: list(links[device]) if device in links else None,
+            _SIGHTING: self._sighting,
         }
         touched_keys: list[Key] = [(_KNOWN, seq) for seq in known.keys() ^ self._saved_known]
         saved_shaped = self._saved_shaped
@@ -229,6 +243,7 @@ class NodeState:
         touched_keys += [(_SHAPED, seq) for seq in {*changed, *(saved_shaped.keys() - shaped.keys())}]
         touched_keys += [(_INTEREST, seq) for seq in now.keys() ^ saved]
         touched_keys += [(_LINK, device) for device in self.links.changed]
+        touched_keys += [(_SIGHTING, device) for device in self.moves.keeper.changed]
         own, gone = changed_rows(touched_keys, table)
         put |= own
         drop |= gone
@@ -241,10 +256,19 @@ class NodeState:
             self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}
         self._touched.clear()
         self.links.changed.clear()
+        self.moves.keeper.changed.clear()
+
+    def _sighting(self, device: str) -> list[Any] | None:
+        seen = self.moves.keeper.place(device)
+        return None if seen is None else _sighting_row(seen)
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
+
+
+def _sighting_row(seen: Sighting) -> list[Any]:
+    return [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
 
 
 def _without_node(row: dict[str, Any]) -> dict[str, Any]:

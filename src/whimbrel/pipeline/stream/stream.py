@@ -38,6 +38,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import lock_folder, put, sync_file
 from whimbrel.log.layout import check_format, nodes
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
+from whimbrel.pipeline.spark.restarts import Restarts
 from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, clear_errors, is_connect, parallelism
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs, SparkBlobs
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 
 _POLL_S, _GLANCE_S = 0.05, 1.0
-_TOO_SLOW, _MOST_STARTS = "Python worker failed to connect back", 5
 _CLOCK_NS = 1_000_000_000
 """By how much the time of a file may be behind the clock."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -65,7 +65,7 @@ _SETTINGS = {
     ),
     # A batch writes its changes, and not the whole state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # What a batch has is made again from the last version; older ones are for whoever looks back.
+    # What a batch has is made again from the last version; older ones are for time travel.
     "spark.sql.streaming.minBatchesToRetain": "10",
     # Without anything new there is nothing to do.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -102,9 +102,8 @@ class Stream:
         self._is_busy = False
         """Whether a batch is under way."""
         self._asked: tuple[float | None, Mapping[str, int] | None] = (None, None)
-        """How the query was started,"""
-        self._starts = 0
-        """and how often it was again."""
+        """How the query was started."""
+        self._restarts = Restarts()
         self._synced_ns = 0
         """What Spark wrote before is on the disk."""
         self._failure: BaseException | None = None
@@ -112,7 +111,7 @@ class Stream:
         self.last: Taken | None = None
         """The last batch."""
         self.listeners: list[Callable[[Taken], None]] = []
-        """Who is told of each batch, in the thread that made it."""
+        """Called with each batch, in the thread that made it."""
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
             self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
@@ -180,18 +179,13 @@ class Stream:
                 raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait a while; tell whether the query has ended, or raise what ended it.
-
-        Spark starts processes of Python's beside the driver, and gives each ten seconds to call back: a machine that
-        is busy may need longer. Nothing was done by then, so the query is started again, a few times.
-        """
+        """Wait a while; tell whether the query has ended, or raise what ended it (see ``restarts``)."""
         assert self._query is not None
         try:
             return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # parts of a second work as well
         except StreamingQueryException as error:
-            if _TOO_SLOW not in str(error) or self._starts >= _MOST_STARTS:
+            if not self._restarts.may_restart(str(error)):
                 raise
-            self._starts += 1
             every_s, until = self._asked
             self.start(every_s=every_s, until=until)
             return False
@@ -226,6 +220,7 @@ class Stream:
             self._sync_checkpoint()
             made = [Made(kind, node, table, count, bytes(told)) for kind, node, table, count, told in rows]
             self.last = self._commits.commit(str(self._query.id), batch, made, began_s=began_s)
+            self._restarts.note_batch()
             for listener in list(self.listeners):
                 listener(self.last)
         except BaseException as error:

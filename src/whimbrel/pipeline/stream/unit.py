@@ -1,6 +1,6 @@
 """The unit of work: ``take`` reads, judges, matches and folds a span of one node's log, in Arrow, in one place.
 
-Whoever drives it (a stream, a worker, one process) gives it the node's state and a span that follows it, and gets rows
+Its driver (a stream, a worker, one process) gives it the node's state and a span that follows it, and gets rows
 of the tables and what windows are made of; then it commits the state, in whose store the changes are the state delta.
 
 Rule: a span is taken in pieces of bounded size (``spans``), however many numbers it has; how it is cut changes nothing.
@@ -19,6 +19,7 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.events import EVENT_TABLES, other_events, published_events
 from whimbrel.pipeline.fold.folds import EVENT
+from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.fold.versions import PackedVersions
 from whimbrel.pipeline.stream.matchers import Matchers
 from whimbrel.pipeline.stream.node_state import NodeState
@@ -68,7 +69,9 @@ def take(  # what, from where, to what
         changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
         shipped = matchers.shipped(state, piece.first, changed, deleted)
         rows: dict[str, list[Arrow]] = {}
-        events = _events(piece, PackedVersions.map(shipped.files[piece.node], piece.node), rows)
+        state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
+        found = PackedVersions.map(shipped.files[piece.node], piece.node)
+        events = _events(piece, found, state.moves, rows)
         rows["deliveries"] = list(state.fold(events.to_batches(), piece.ends_at))
         rows["link_quality"] = [state.links.take(piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
@@ -82,12 +85,12 @@ def take(  # what, from where, to what
         )
 
 
-def _events(piece: Piece, found: PackedVersions, rows: dict[str, list[Arrow]]) -> Arrow:
+def _events(piece: Piece, found: PackedVersions, moves: Moves, rows: dict[str, list[Arrow]]) -> Arrow:
     """Return all events of a piece in order, and put what matched into *rows*."""
     events = [other_events(name, batch) for name in EVENT_TABLES for batch in piece.table(name).to_batches()]
     matched = rows.setdefault("matches", [])
     for batch in piece.table("publications").to_batches():
-        places, handles = found.match(batch)
+        places, handles = found.match(batch, moves)
         if places.size:
             matched += exploded(batch, found, places, handles)
             events += published_events(batch, found, places, handles)
@@ -95,7 +98,7 @@ def _events(piece: Piece, found: PackedVersions, rows: dict[str, list[Arrow]]) -
 
 
 def _counted(publications: Arrow, window_us: int) -> Arrow:
-    """Count publications by window and subject; those without a subject are nobody's."""
+    """Count publications by window and subject; those without a subject are not counted."""
     rows = publications.drop_null()
     micros = rows.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
     windows = pa.array(micros - micros % window_us)

@@ -173,7 +173,7 @@ class StreamWatch(StreamingQueryListener):
         self._tell(is_tick=True)
 
     def onQueryTerminated(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Leave it to whoever waits for the query."""
+        """Leave it to the code that awaits the query."""
 
     def _on_taken(self, taken: Taken) -> None:
         """Tell of each batch; a tick of Spark's may have many."""

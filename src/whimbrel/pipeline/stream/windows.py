@@ -3,7 +3,7 @@
 Everything in here adds up (counts, histograms), so it does not matter how the log was cut into batches.
 Rule: a window is final once every node's time has passed its end (``watermark``), and for latency once nothing that was
 published in it is held any more. A final window is forgotten here; its rows stay in the tables.
-Rule: a node that is silent does not hold everybody up for ever: nobody waits for it longer than ``lateness_us``. What
+Rule: a node that is silent does not hold the others up for ever: they wait for it at most ``lateness_us``. What
 comes for a window that is final is told as a dead letter, and nothing is dropped silently.
 Rule: bounded by the windows that are not final, the subjects in them and who subscribes. Histograms stay in the store
 until they are touched.
@@ -241,7 +241,7 @@ class Windows:
     def _layers(self) -> tuple[Wishes, Wishes | None]:
         """Return who wanted what and when: of all sessions, and over it of those that have changed since.
 
-        To make the first takes all that are subscribed, and somebody subscribes in nearly every batch of a large fleet.
+        To make the first takes all that are subscribed, and a device subscribes in nearly every batch of a large fleet.
         """
         changed = [key for session in self._changed for key in self._of_session.get(session, ())]
         if self._wishes is None or SMALL * max(len(changed), len(self._changed)) > self._wishes_size:

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.private import SHARE, is_shared
@@ -32,7 +32,7 @@ from whimbrel.pipeline.fold.folds import BEGUN, EVENT, fold
 from whimbrel.pipeline.fold.group_states import write_group_states
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
 from whimbrel.pipeline.spark.spark_session import parallelism, send_file
-from whimbrel.pipeline.tables.matches import Matching, Shipped, scratch, ship
+from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, scratch, ship
 
 __all__ = ["LogTables", "deliveries"]
 
@@ -51,7 +51,7 @@ class LogTables:
     sessions: LogRows
     receipts: LogRows
     reports: LogRows | None = None
-    """These decide nothing, but time passes with them as with every fact."""
+    """Where devices are; and time passes with them as with every fact."""
     wills: LogRows | None = None
     policies: LogRows | None = None
     """What devices chose decides which of their hand-overs have receipts;"""
@@ -63,8 +63,13 @@ class LogTables:
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
     @property
+    def moving(self) -> MovingRows | None:
+        """Where sessions are, if there are reports."""
+        return None if self.reports is None else MovingRows(self.reports, self.presence, self.begun)
+
+    @property
     def numbered(self) -> LogRows:
-        """The publications, for whoever looks only at their numbers and times."""
+        """The publications, without columns beyond their numbers and times."""
         return self.publications if self.numbers is None else self.numbers
 
 
@@ -144,7 +149,9 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
         known = components.get(node) or Components([], groups=groups)
         return [known.group(session) for session in sessions.to_pylist()]
 
-    shipped = ship(log.numbered, log.interests, log.sessions, groups=numbers)
+    shipped = ship(
+        log.publications, log.interests, log.sessions, numbers=log.numbers, groups=numbers, moving=log.moving
+    )
     events = _published(log.publications, shipped)
     if log.begun:
         events = events.unionByName(_begun(log, components, groups))
@@ -163,7 +170,7 @@ def _begun(log: LogTables, components: Mapping[str, Components], groups: int) ->
 
 
 def _published(publications: LogRows, shipped: Shipped) -> DataFrame:
-    """Return publications that somebody wants, as events, once for each group that the matchers know."""
+    """Return the publications that matched, as events, once for each group that the matchers know."""
     columns = dict.fromkeys([*shipped.columns, *PUBLISHED_COLUMNS])
     return publications.select(*columns).mapInArrow(Matching(shipped, published_events), from_arrow_schema(EVENT))
 
@@ -183,11 +190,11 @@ def _told(name: str, batches: Iterable[Any], *, components: Mapping[str, Compone
 
 
 def _with_group(batches: Iterable[Any], *, components: Mapping[str, Components], groups: int) -> Iterator[Any]:
-    """Give each row its group; a device that is in no session is nobody's affair."""
-    nobody = Components([], groups=groups)
+    """Give each row its group; a device that is in no session belongs to none."""
+    no_sessions = Components([], groups=groups)
     for batch in batches:
         rows = zip(*(batch.column(name).to_pylist() for name in ("node", "session", "device")), strict=True)
-        numbers = [_group(components.get(node, nobody), session, device) for node, session, device in rows]
+        numbers = [_group(components.get(node, no_sessions), session, device) for node, session, device in rows]
         columns = [pa.array(numbers, pa.int32()), *batch.columns[1:]]
         made = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         yield made.filter(made.column("group").is_valid())

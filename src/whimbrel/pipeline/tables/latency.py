@@ -5,8 +5,8 @@ up. Bucket 0 is no time at all, and less, as clocks may have it. Each other buck
 before it, and a percentile is told as the longest time of the bucket it falls into: never too short, and at most 2 %
 too long.
 Rule: percentiles are of the nearest rank: the least time within which at least so many of a hundred arrived. They are
-of those with a receipt: what is its own receipt (quality 0) was delivered at a time that nobody wrote down.
-Rule: a retained copy tells how old the notification was when somebody subscribed, not how long it took: left out.
+of those with a receipt: what is its own receipt (quality 0) was delivered at a time that no record has.
+Rule: a retained copy tells how old the notification was when a device subscribed, not how long it took: left out.
 Rule: a deadline is kept by what was decided before it (alive iff ``now < deadline_at``). What expired unseen, at its
 deadline or later, missed it too.
 """

@@ -58,7 +58,7 @@ class Links:
         self.state: dict[str, LinkState] = {}
         """By device, how its link was at its last report."""
         self.changed: set[str] = set()
-        """Whose state is not as it was when whoever keeps it cleared this last."""
+        """The links whose state changed since its keeper last cleared this."""
 
     def take(self, reports: Any) -> Any:
         """Take in the node's next ``reports``, an Arrow table or batch sorted by seq; return rows as a batch."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -22,10 +23,14 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from whimbrel.model.facts import PresenceChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.beginnings import Beginning
 from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
+from whimbrel.pipeline.fold.version_places import PLACED
 from whimbrel.pipeline.fold.versions import Over, PackedVersions, packed, versions
-from whimbrel.pipeline.spark.log_frames import LogRows, extents
+from whimbrel.pipeline.spark.log_frames import LogRows, extents, may_have
 from whimbrel.pipeline.spark.spark_session import send_file
 
 __all__ = [
@@ -33,6 +38,7 @@ __all__ = [
     "DELETED",
     "Groups",
     "Matching",
+    "MovingRows",
     "Shipped",
     "exploded",
     "listed_matches",
@@ -43,7 +49,7 @@ __all__ = [
 ]
 
 _ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
-_SOMETIMES = ("node", "subject", "keys")
+_SOMETIMES = ("node", "subject", "keys", "place", "radius_m")
 """Columns that travel to the workers only where they make a difference: the way there is most of the work."""
 
 Groups: TypeAlias = Callable[[str, Any], Any]
@@ -59,22 +65,42 @@ _LISTED = pa.schema(
 )
 
 
+class MovingRows(NamedTuple):
+    """The tables of a log that say where sessions are: where devices are, and whose members they are."""
+
+    reports: LogRows
+    presence: LogRows
+    begun: Mapping[str, Beginning] = MappingProxyType({})
+    """By node whose log was cut, the checkpoint that it begins at."""
+
+
 def matches(
-    publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
+    publications: LogRows,
+    interests: LogRows,
+    sessions: LogRows,
+    *,
+    numbers: LogRows | None = None,
+    moving: MovingRows | None = None,
 ) -> DataFrame:
     """Return one row per publication and subscription in force that wants it.
 
-    *numbers* has at least the node and seq of every publication, where these can be had at less cost.
+    *numbers* has at least the node and seq of every publication, where these can be had at less cost. Without *moving*
+    no session is anywhere.
     """
-    shipped = ship(publications if numbers is None else numbers, interests, sessions)
+    shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
     return publications.select(*shipped.columns).mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
 
 
 def listed_matches(
-    publications: LogRows, interests: LogRows, sessions: LogRows, *, numbers: LogRows | None = None
+    publications: LogRows,
+    interests: LogRows,
+    sessions: LogRows,
+    *,
+    numbers: LogRows | None = None,
+    moving: MovingRows | None = None,
 ) -> DataFrame:
-    """Return one row per publication that somebody wants, with the seqs of the interests that do: compact, and fast."""
-    shipped = ship(publications if numbers is None else numbers, interests, sessions)
+    """Return one row per publication that matched, with the seqs of the interests that do: compact, and fast."""
+    shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
     return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
 
 
@@ -87,7 +113,7 @@ class Shipped:
     columns: tuple[str, ...]
     """Of a publication, that decide who wants it."""
     has_mqtt: bool = False
-    """Whether quality of service or the publisher makes a difference to anybody."""
+    """Whether quality of service or the publisher makes a difference to any subscription."""
 
     @classmethod
     def together(cls, parts: Sequence[Shipped]) -> Shipped:
@@ -98,14 +124,76 @@ class Shipped:
         return cls(files, columns, any(part.has_mqtt for part in parts))
 
 
-def ship(publications: LogRows, interests: LogRows, sessions: LogRows, *, groups: Groups | None = None) -> Shipped:
-    """Pack a matcher for each node of *publications*, of which only the numbers are looked at."""
+def ship(
+    publications: LogRows,
+    interests: LogRows,
+    sessions: LogRows,
+    *,
+    numbers: LogRows | None = None,
+    groups: Groups | None = None,
+    moving: MovingRows | None = None,
+) -> Shipped:
+    """Pack a matcher for each node of *publications*, of which only the numbers are looked at (*numbers*, if given).
+
+    Where devices were travels along if a subscription asks for it, or a publication may be for an area.
+    """
     spark = publications.sparkSession
-    found = extents([(publications, "published_at")])
+    found = extents([(publications if numbers is None else numbers, "published_at")])
     ranges = [(node, extent.first, extent.last) for node, extent in sorted(found.items())]
     changed = interests.select(*CHANGED).toArrow()
     deleted = sessions.select(*DELETED).toArrow()
-    return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), groups=groups)
+    moved = None
+    if moving is not None and (_has_around(changed) or may_have(publications, "radius_m")):
+        moved = _moved(moving)
+    return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), groups=groups, moved=moved)
+
+
+def _has_around(changed: Any) -> bool:
+    return bool(changed.column("around_m").null_count < changed.num_rows)
+
+
+_SEEN, _MEMBERS = (
+    pa.schema([TABLES[table].schema.field(name) for name in columns])
+    for table, columns in (("reports", SEEN), ("presence", MEMBERS))
+)
+
+
+def _moved(moving: MovingRows) -> tuple[Any, Any]:
+    """Return where devices were and whose members they became, as Arrow tables: what else was reported stays behind."""
+    seen = moving.reports.select(*SEEN).mapInArrow(partial(_valid, "place"), from_arrow_schema(_SEEN))
+    members = moving.presence.select(*MEMBERS).mapInArrow(partial(_valid, "session"), from_arrow_schema(_MEMBERS))
+    return _with_begun(moving.begun, seen.toArrow(), members.toArrow())
+
+
+def _with_begun(begun: Mapping[str, Beginning], seen: Any, members: Any) -> tuple[Any, Any]:
+    """Add where devices were, and whose members, at the checkpoints that logs begin at."""
+    places = [
+        {
+            "node": node,
+            "seq": seen.seq,
+            "reported_at": seen.reported_at,
+            "device": device,
+            "place": {"latitude": seen.place.latitude, "longitude": seen.place.longitude},
+        }
+        for node, each in begun.items()
+        for device, seen in each.places.items()
+    ]
+    joined = PresenceChange.JOINED.value
+    pairs = [
+        {"node": node, "seq": 0, "device": device, "session": session, "change": joined}
+        for node, each in begun.items()
+        for device, session in each.pairs()
+    ]
+    found = (
+        pa.concat_tables([pa.Table.from_pylist(rows, schema=schema).cast(table.schema), table])
+        for rows, schema, table in ((places, _SEEN, seen), (pairs, _MEMBERS, members))
+    )
+    return next(found), next(found)
+
+
+def _valid(column: str, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch.filter(batch.column(column).is_valid())
 
 
 def pack(
@@ -117,27 +205,35 @@ def pack(
     *,
     groups: Groups | None = None,
     over: Over | None = None,
+    moved: tuple[Any, Any] | None = None,
 ) -> Shipped:
     """Pack a matcher for each node, first and last number in *ranges* into *folder*, and *send* it to the workers.
 
-    *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
+    *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``;
+    *moved* are those of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``.
     A matcher of one node may lie *over* another one, which the workers find at the same path.
     """
     ranges = list(ranges)
     files: dict[str, str] = {}
     needed = {"node"} if len(ranges) > 1 else set()
     for node, first, last in ranges:
-        table = versions(_of_node(changed, node), _of_node(deleted, node), first=first, last=last)
+        deletions = _of_node(deleted, node)
+        table = versions(_of_node(changed, node), deletions, first=first, last=last)
         numbers = None if groups is None else groups(node, table.column("session"))
+        moves = None
+        if moved is not None:
+            moves = Moves()
+            moves.numbers(table.column("session").to_pylist())  # before the tracks are made: they have a row for each
+            moves.take(_of_node(moved[0], node), _of_node(moved[1], node), deletions)
         path = folder / f"{uuid4().hex}.matcher"
-        needed |= packed(path, table, groups=numbers, over=over)
+        needed |= packed(path, table, groups=numbers, over=over, moves=moves)
         files[node] = send(path)
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")
     return Shipped(files, columns, qos.null_count < len(qos) or bool(pc.any(no_local).as_py()))
 
 
-_INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure"]
+_INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure", *PLACED]
 CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
 DELETED = ("node", "seq", "changed_at", "change", "session")
 

@@ -6,7 +6,7 @@ share counts for the subjects behind it: each of its sessions may be given any o
 
 Publications are only counted, by Spark, in one scan (``counted``). Subject filters with wildcards cannot be joined on:
 the counts meet a ``TopicIndex`` of the distinct filters, window by window, in numpy (``popular``), which is the same
-for the batch job and for whoever has counted already.
+for the batch job and for callers that have counted already.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def popularity(
 
 
 def counted(publications: DataFrame, *, window_us: int) -> DataFrame:
-    """Count publications of each subject in windows of *window_us*; those without a subject are nobody's.
+    """Count publications of each subject in windows of *window_us*; those without a subject are not counted.
 
     in:  the table ``publications``
     out: subject string, window_start timestamp, window_end timestamp, publications bigint
@@ -97,11 +97,11 @@ def _popular(batches: Iterable[Any], *, intervals: Any, window_us: int) -> Itera
 _ANY = 0
 """The number of the filter that is none: it admits every subject."""
 _NONE = -1
-"""Of what is no topic filter: it admits nothing, and is somebody else's dead letter."""
+"""Of what is no topic filter: it admits nothing, and the table of interests reports it as a dead letter."""
 
 
 class Wishes:
-    """Intervals as numbers, and an index of their filters; whoever asks again and again makes it once."""
+    """Intervals as numbers, and an index of their filters; a caller that asks repeatedly makes it once."""
 
     def __init__(self, intervals: Any) -> None:
         filters, people = (_encoded(intervals.column(name)) for name in ("subject_filter", "session"))
@@ -166,7 +166,7 @@ class Wishes:
         """
         is_seen = np.zeros(self._people, np.bool_)
         is_seen[who[: starts[_ANY + 1]]] = True
-        everybody = np.count_nonzero(is_seen)
+        all_devices = np.count_nonzero(is_seen)
         is_plain = self._is_plain[handles]
         own = np.full(count, _NONE, np.int64)
         own[rows[is_plain]] = handles[is_plain]
@@ -177,7 +177,7 @@ class Wishes:
                 part = who[starts[handle] : starts[handle + 1]]
                 fresh.append(part[~is_seen[part]])
                 is_seen[fresh[-1]] = True
-            subscribers[members] = everybody + sum(len(part) for part in fresh)
+            subscribers[members] = all_devices + sum(len(part) for part in fresh)
             some = members[own[members] != _NONE]
             firsts, sizes = starts[own[some]], starts[own[some] + 1] - starts[own[some]]
             place = np.arange(sizes.sum()) + np.repeat(firsts - np.cumsum(sizes) + sizes, sizes)

@@ -90,7 +90,7 @@ class Device:
     def publish(
         self, *, clock_offset: int = 0, keys: tuple[GroupKey, ...] = (), is_lasting: bool = False
     ) -> list[DeviceCommand]:
-        """Be available: to everybody, or to members of these groups."""
+        """Be available: to every device, or to members of these groups."""
         self.wishes.drop_indirect()
         return self._want(Wish(self.describe(clock_offset, keys), is_lasting))
 
@@ -276,7 +276,7 @@ class Device:
         wish = self.wishes.by_id(matched.id)
         noted = Say(m.Noted(matched.id))
         if wish is None or wish in self._paging.values():
-            return [noted]  # withdrawn meanwhile: there is nobody to look for; or it is being looked for
+            return [noted]  # withdrawn meanwhile: there is no device to look for; or it is being looked for
         self._paging[matched.address] = wish
         self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.MATCH)
         return [noted, PagePeer(matched.address, matched.clock_offset, self._page_timeout_us)]

@@ -126,7 +126,7 @@ class CampusSimulator:
         self._settle(now)
 
     def _settle(self, now: float) -> None:
-        """Let everybody whose list has changed say so, until nothing changes."""
+        """Let each node whose list has changed say so, until nothing changes."""
         while self._speaking:
             speaker = self._speaking.popleft()
             for neighbour in sorted(self._neighbours[speaker]):

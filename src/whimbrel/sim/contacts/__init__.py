@@ -1,1 +1,1 @@
-"""Contacts: who can hear whom, from when until when; made from walks, read from traces, or drawn."""
+"""Contacts: which nodes can hear each other, from when until when; made from walks, read from traces, or drawn."""

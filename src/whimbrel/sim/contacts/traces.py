@@ -79,7 +79,7 @@ def _bounded(text: io.TextIOWrapper, source: str) -> Iterator[str]:
 
 
 class _Reader:
-    """Who is up with whom, line by line."""
+    """The pairs in contact, line by line."""
 
     def __init__(self, source: str) -> None:
         self._source, self._number = source, 0

@@ -162,7 +162,7 @@ def advance(s: Any, events: Any) -> Any:
             done += 1
             disconnect(neighbours, since, degree, s.low[contact], s.high[contact])
             disconnect(neighbours, since, degree, s.high[contact], s.low[contact])
-        # Hellos: the two of a new contact, then those of everybody whose list has changed, until nothing changes.
+        # Hellos: the two of a new contact, then those of each node whose list has changed, until nothing changes.
         while True:
             teller, hearer = -1, receiver
             count = 0

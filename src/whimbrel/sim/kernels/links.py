@@ -1,4 +1,4 @@
-"""Who is in contact with whom, as flat arrays: the neighbours of each node, the lowest first."""
+"""Contacts between nodes, as flat arrays: the neighbours of each node, the lowest first."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class _Publishers:
         self._block = _BLOCK if len(links) == 1 else 1
         blocks = publications(load, self._block)
         self._packet_bytes = len(blocks[0]) // self._block
-        # In a round of the links everybody sends the same block, so identifiers are used in order by each.
+        # In a round of the links all send the same block, so identifiers are used in order by each.
         self._turns = cycle([(link, block) for block in blocks for link in links])
         self._poll = select.poll()
         for link in links:

@@ -105,9 +105,9 @@ def crowd(world: World, draws: Draws, devices: int, *, place: int, nodes: int) -
     session = np.repeat(np.arange(count), sizes[:count])[:devices]
     kind = np.arange(devices) - np.concatenate([[0], ends])[session]
     numbers = [place + nodes * number + 1 for number in range(count)]
-    everybody = np.arange(devices)
-    other = draws.of("other").below(everybody, count)
-    is_in_two = draws.of("in two").chance(everybody, 0.1) & (other != session)
+    all_devices = np.arange(devices)
+    other = draws.of("other").below(all_devices, count)
+    is_in_two = draws.of("in two").chance(all_devices, 0.1) & (other != session)
     is_late = draws.of("late").chance(np.arange(count), 0.3)
     created = draws.of("created").uniform(np.arange(count)) * np.where(is_late, 0.5, 0.01)
     return Crowd(

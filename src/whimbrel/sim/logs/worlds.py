@@ -178,7 +178,7 @@ class Ward:
         return wishes[int(who[0] * len(wishes))]
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
-        """Return nothing: inside a building nobody hears a satellite."""
+        """Return nothing: inside a building no device hears a satellite."""
         del draws, who, at, devices
         return None
 

@@ -85,7 +85,7 @@ class FilteringTown(Town):
         return event
 
     def named(self, event: Event) -> frozenset[str]:
-        """Return whom the producer of *event* named."""
+        """Return the consumers that the producer of *event* named."""
         return self._named[event.origin, event.seq]
 
     def _select(self, producer: Resident, subject: str, values: Attributes) -> frozenset[str]:
@@ -113,7 +113,7 @@ class FilteringTown(Town):
         return is_named
 
     def size_of(self, frame: Frame) -> int:
-        """Return the bytes of *frame*, with what consumers send to producers, and whom producers name."""
+        """Return the bytes of *frame*, with what consumers send to producers, and the consumers that producers name."""
         if isinstance(frame, FilterJoin):
             return frame.size_bytes()
         named = self._named.get((frame.origin, frame.seq), ()) if isinstance(frame, Event) else ()

@@ -2,7 +2,7 @@
 
 Rule: a node hears another if it is within range at that moment and the frame is not lost; each receiver loses frames by
 itself. Range and loss are all there is: no collisions and no shadows, and the reports say so.
-Rule: neighbours are found through a grid whose cells are as wide as the range, and remembered until somebody moves.
+Rule: neighbours are found through a grid whose cells are as wide as the range, and remembered until a node moves.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class CityWatcher:
         self._joined_at: dict[tuple[str, GroupId], int] = {}
 
     def publish(self, event: Event | None, bound_us: int, *, now: int) -> None:
-        """Remember when an event was published, and what its producer promised; ``None`` was wanted by nobody."""
+        """Remember when an event was published, and what its producer promised; ``None`` had no consumer."""
         if not self.is_counting:
             return
         self.report.counts["published"] += 1

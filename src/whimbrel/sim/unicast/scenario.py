@@ -1,7 +1,7 @@
 """Unicast: messages from one node to one other, how they are routed, and how long a transfer takes.
 
 Rule: a message with one copy is delivered directly; with L copies it is sprayed, half of them at every contact, and
-then waits (Spyropoulos and others, 2008); in an epidemic everybody who meets a copy gets one.
+then waits (Spyropoulos and others, 2008); in an epidemic each node that meets a copy gets one.
 Rule: memory is unlimited, and a delivered message is forgotten everywhere at once: these are baselines of delay.
 Rule: same seed, same messages, whatever the router; the last tenth of the time creates none, so that almost all arrive.
 """

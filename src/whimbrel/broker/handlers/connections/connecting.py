@@ -61,7 +61,7 @@ class _Fate(Enum):
 
 
 class Connecting:
-    """Who is here; *opened* is called when a link may go on after its CONNECT, *leaving* before its client goes."""
+    """The connected clients; *opened* is called when a link may go on after CONNECT, *leaving* before a client goes."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Connecting:
         """Clients whose session's end does."""
 
     def take_over(self, died_at: int) -> None:
-        """Let go of everybody who was here when the broker died, which was at *died_at*."""
+        """End the connections of all clients that were connected when the broker died, which was at *died_at*."""
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
                 self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
@@ -125,7 +125,7 @@ class Connecting:
     def _user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
         """Return the user that is verified, and the time then; None for a client without a verified user."""
         if link.verified_user is not None or self._verify is None:
-            return link.verified_user, now  # a name that nobody verified is only a claim
+            return link.verified_user, now  # an unverified name is only a claim
         if connect.username is None and self._config.access.admits_anonymous:
             return None, now
         if connect.username is None:
@@ -387,7 +387,7 @@ class Connecting:
         self._leave(client, expiry_us, now, fate)
 
     def lost(self, client: Client, now: int, *, is_draining: bool = False) -> None:
-        """Take in that a client's connection broke, or that the broker sends everybody away and stops."""
+        """Take in that a client's connection broke, or that the broker stops and disconnects all clients."""
         self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
 
     def _leave(

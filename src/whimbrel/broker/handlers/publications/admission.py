@@ -116,7 +116,7 @@ class Admission:
     def waiting_refusal(self, found: Found) -> Refusal | None:
         """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
 
-        One client can fill what may be held with what no one fetches; that must not stop those who are served at once.
+        One client can fill what may be held with what no device fetches; that must not stop clients that keep up.
         """
         state = self._state
         is_full = state.held.size_bytes > self._limits.held_bytes

@@ -55,8 +55,8 @@ class DirectPath:
     ) -> int:
         """Pass on publications, from the first on; return how many that were.
 
-        *matched* says of each whom its content adds. What is written out here is written once for all of them: most of
-        what a broker does is this.
+        *matched* has the subscribers that match each by content. This loop is written out once for all of them: most
+        of a broker's time passes here.
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq = commits.append_body, commits.waiting, self._state.volatile.ready, commits.seq

@@ -1,8 +1,8 @@
 """Lanes: publications that only plain MQTT sessions want; the hold is asked only where it must be.
 
-Who wants a publication for its subject alone is remembered by subject. Whom content adds is another matter each time:
+Subscribers that match by subject alone are remembered by subject. Those that match by content differ each time:
 at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
-Those whom the hold has to be asked about (named sessions and the devices in them, shares, subscriptions without local
+Those that the hold has to be asked about (named sessions and the devices in them, shares, subscriptions without local
 ones, devices and subscriptions with a policy) are the *rest* of a lane: they are left to the hold, and the others
 served as if they were not there.
 Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only, and its own
@@ -78,7 +78,7 @@ class Lane:
         not to get that twice: so the hold is told who received it, and asked about all who have yet to confirm it."""
         self._heads: dict[tuple[int, int], bytes] = {}
         self.is_long = len(seats) > PIECE
-        """Whether handing over to everybody at QoS 1 is too much for one turn."""
+        """Whether handing over to all of them at QoS 1 is too much for one turn."""
         self.confirms = any(seat.client.confirms for seat in seats)
         """Whether the hold must be asked at QoS 0 too, because some copy has a receipt."""
 
@@ -94,14 +94,14 @@ class Lane:
         return False
 
     def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> Collection[str]:
-        """Send everybody who is here a copy at QoS 0, and *others* too; return which devices have it, with seats."""
+        """Send each connected subscriber, and *others*, a copy at QoS 0; return the devices that have it, by seat."""
         length = len(payload)
         old = new = b""
         skipped = absent = 0
-        everybody = self._identifiers
+        receivers = self._identifiers
         if others:
-            everybody = {**others, **everybody} if everybody else others
-        for client, identifiers in everybody.items():
+            receivers = {**others, **receivers} if receivers else others
+        for client, identifiers in receivers.items():
             link = client.link
             if link is None or link.closing is not None:
                 skipped += 1
@@ -124,7 +124,7 @@ class Lane:
             if not link.is_dirty:
                 link.is_dirty = True
                 sender.dirty.append(link)
-        sender.counters.sent += len(everybody) - skipped
+        sender.counters.sent += len(receivers) - skipped
         return self._devices if not absent else {seat.client.id for seat in self._seats if seat.client.link is not None}
 
     def _head(self, version: int, length: int) -> bytes:
@@ -152,16 +152,16 @@ class Lane:
         return self._with_rest(held), received
 
     def pass_on(self, message: Message, sender: Sender, ready: list[Client], now: int) -> tuple[Found, list[str]]:
-        """Hand a message over to everybody about whom the hold need not be asked.
+        """Hand a message over to each subscriber that the hold need not be asked about.
 
-        Return about whom it must, and the devices that it has to know to have the message.
+        Return those that it must be asked about, and the devices that it has to know to have the message.
         """
         received: list[str] = []
         held = self._pass_on(self._seats, message, sender, ready, now, received)
         return self._with_rest(held), received
 
     def _with_rest(self, held: Found) -> Found:
-        """Return all for whom the hold has to be asked, by session."""
+        """Return all that the hold has to be asked about, by session."""
         return sorted(held + self.rest, key=_BY_SESSION) if held and self.rest else held or self.rest
 
     def _pass_on(
@@ -258,7 +258,7 @@ class Lanes:
         return lane if lane is None or lane.found is found else self._lane(subject, found)
 
     def others(self, handles: Iterable[int]) -> Others | None:
-        """Return whom content adds at QoS 0, if the hold need not be asked; call ``get`` before."""
+        """Return the subscribers that match by content at QoS 0, if the hold need not be asked; call ``get`` before."""
         try:
             return dict.fromkeys(map(self._plain.__getitem__, handles), ())
         except KeyError:

@@ -6,7 +6,7 @@
 | ``$whimbrel/policy`` | the name of the policy that this device chooses, or nothing; or a request as JSON |
 
 Rule: a policy is read and checked before it is accepted; the answer has code and position of what is wrong with it.
-Rule: a policy that a verified user put is replaced and removed by that user alone; any other by everybody who may
+Rule: a policy that a verified user put is replaced and removed by that user alone; any other by every client that may
 publish to its topic.
 Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
 """
@@ -71,7 +71,7 @@ def check_policy_name(value: object) -> str:
 
 
 def owner_of(user: str | None, client_id: str) -> str:
-    """Return whose policy it is: the verified user's, or, where nobody was verified, the client's own session's."""
+    """Return whose policy it is: the verified user's, or, where no user was verified, the client's own session's."""
     return private_session(client_id) if user is None else user
 
 

@@ -1,4 +1,4 @@
-"""Publishing: the way of a publication, from the packet to everybody who wants it (MQTT 5, 3.3 and 4.3).
+"""Publishing: the way of a publication, from the packet to its subscribers (MQTT 5, 3.3 and 4.3).
 
 1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
 2. *match* (``routes``): who wants it for its subject, its content and its keys;
@@ -54,9 +54,9 @@ _MOST_ONE_BY_ONE = 40
 _KEYS = f"{SESSIONS}keys"
 
 _Answer = Callable[[bool], None]
-"""Called with whether anybody wanted it."""
+"""Called with whether it had a subscriber."""
 _Taker = Callable[[Link, Client, Publish, int], None]
-"""Whoever a publication is for that is the broker's own."""
+"""The receivers of a publication that the broker makes itself."""
 
 
 class Publishing:
@@ -161,7 +161,7 @@ class Publishing:
                 at += direct.passed(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
-            found = routes.everybody(packets[at].topic, handles[at], opened[at])
+            found = routes.subscribers(packets[at].topic, handles[at], opened[at])
             self._received(link, client, packets[at], secured[at], found, now)
             at += 1
             if self._sender.full:
@@ -192,12 +192,12 @@ class Publishing:
         return allowance.attempt(lambda: routes.by_content(*asked))
 
     def _finding(self, packet: Publish, secured: Secured) -> Generator[None, None, Found]:
-        """Find everybody who wants a publication, and may have it, yielding while that takes long."""
+        """Find the subscribers that want a publication, and may have it, yielding while that takes long."""
         routes = self._state.routes
         match = partial(self._matched, [packet], [secured])
         allowance = routes.allowance()
         (handles,) = yield from allowance.attempting(partial(match, allowance))
-        return routes.everybody(packet.topic, handles, secured)
+        return routes.subscribers(packet.topic, handles, secured)
 
     def _received(
         self, link: Link, client: Client, packet: Publish, secured: Secured | str, found: Found, now: int

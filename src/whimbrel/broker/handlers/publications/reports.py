@@ -1,11 +1,11 @@
-"""Reports: what devices say of themselves, written down for whoever decides what they get (SUBLIM, 6.2).
+"""Reports: what devices say of themselves, written down for the policies that decide what they get (SUBLIM, 6.2).
 
 A device publishes an object of JSON to ``$whimbrel/report``: battery, display, received, place. It is a fact of the log
-and nobody's notification.
+and no notification.
 Rule: who reports is the client, when is the broker's clock, and what was sent is what the broker counted: every PUBLISH
 that was due to the device since the report before, over all connections of the session: also what waits behind its
 window, and what was dropped because its link was full, so that the quality of a slow link falls; what its policy
-withheld does not count. For the first report of a session, and the first after a restart, nobody knows.
+withheld does not count. For the first report of a session, and the first after a restart, this is unknown.
 Rule: at QoS 1 and 2 a report is durable before it is answered.
 """
 

@@ -49,7 +49,7 @@ _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A session that somebody wants to do something in."""
+    """A session that a request names."""
 
     session: str
     password: str | None = field(default=None, repr=False)
@@ -112,7 +112,7 @@ def _each(what: str, values: list[str], count: int) -> list[str]:
 
 
 class Doorkeeper:
-    """Who finds out what somebody may do; *write* is given a session and its access with hashes that cost more."""
+    """Finds out what a client may do; *write* is given a session and its access with hashes that cost more."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Doorkeeper:
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """A session that somebody stands before; *access* is None where it is open, or not there."""
+    """A session that a client asks to enter; *access* is None where it is open, or not there."""
 
     wanted: Wanted
     access: str | None = field(repr=False)

@@ -312,7 +312,7 @@ class Sessions:
         )
 
     def _set_access(self, asked: Asked, joining: Joining, now: int) -> Procedure[None]:
-        """Change who may do what, and put everybody else out: they joined with what is not valid any more."""
+        """Change who may do what, and disconnect the other members: they joined with what is not valid any more."""
         session = joining.session
         access, now = yield from self._access_of(asked, None, now)
         if not asked.is_here:
@@ -326,7 +326,7 @@ class Sessions:
                 self._driver.start(self._put_out(device, session, asked.client.id, fact.changed_at))
 
     def _write_raised(self, session: str, access: str, now: int) -> None:
-        """Write down that the same passwords have hashes that cost more; nobody waits for it."""
+        """Write down that the same passwords have hashes that cost more; no client waits for it."""
         fact = self._changed(session, SessionChange.ACCESS, now, access=access)
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
@@ -380,7 +380,7 @@ class Sessions:
         self._gone(device, session, by, is_deleted=False, now=fact.changed_at)
 
     def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
-        """Let a connection have no part in a session any more, and tell it if somebody else did that."""
+        """Let a connection have no part in a session any more, and tell it if another client did that."""
         client = self._disown(device, session)
         if client is not None:
             if device != by:

@@ -1,11 +1,11 @@
 """Ownership: a private session belongs to the user who made it.
 
-Rule: a user resumes, takes over or begins anew only a session of their own; a client whose user nobody verified only
-one of such a client. Anybody else is refused, and what is going on is not disturbed.
+Rule: a user resumes, takes over or begins anew only a session of their own; a client without a verified user only
+one of such a client. Any other client is refused, and the session is not disturbed.
 Rule: a session without a known owner is *unclaimed*: one from before owners were written down, and one that an operator
 released. It becomes the session of the first who comes with its client identifier and whose rights cover all that it
-subscribes to; if these do not cover it, it is ended, and whoever comes begins anew.
-Rule: where a broker that verified nobody is given a users file, and lets in nobody else, sessions that no user made
+subscribes to; if these do not cover it, it is ended, and the client begins anew.
+Rule: where a broker without users is given a users file, and lets in no other client, sessions that no user made
 are unclaimed too: those who made them are users now.
 Rule: when rights are taken away, shares are ended that a user may not serve any more. What one member of a share may
 not have would be lost for the others.
@@ -26,7 +26,7 @@ from whimbrel.hold.private import is_shared
 __all__ = ["NOT_YOURS", "Claim", "Ownership"]
 
 NOT_YOURS = "this client identifier is not yours to use"
-"""Said of one that rights do not grant and of one that another user has, so that nobody learns which it is."""
+"""Said of one that rights do not grant and of one that another user has, so that clients do not learn which."""
 
 
 class Claim(Enum):

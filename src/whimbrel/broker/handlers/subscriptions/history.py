@@ -6,7 +6,7 @@ the commit queue), reads up to where the tap begins, and enters the subscription
 has is sent first: all of it has lower numbers than the subscription, and all that is live has higher ones.
 Rule: a notification is sent from the log if its number is lower than the subscription's, and live if it is higher.
 Rule: copies from the log have QoS 0. A client that loses its connection asks again from the last number that it has.
-Rule: nothing is read that is not applied, so nobody gets from the log what those who listen have not got yet.
+Rule: nothing is read that is not applied, so no client gets from the log what live subscribers have not got yet.
 Rule: a client whose session goes on has its subscription when the connection is lost, though the replay is not done.
 """
 

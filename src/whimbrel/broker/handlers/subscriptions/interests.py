@@ -105,7 +105,7 @@ class Interests:
             max_held_by_default=config.hold.max,
         )
         # Exactly once is an exchange of two; where another device may take what one has begun to receive, it would be
-        # left with an identifier that nobody ever releases.
+        # left with an identifier that is never released.
         most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.let_confirm: Callable[[Client, int], None] = lambda _client, _now: None
@@ -262,7 +262,7 @@ class Interests:
             raise refuse_all(most)
 
     def _check_policy(self, name: str | None) -> None:
-        """Refuse a subscription with a policy that there is not: it would decide nothing, and nobody would know."""
+        """Refuse a subscription with a policy that does not exist: it would silently decide nothing."""
         if name is not None and name not in self._state.decisions.shape.policies:
             reason = f"there is no policy {name[:_LONGEST_QUOTE]!r}; publish its text to {POLICIES}<name>"
             raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)

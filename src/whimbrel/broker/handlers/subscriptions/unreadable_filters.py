@@ -1,6 +1,6 @@
 """Filters that an older version accepted and this one cannot read at all: they are ended when the broker starts.
 
-Rule: they are ended by facts of the log, so that whoever folds it (a pipeline, the next start) comes to the same. What
+Rule: they are ended by facts of the log, so that each fold of it (a pipeline, the next start) comes to the same. What
 was held for them is dropped, as if they had been unsubscribed from.
 Rule: each is named once, in the log of the process, and counted.
 """

@@ -1,7 +1,7 @@
 """The heartbeat: a small file that says until when a broker lived, also one that had nothing to write down.
 
 A client that only pings leaves no record. When a broker was killed, its clients were disconnected at a moment that
-nobody wrote down; dated by the last record, a session could be over before its client was gone.
+is not recorded; dated by the last record, a session could be over before its client was gone.
 Rule: it costs no log. The file is written in place every few seconds, and synced.
 Rule: when in doubt, a session lives: a broker that was last seen alive may have lived until its next beat was due.
 Rule: time that passes while the broker is down counts. How much it was is told by the monotonic clock, if the machine
@@ -48,10 +48,10 @@ class Beat(NamedTuple):
     monotonic: int = 0
     """What the monotonic clock said,"""
     boot: bytes = _NO_BOOT
-    """which counts from here; zero if nobody knows."""
+    """which counts from here; zero if unknown."""
 
     def elapsed(self, now: Beat) -> int:
-        """Return how much time has passed until *now*; 0 if nobody knows."""
+        """Return how much time has passed until *now*; 0 if unknown."""
         if self.boot == now.boot != _NO_BOOT:
             return max(now.monotonic - self.monotonic, 0)
         return max(now.wall - self.wall, 0)
@@ -81,7 +81,7 @@ class Resumption:
 
 def resumption(beat: Beat | None, last_at: int, this: Beat) -> Resumption:
     """Return what time it is at *this* moment, after the last record and beat that there are; neither goes back."""
-    if beat is None:  # nobody knows how long it lived
+    if beat is None:  # how long it lived is unknown
         now = max(last_at, this.wall)
         return Resumption(now=now, died_at=now)
     alive_at = max(last_at, beat.at)

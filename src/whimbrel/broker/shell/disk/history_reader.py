@@ -2,7 +2,7 @@
 
 Rule: one piece at a time, of one replay after the other, however many ask; between two the thread rests as long as it
 worked, so that the event loop has the interpreter at least half of the time.
-Rule: a piece is bounded in records, bytes and messages, so nobody waits long for a turn, and memory does not grow.
+Rule: a piece is bounded in records, bytes and messages, so no client waits long for a turn, and memory does not grow.
 """
 
 from __future__ import annotations

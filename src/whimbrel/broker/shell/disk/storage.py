@@ -7,7 +7,7 @@ Rule: what is missing is said, and never made up for in silence. A log that was 
 neither view nor checkpoint reaches its first fact, the broker does not start, unless its operator accepts the loss.
 Rule: what a newer Whimbrel wrote is refused, and nothing is changed.
 Rule: a view is never removed: one that cannot be used is set aside, under another name.
-Rule: nobody but the owner may read any of it.
+Rule: only the owner may read any of it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Storage:
             raise
 
     def _refuse_new_name(self) -> None:
-        """Raise if the folder is another node's: under a new name the broker would start empty, and nobody told."""
+        """Raise if the folder is another node's: under a new name the broker would silently start empty."""
         others = sorted(each.stem.removeprefix("view-") for each in self.folder.glob("view-*.sqlite"))
         if others and self._node not in others and not layout.segments(self.log_folder, self._node):
             allowed = " or ".join(f"'{each}'" for each in others) + f", whose data is in {self.folder}"
@@ -201,10 +201,10 @@ class Storage:
             self._store = None
 
     def _end_sessions(self, state: BrokerState) -> None:
-        """End the sessions that the rest of a cut log knows something of: nobody knows the rest of them.
+        """End the sessions that the rest of a cut log knows something of: their beginning is lost.
 
         A client that was told its session is there would not subscribe again, and a named session whose making was cut
-        would be open to everybody. They end by facts, so that whoever folds the log comes to the same.
+        would be open to every client. They end by facts, so that each fold of the log comes to the same.
         """
         assert self._store is not None
         for session in state.hold.sessions():

@@ -39,7 +39,7 @@ class ViewWriter:
         self._under_way: Future[None] | None = None
         """The last commit."""
         self._is_behind = False
-        """The view lacks changes that nobody remembers: the next commit is of everything."""
+        """The view lacks changes that are not remembered: the next commit is of everything."""
         self._waits = self._to_wait = 0
         if unwritten is not None:
             self._fail(unwritten)

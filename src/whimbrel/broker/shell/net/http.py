@@ -6,7 +6,7 @@ cut them.
 Rule: nothing beyond ``max_bytes`` is kept while a head is incomplete, and ``h11`` sees a head once it is whole.
 Rule: what two readers could read differently is refused, never guessed. ``h11`` takes bare line ends, folded lines and
 control characters in values, as proxies do; they are refused here before it sees them.
-Rule: bodies are not read, and every answer but 101 closes the connection, so nobody waits for more.
+Rule: bodies are not read, and every answer but 101 closes the connection, so no client waits for more.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class HttpExchange:
         try:
             return self._sent(answer, phrase)
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
-            # Refused and not escaped: a line end in a value would be a header of somebody else's making.
+            # Refused and not escaped: a line end in a value would be a header that the client made.
             raise InvalidValueError(
                 "HTTP answer", error, "headers of a token and printable ASCII, a body if any"
             ) from None

@@ -116,7 +116,7 @@ class Listeners:
         return is_crowded
 
     def end_handshakes(self) -> None:
-        """Forget the connections whose handshake failed or took too long: the event loop reports them to no one."""
+        """Forget the connections whose handshake failed or took too long: the event loop does not report them."""
         if not self._shaking:
             return
         now = self._running.loop.time()

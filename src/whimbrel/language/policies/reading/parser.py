@@ -241,7 +241,7 @@ class Parser:
             return statement
         value = self.expression()
         if not isinstance(value, tree.Call | tree.Summarise):
-            reason = "a value that nobody uses; a statement assigns, calls, tests or returns"
+            reason = "a value that is not used; a statement assigns, calls, tests or returns"
             raise self.error(PolicyCode.PARSE, reason, first)
         return tree.Evaluate(value)
 

@@ -1,0 +1,276 @@
+# mypy: disable-error-code="no-any-return, no-untyped-call"
+# (inside a kernel a number is numba's, whatever mypy takes it for)
+"""The kernels of the past: who heard a publication, from where devices were at its number (``tracks``).
+
+Rule: ``decide_then`` is the twin of ``kernels.decide`` and of ``model.proximity.hears``; grids find candidates. Its
+DOUBT is settled by ``hears`` itself.
+Rule: a version of a subscription is noted once a publication, however many ways lead to it (``STAMP``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.proximity.grid import search
+from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, compare
+from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, by_place, chord, either, must_be_inside
+from whimbrel.match.proximity.tables import (
+    AROUND,
+    CIRCLE,
+    KIND,
+    PLACE,
+    POLYGON,
+    SESSION,
+    SPOT,
+    SPOTS_AT,
+    STALE,
+    STAMP,
+    WANTED,
+    WANTED_AT,
+)
+from whimbrel.match.proximity.tracks import (
+    BASE_AT,
+    BASE_SPOT,
+    LINK_DEVICE,
+    LINK_FROM,
+    LINK_START,
+    LINK_TO,
+    OF_SESSION,
+    OF_START,
+    SIGHT_AT,
+    SIGHT_SEQ,
+    SIGHT_SPOT,
+    SIGHT_START,
+    WINDOW_DEVICE,
+)
+from whimbrel.match.proximity.words import real, set_word, word
+
+__all__ = [
+    "BEGUN",
+    "ENDED",
+    "HAVE_SESSIONS",
+    "OF_CLASS",
+    "REACHES",
+    "VERSION_CLASS",
+    "VERSION_START",
+    "VERSION_WISH",
+    "WISHED",
+    "hear_then",
+    "sieve_then",
+]
+
+# Which array of what is known of the versions (``past``), and a number.
+BEGUN, ENDED, VERSION_WISH, VERSION_CLASS, WISHED, VERSION_START, OF_CLASS, REACHES, HAVE_SESSIONS = range(9)
+
+
+@njit(cache=True)
+def _last_before(s: Any, device: Any, seq: Any) -> Any:
+    """Return which of a device's sightings is the last before *seq*; -1 if that is the one before the span."""
+    begin, end = word(word(s, SIGHT_START), device), word(word(s, SIGHT_START), device + 1)
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) >> 1
+        if word(word(s, SIGHT_SEQ), middle) < seq:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1 if low > begin else -1
+
+
+@njit(cache=True)
+def _by_members_then(
+    t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any, is_for_area: Any, is_around: Any
+) -> Any:
+    """Tell whether a member that the session had was inside the publication's area, and one close to its place."""
+    wanted = word(t, WANTED_AT) + 8 * WANTED * handle
+    session = word(wanted, SESSION)
+    if session < 0:
+        return OUTSIDE
+    radius_m = real(word(t, SPOTS_AT), SPOT * handle + 2)
+    inside, close = OUTSIDE if is_for_area else INSIDE, OUTSIDE if is_around else INSIDE
+    for link in range(word(word(s, LINK_START), session), word(word(s, LINK_START), session + 1)):
+        if word(word(s, LINK_FROM), link) >= seq or word(word(s, LINK_TO), link) <= seq:
+            continue
+        device = word(word(s, LINK_DEVICE), link)
+        last = _last_before(s, device, seq)
+        if last >= 0:
+            here, reported_at = word(s, SIGHT_SPOT) + 8 * PLACE * last, word(word(s, SIGHT_AT), last)
+        else:
+            here, reported_at = word(s, BASE_SPOT) + 8 * PLACE * device, word(word(s, BASE_AT), device)
+        latitude, longitude = real(here, 0), real(here, 1)
+        if math.isnan(latitude) or at - reported_at >= word(wanted, STALE):
+            continue
+        away = chord(spot, here + 16)
+        if inside != INSIDE:
+            inside = either(inside, compare(away, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
+        if close != INSIDE:
+            close = either(close, compare(away, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
+        if inside == INSIDE and close == INSIDE:
+            return INSIDE
+    if OUTSIDE in (inside, close):
+        return OUTSIDE
+    return DOUBT if DOUBT in (inside, close) else INSIDE
+
+
+@njit(cache=True)
+def _decide_then(t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any) -> Any:
+    """Tell whether a version of a subscription heard a publication: INSIDE, OUTSIDE or DOUBT."""
+    kind = word(word(t, WANTED_AT), WANTED * handle + KIND)
+    if kind in (CIRCLE, POLYGON, AROUND) and math.isnan(real(spot, 0)):
+        return OUTSIDE
+    verdict = by_place(t, spot, handle, kind)
+    is_for_area = must_be_inside(spot, kind)
+    if verdict == OUTSIDE or not (is_for_area or kind == AROUND):
+        return verdict
+    other = _by_members_then(t, s, spot, at, seq, handle, is_for_area, kind == AROUND)
+    return other if other == OUTSIDE or verdict == INSIDE else verdict
+
+
+@njit(cache=True)
+def sieve_then(
+    t: Any, s: Any, spots: Any, times: Any, seqs: Any, count: Any, rows: Any, handles: Any, verdicts: Any
+) -> Any:
+    """Decide pairs of publication and version."""
+    for n in range(count):
+        row = word(rows, n)
+        verdict = _decide_then(t, s, spots + 8 * SPOT_OF * row, word(times, row), word(seqs, row), word(handles, n))
+        set_word(verdicts, n, verdict)
+
+
+@njit(cache=True)
+def _note(
+    t: Any,
+    s: Any,
+    v: Any,
+    spot: Any,
+    at: Any,
+    seq: Any,
+    row: Any,
+    handle: Any,
+    stamp: Any,
+    found: Any,
+    room: Any,
+    n: Any,
+) -> Any:
+    """Decide a version that is in force and whose wish the publication is, unless that was done."""
+    wanted = word(t, WANTED_AT) + 8 * WANTED * handle
+    if word(word(v, WISHED), word(word(v, VERSION_WISH), handle)) != stamp or word(wanted, STAMP) == stamp:
+        return n
+    if word(word(v, BEGUN), handle) >= seq or word(word(v, ENDED), handle) <= seq:
+        return n
+    set_word(wanted, STAMP, stamp)
+    verdict = _decide_then(t, s, spot, at, seq, handle)
+    if verdict == OUTSIDE:
+        return n
+    if n < room:
+        set_word(found, FOUND * n, row)
+        set_word(found, FOUND * n + 1, handle)
+        set_word(found, FOUND * n + 2, verdict)
+    return n + 1
+
+
+@njit(cache=True)
+def _note_around(
+    t: Any,
+    s: Any,
+    v: Any,
+    grid: Any,
+    is_window: Any,
+    reach: Any,
+    which: Any,
+    spot: Any,
+    at: Any,
+    seq: Any,
+    row: Any,
+    stamp: Any,
+    found: Any,
+    room: Any,
+    met: Any,
+    met_room: Any,
+    n: Any,
+) -> Any:
+    """Note the versions of the class *which*, of sessions with a device that a grid has within *reach*.
+
+    Return how many are noted, and how much room the search would have needed if there was too little.
+    """
+    count = search(grid, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
+    if count > met_room:
+        return n, count
+    for i in range(count):
+        device = word(met, i)
+        if is_window:
+            device = word(word(s, WINDOW_DEVICE), device)
+        for link in range(word(word(s, OF_START), device), word(word(s, OF_START), device + 1)):
+            session = word(word(s, OF_SESSION), link)
+            if session >= word(v, HAVE_SESSIONS):
+                continue
+            for place in range(word(word(v, VERSION_START), session), word(word(v, VERSION_START), session + 1)):
+                handle = word(word(v, OF_CLASS), place)
+                if word(word(v, VERSION_CLASS), handle) == which:
+                    n = _note(t, s, v, spot, at, seq, row, handle, stamp, found, room, n)
+    return n, 0
+
+
+@njit(cache=True)
+def hear_then(
+    t: Any,
+    s: Any,
+    v: Any,
+    areas: Any,
+    base: Any,
+    window: Any,
+    spots: Any,
+    times: Any,
+    seqs: Any,
+    reaches: Any,
+    seeks: Any,
+    starts: Any,
+    wishes: Any,
+    begin: Any,
+    end: Any,
+    classes: Any,
+    stamp: Any,
+    found: Any,
+    room: Any,
+    met: Any,
+    met_room: Any,
+) -> Any:
+    """Note who heard the publications from *begin* to *end*, of the versions that place finds.
+
+    The wishes that a publication fulfils by subject, content and keys are those from starts[row] to starts[row + 1];
+    seeks[row] tells whether versions with a near are to be looked for, reaches[row] how far its area reaches, 0 if
+    those inside are not to be looked for. Return the publication that there was no room for (or *end*), how many were
+    noted before it, and how much room it would have needed. Stamps from *stamp* on are used, one a publication.
+    """
+    n = 0
+    for row in range(begin, end):
+        is_sought = word(seeks, row) != 0
+        spot, at, seq = spots + 8 * SPOT_OF * row, word(times, row), word(seqs, row)
+        if not is_sought and real(reaches, row) <= 0.0:
+            continue
+        kept, own = n, stamp + row
+        for i in range(word(starts, row), word(starts, row + 1)):
+            set_word(word(v, WISHED), word(wishes, i), own)
+        count = 0
+        if is_sought:
+            count = search(areas, real(spot, 2), real(spot, 3), real(spot, 4), 0.0, met, met_room)
+        if count > met_room:
+            return row, kept, count
+        for i in range(count):
+            n = _note(t, s, v, spot, at, seq, row, word(met, i), own, found, room, n)
+        for which in range(classes + 1):
+            reach = real(word(v, REACHES), which) if which < classes else real(reaches, row)
+            if reach <= 0.0 or (which < classes and not is_sought):
+                continue
+            for is_window in range(2):
+                grid = window if is_window else base
+                n, more = _note_around(
+                    t, s, v, grid, is_window, reach, which, spot, at, seq, row, own, found, room, met, met_room, n
+                )
+                if more:
+                    return row, kept, more
+        if n > room:
+            return row, kept, n
+    return end, n, 0

@@ -1,0 +1,193 @@
+"""Tracks: where devices were, and of which sessions they were members, by number, over a span of a node's log.
+
+Rule: everything is by number (``seq``): a device is at the last place that it reported with a lower number than the
+publication's, and a member from the number that it joined with to the number that it left with, or that its session
+was deleted with.
+Rule: sightings lie by device and number, so that a kernel finds the last one before a publication by bisection; a
+device without one in the span is where it was before the span (``base``).
+Rule: the grids only find candidates. The one of the base holds each device once, as of the beginning of a window; the
+other one all that was reported within the window. So every place that counts for a publication of it is in one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.match.proximity.grid import POINT_LEVEL, Grid
+from whimbrel.match.proximity.tables import PLACE
+from whimbrel.match.proximity.words import address
+from whimbrel.model.place import Place
+from whimbrel.model.proximity import Sighting, places_at
+
+__all__ = ["BASE_AT", "BASE_SPOT", "LINK_DEVICE", "LINK_FROM", "LINK_START", "LINK_TO", "OF_SESSION", "OF_START"]
+__all__ += ["SIGHT_AT", "SIGHT_SEQ", "SIGHT_SPOT", "SIGHT_START", "WINDOW_DEVICE", "Base", "TrackArrays", "Tracks"]
+
+# Which array, of ``desk``.
+LINK_START, LINK_DEVICE, LINK_FROM, LINK_TO, OF_START, OF_SESSION = range(6)
+SIGHT_START, SIGHT_SEQ, SIGHT_AT, SIGHT_SPOT, BASE_AT, BASE_SPOT, WINDOW_DEVICE = range(6, 13)
+
+
+class TrackArrays(NamedTuple):
+    """A span, as flat arrays of words."""
+
+    link_start: Any
+    """By session: where its members begin."""
+    link_device: Any
+    link_from: Any
+    """A member for publications with a higher number than this,"""
+    link_to: Any
+    """and a lower one than this."""
+    of_start: Any
+    """By device: where its sessions begin."""
+    of_session: Any
+    sight_start: Any
+    """By device: where its sightings begin."""
+    sight_seq: Any
+    sight_at: Any
+    sight_spot: Any
+    """Latitude, longitude, x, y and z of each."""
+    order: Any
+    """The sightings in the order of their numbers."""
+
+    def check(self) -> TrackArrays:
+        """Return these, or raise ``InvalidValueError``: kernels follow the numbers without a bounds check."""
+        devices, sessions = self.of_start.size - 1, self.link_start.size - 1
+        sights, links = self.sight_seq.size, self.link_device.size
+        sizes = (self.link_from.size, self.link_to.size, self.sight_start.size - 1, self.sight_at.size, self.order.size)
+        if sizes != (links, links, devices, sights, sights) or self.sight_spot.size != PLACE * sights:
+            raise InvalidValueError("tracks", f"arrays of {sizes}", "arrays that are as long as each other")
+        for start, count in (
+            (self.link_start, links),
+            (self.of_start, self.of_session.size),
+            (self.sight_start, sights),
+        ):
+            if not (start.size and start[0] == 0 and start[-1] == count and (np.diff(start) >= 0).all()):
+                raise InvalidValueError("tracks", "starts out of order", f"ascending, from 0 to {count}")
+        bounds = ((self.link_device, devices), (self.of_session, sessions), (self.order, sights))
+        for numbers, below in bounds:
+            if numbers.size and not 0 <= numbers.min() <= numbers.max() < below:
+                raise InvalidValueError("tracks", f"a number up to {numbers.max()}", f"0 to {below - 1}")
+        return self
+
+
+class Base:
+    """Where devices were before a span, by number; *grid* finds them, and may be further on than the rest."""
+
+    def __init__(self, devices: int = 64) -> None:
+        self.seq, self.at = np.full(devices, -1, np.int64), np.zeros(devices, np.int64)
+        self.spot = np.full((devices, PLACE), np.nan, np.float64)
+        self.grid = Grid(room=devices)
+
+    def make_room(self, devices: int) -> None:
+        """Let there be room for devices below *devices*."""
+        more = devices - self.seq.size
+        if more > 0:
+            more = max(more, self.seq.size)
+            self.seq = np.concatenate([self.seq, np.full(more, -1, np.int64)])
+            self.at = np.concatenate([self.at, np.zeros(more, np.int64)])
+            self.spot = np.concatenate([self.spot, np.full((more, PLACE), np.nan, np.float64)])
+
+    def move(self, devices: Any, spots: Any) -> None:
+        """Move devices in the grid, each named once."""
+        self.grid.put_many(
+            devices, np.full(devices.size, POINT_LEVEL, np.int64), spots[:, 2:5], np.zeros(devices.size, np.float64)
+        )
+
+
+class Tracks:
+    """A span of one node's log; without a *base* it is the whole log."""
+
+    def __init__(self, arrays: TrackArrays, base: Base | None = None) -> None:
+        self.arrays = arrays
+        self.devices, self.sessions = arrays.of_start.size - 1, arrays.link_start.size - 1
+        self._base = Base(self.devices) if base is None else base
+        self._base.make_room(self.devices)
+        self._is_whole = base is None
+        self._device = np.repeat(np.arange(self.devices), np.diff(arrays.sight_start))
+        self._spots = arrays.sight_spot.reshape(-1, PLACE)
+        self._seqs = arrays.sight_seq[arrays.order]
+        self._rolled = 0
+        """How many of the sightings, in their order, the base's grid has."""
+        self._window: tuple[int, int] | None = None
+        self.window_grid = Grid()
+        self._window_device = np.zeros(1, np.int64)
+        self._addresses = np.zeros(WINDOW_DEVICE + 1, np.int64)
+        self._kept = [arrays.link_start, arrays.link_device, arrays.link_from, arrays.link_to]
+        self._kept += [arrays.of_start, arrays.of_session, arrays.sight_start, arrays.sight_seq, arrays.sight_at]
+        self._kept += [arrays.sight_spot, self._base.at, self._base.spot]
+        self._addresses[:WINDOW_DEVICE] = [address(array) for array in self._kept]
+        self._addresses[WINDOW_DEVICE] = address(self._window_device)
+        self.desk = address(self._addresses)
+
+    @property
+    def base_grid(self) -> Grid:
+        """The grid of the places before the window, by device."""
+        return self._base.grid
+
+    def windows(self, seqs: Any, most: int) -> list[tuple[int, int]]:
+        """Return slices of ascending *seqs* between which at most *most* places were reported, or which have one."""
+        before = np.searchsorted(self._seqs, seqs, side="left")
+        found, begin = [], 0
+        while begin < seqs.size:
+            end = max(begin + 1, int(np.searchsorted(before, before[begin] + most, side="right")))
+            found.append((begin, end))
+            begin = end
+        return found
+
+    def look_at(self, first: int, last: int) -> None:
+        """Let the grids be those of publications numbered *first* to *last*."""
+        low, high = np.searchsorted(self._seqs, [first, last], side="left").tolist()
+        if self._window == (low, high):
+            return
+        if low < self._rolled:
+            self._begin_again()
+        self._roll(low)
+        within = self.arrays.order[low:high]
+        self.window_grid = Grid(room=within.size)
+        self._window_device = np.ascontiguousarray(self._device[within], np.int64)
+        if within.size:
+            levels = np.full(within.size, POINT_LEVEL, np.int64)
+            points, radii = self._spots[within, 2:5], np.zeros(within.size, np.float64)
+            self.window_grid.put_many(np.arange(within.size), levels, points, radii)
+            self._addresses[WINDOW_DEVICE] = address(self._window_device)
+        self._window = (low, high)
+
+    def _roll(self, until: int) -> None:
+        """Let the base's grid have the sightings before *until*, in their order."""
+        passed = self.arrays.order[self._rolled : until]
+        if passed.size:
+            last = np.full(self.devices, -1, np.int64)
+            last[self._device[passed]] = passed  # of several the last one stays
+            moved = np.flatnonzero(last >= 0)
+            self._base.move(moved, self._spots[last[moved]])
+        self._rolled = until
+
+    def _begin_again(self) -> None:
+        """Let the base's grid be as it was before the span."""
+        self._base.grid = Grid(room=self.devices)
+        known = np.flatnonzero(~np.isnan(self._base.spot[: self.devices, 0]))
+        if known.size and not self._is_whole:
+            self._base.move(known, self._base.spot[known])
+        self._rolled, self._window = 0, None
+
+    def places_at(self, session: int, *, seq: int, now: int, stale_us: int) -> list[Place]:
+        """Return where a session was for a publication, as ``model.proximity`` has it."""
+        a = self.arrays
+        members = range(*a.link_start[session : session + 2].tolist())
+        devices = {int(a.link_device[link]) for link in members if a.link_from[link] < seq < a.link_to[link]}
+        return places_at([self._sighting(device, seq) for device in sorted(devices)], now=now, stale_us=stale_us)
+
+    def _sighting(self, device: int, seq: int) -> Sighting | None:
+        begin, end = self.arrays.sight_start[device : device + 2].tolist()
+        at = begin + int(np.searchsorted(self.arrays.sight_seq[begin:end], seq, side="left")) - 1
+        if at >= begin:
+            number, when, spot = self.arrays.sight_seq[at], self.arrays.sight_at[at], self._spots[at]
+        else:
+            number, when, spot = self._base.seq[device], self._base.at[device], self._base.spot[device]
+        if math.isnan(spot[0]):
+            return None
+        return Sighting(int(number), int(when), Place(float(spot[0]), float(spot[1])))

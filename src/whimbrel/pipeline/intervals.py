@@ -1,0 +1,62 @@
+"""Intervals: which rows of the tables a run writes, by their times; for backfills.
+
+Rule: what is written are the rows that a run without an interval writes and whose time (``TIME_COLUMNS``) lies in it:
+subscriptions and sessions from before it are folded, and what was published in it and decided later is known.
+Rule: a window belongs to the interval that its beginning lies in, and is written whole.
+Rule: ``replicas`` and ``dead_letters`` are about a whole log, and are made of all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.layout import date_of
+from whimbrel.model.bounds import LAST_TIME
+from whimbrel.model.clock import format_time
+from whimbrel.pipeline.files.delta import TIME_COLUMNS
+
+__all__ = ["Interval", "has_intervals"]
+
+_OF_ALL = "dead_letters"
+
+
+def has_intervals(table: str) -> bool:
+    """Tell whether rows of *table* have a time, so that a part of them can be written."""
+    return table in TIME_COLUMNS and table != _OF_ALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Times in microseconds, from *since* on and before *until*; None is no bound."""
+
+    since: int | None = None
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            since, until = format_time(self.since), format_time(self.until)
+            raise InvalidValueError("interval", f"{since} to {until}", "one that begins before it ends")
+
+    def rows(self, frame: DataFrame, table: str) -> DataFrame:
+        """Return the rows of *table* that lie in the interval."""
+        time = F.col(TIME_COLUMNS[table])
+        if self.since is not None:
+            frame = frame.where(time >= F.timestamp_micros(F.lit(self.since)))
+        if self.until is not None:
+            frame = frame.where(time < F.timestamp_micros(F.lit(self.until)))
+        return frame
+
+    def days(self, *, later_us: int = 0) -> tuple[date, date]:
+        """Return the first and the last day that have facts of the interval, or of as much *later* as is said."""
+        since = date.min if self.since is None else date_of(self.since)
+        until = date.max if self.until is None else date_of(min(self.until + later_us, LAST_TIME))
+        return since, until
+
+    def __str__(self) -> str:
+        since = "the beginning" if self.since is None else format_time(self.since)
+        return f"from {since} " + ("on" if self.until is None else f"to before {format_time(self.until)}")

@@ -1,0 +1,27 @@
+"""When a stream starts its query again."""
+
+from __future__ import annotations
+
+from whimbrel.pipeline.spark.restarts import MOST_IN_A_ROW, Restarts
+
+SLOW = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
+
+
+def test_a_query_that_makes_batches_is_restarted_without_end() -> None:
+    """A stream of months must not end because the machine was too busy, six times in all, to start a process."""
+    restarts = Restarts()
+    for _ in range(3 * MOST_IN_A_ROW):
+        assert restarts.may_restart(SLOW)
+        restarts.note_batch()
+
+
+def test_a_query_that_never_starts_ends() -> None:
+    """A Python that cannot be used must not be tried for ever."""
+    restarts = Restarts()
+    tries = [restarts.may_restart(SLOW) for _ in range(MOST_IN_A_ROW + 1)]
+    assert tries == [True] * MOST_IN_A_ROW + [False]
+
+
+def test_other_errors_are_not_tried_again() -> None:
+    """What failed in the fold fails again."""
+    assert not Restarts().may_restart("[STREAM_FAILED] number 3 is not there any more")
