@@ -105,7 +105,8 @@ def rows_of(out: Path, table: str) -> Iterator[dict[str, Any]]:
 
 def micros(moment: Any) -> int:
     """Return a time as the log has it."""
-    return int(round(moment.timestamp() * 1_000_000))
+    found: int = round(moment.timestamp() * 1_000_000)
+    return found
 
 
 def newer(out: Path, cuts: dict[str, Cut]) -> dict[str, Counter[str]]:
