@@ -70,7 +70,8 @@ class Interests:
         gate: Gate,
     ) -> None:
         self.admission = admission
-        self.history = History(commits, sender, gate, config.log, state.routes.allowance)
+        shape = state.decisions.shape
+        self.history = History(commits, sender, gate, config.log, state.routes.allowance, shape.chosen)
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
         self._retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
