@@ -163,6 +163,23 @@ def test_a_crash_at_each_step_leaves_the_old_or_the_new(tmp_path: Path, monkeypa
     assert step > 8
 
 
+def test_a_kill_at_each_byte_of_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
+    """Whether the bytes are beside its place yet or, as a disk that lost power may have it, under its name."""
+    folder = layout.segments_folder(tmp_path, NODE)
+    layout.create(tmp_path)
+    make_folder(folder)
+    save(tmp_path, header_of(10), state(10).items())
+    path = layout.checkpoint_path(tmp_path, NODE, 20)
+    data = b"".join(encoded(header_of(20), state(20).items()))
+    for length in range(len(data)):
+        for place in (path.with_name(f".{path.name}.new"), path):
+            place.write_bytes(data[:length])
+            assert found(tmp_path) == (10, state(10))
+            place.unlink()
+    path.write_bytes(data)
+    assert found(tmp_path) == (20, state(20))
+
+
 def test_a_damaged_checkpoint_costs_no_sound_one(tmp_path: Path) -> None:
     """The last two that can be read are kept, not the last two names."""
     layout.create(tmp_path / "log")
