@@ -55,7 +55,8 @@ class Subscriber:
             wanted = dict(WANTED[self._name])
             since = f"{NODE}:{self.got[-1][0]}" if self.got else "7d"
             self._peer = self._rig.client(self._name)
-            self._peer.send(subscribing(wanted.pop("subject"), qos=qos, since=since, **wanted))
+            packet = subscribing(wanted.pop("subject"), since=since, qos=qos, **wanted)  # type: ignore[arg-type]
+            self._peer.send(packet)
 
 
 def caught_up(rig: Rig) -> None:

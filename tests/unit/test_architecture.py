@@ -193,6 +193,7 @@ BROKER = [
     "memory",
     "operator_notices",
     "own_properties",
+    "placing",
     "access",
     "wire",
     "state",
@@ -208,7 +209,7 @@ PIPELINE = [
 ]
 SHELL = [
     *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "server"),
+    *("disk", "net", "health", "system_topics", "timers", "operating", "server"),
 ]
 
 

@@ -340,6 +340,14 @@ class ObserveSettings(Section):
     log_level: str = setting.choice(
         "info", ("debug", "info", "warning", "error"), "The least important lines that are written."
     )
+    log_lines_per_second: int = setting.whole(
+        20,
+        0,
+        1_000_000,
+        "How many lines of each kind (connections, refusals and so on) are written in a second; ten seconds' worth may "
+        "come at once, and how many are left out is written.",
+        note="0: any number",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import cbor2
 from whimbrel.broker.memory import CLIENT_BYTES, Memory
 from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
+from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import Client
@@ -28,7 +29,7 @@ from whimbrel.shape.variables import LinkStates
 __all__ = ["OWN_KINDS", "BrokerView"]
 
 _MANY = 250
-OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will", "link"}
+OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will", "arrived", "link"}
 """The kinds of rows that are not the hold's."""
 
 
@@ -44,8 +45,10 @@ class BrokerView:
         retained: Retained,
         wills: Wills,
         decisions: Decisions,
+        areas: RetainedAreas,
         links: LinkStates,
     ) -> None:
+        self._areas = areas
         self._hold, self._memory, self._clients = hold, memory, clients
         self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
         self._links = links
@@ -55,6 +58,7 @@ class BrokerView:
                 "notification": lambda seq: _body(held.by_seq.get(seq)),
                 "retained": lambda subject: _body(retained.get(subject)),
                 "will": wills.row,
+                "arrived": areas.row,
                 "link": links.row,
             },
             encode=bytes,  # each row is encoded already
@@ -86,6 +90,7 @@ class BrokerView:
         keys += [("notification", seq) for seq in self._held]
         keys += [("retained", subject) for subject in self._retained.subjects()]
         keys += [("will", device) for device in self._wills.devices()]
+        keys += [("arrived", session) for session in self._areas.sessions()]
         keys += [("link", device) for device in self._links.state]
         self._touched.touch_only(keys)
 
@@ -127,6 +132,8 @@ class BrokerView:
                 links[str(whose)] = value
             elif kind == "will":
                 self._wills.restore(node, str(whose), value)
+            elif kind == "arrived":
+                self._areas.restore(str(whose), value)
             elif kind == "retained":
                 self._retained.put(_message(node, value))
             else:

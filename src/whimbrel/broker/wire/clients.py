@@ -110,6 +110,7 @@ class Link:
         "shell",
         "unsent",
         "user",
+        "user_epoch",
         "verified_user",
     )
 
@@ -125,6 +126,7 @@ class Link:
         of the last SUBSCRIBE to each: only for that one it goes on."""
         self.client: Client | None = None
         self.user: str | None = None
+        self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
         self.closing: str | None = None
         """Why it is to be closed, once what is in ``out`` is written."""
         self.is_choked = False
@@ -145,8 +147,7 @@ class Link:
         """No aliases and no bound on packets: what is encoded for others will do."""
         self.numbered_by: str | None = None
         """The node, if copies carry their numbers: something was subscribed to over it with ``since``."""
-        self.keep_alive_us = 0
-        self.last_at = 0
+        self.keep_alive_us = self.last_at = 0
         self.is_heard = True
         """Something came since it was last asked how long nothing came."""
         self.is_unread = False

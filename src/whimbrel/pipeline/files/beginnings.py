@@ -30,13 +30,15 @@ from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.records import BODY, row_from
 from whimbrel.match.matcher import check_stored
 from whimbrel.match.topics import check_topic_filter
-from whimbrel.model.facts import Decided, Fact, InterestChanged
+from whimbrel.model.facts import Decided, Fact, InterestChanged, PolicyChange, PolicyChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import fact_of, row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, undisturbed
+from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold, attributes_bytes, body_seen
+from whimbrel.shape.rows import KINDS as SHAPE_KINDS
 from whimbrel.shape.variables import LinkState
 
 __all__ = ["Beginning", "Known", "begin_of", "beginning", "first_taken", "known_of", "left_out"]
@@ -76,6 +78,29 @@ class Beginning:
     """By device, how good its link was at its last report,"""
     places: Mapping[str, Sighting] = field(default_factory=dict)
     """and where it was seen last."""
+    shape: tuple[tuple[Key, bytes], ...] = ()
+    """The rows of what policies depend on (``shape.rows``),"""
+    decided: int = 0
+    """the last number that is in these, which may be later than *seq*,"""
+    contents: Mapping[int, KeptContent] = field(default_factory=dict)
+    """and by number, what policies may see of what is held."""
+
+    def policy_rows(self) -> Any:  # a pyarrow.Table
+        """Return the policies in force as rows of ``policies``."""
+        state = PolicyFold.restore(self.shape, 0).shape
+        facts = [
+            PolicyChanged(
+                node=self.node,
+                seq=each.seq,
+                changed_at=self.at,
+                change=PolicyChange.PUT,
+                owner=each.owner,
+                name=each.name,
+                text=each.text,
+            )
+            for each in state.policies.values()
+        ]
+        return to_arrow("policies", [row_of(fact)[1] for fact in facts])
 
     def interest_rows(self) -> Any:  # a pyarrow.Table
         """Return the subscriptions in force as rows of ``interests``."""
@@ -150,6 +175,9 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
     shaped: dict[int, dict[str, bytes]] = {}
     links: dict[str, LinkState] = {}
     places: dict[str, Sighting] = {}
+    shape: list[tuple[Key, bytes]] = []
+    held: list[Notification] = []
+    decided = seq
     try:
         for key, value in rows:
             if key[0] in _HOLD:
@@ -163,12 +191,18 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
                 fact = _fact(node, value)
                 if isinstance(fact, Notification):
                     known[fact.seq] = known_of(fact)
+                    held.append(fact)
+            elif key[0] in SHAPE_KINDS:
+                shape.append((key, value))
+            elif key[0] == "decided":
+                decided = max(seq, cbor2.loads(value))
             elif key[0] == "decision":
                 for body in cbor2.loads(value):
                     fact = _fact(node, body)
                     if isinstance(fact, Decided) and fact.body_hash is not None:
                         shaped.setdefault(fact.notification.seq, {})[fact.device] = fact.body_hash
         interests = tuple(_interests(node, at, hold))
+        policies = PolicyFold.restore(shape, decided)
     except (InvalidInputError, cbor2.CBORDecodeError, ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(path, 0, f"its rows are not those of a broker: {error!r}") from None
     return Beginning(
@@ -182,7 +216,15 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
         shaped=shaped,
         links=links,
         places=places,
+        shape=tuple(shape),
+        decided=decided,
+        contents={fact.seq: _content(fact, policies) for fact in held} if policies.are_any else {},
     )
+
+
+def _content(fact: Notification, policies: PolicyFold) -> KeptContent:
+    body = body_seen(fact.body) if policies.needs_bodies else None
+    return KeptContent(attributes_bytes(fact.attributes), len(fact.body), body)
 
 
 def known_of(fact: Notification) -> Known:

@@ -17,6 +17,7 @@ from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import decode_key, encode_key
 from whimbrel.pipeline.files.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.components import Components
+from whimbrel.pipeline.fold.policies import KeptContent
 
 __all__ = ["GroupState", "write_group_states"]
 
@@ -32,23 +33,30 @@ class GroupState:
     hold: list[tuple[Key, bytes]] = field(default_factory=list)
     known: dict[int, Known] = field(default_factory=dict)
     shaped: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    contents: dict[int, KeptContent] = field(default_factory=dict)
+    shape: list[tuple[Key, bytes]] = field(default_factory=list)
+    decided: int = 0
 
     @classmethod
     def read(cls, sent: str) -> GroupState:
         """Return the state in a file, as the driver sent it."""
         path = Path(sent if sent.startswith("/") else SparkFiles.get(sent))
-        hold, known, shaped = cbor2.loads(path.read_bytes())
+        hold, known, shaped, contents, shape, decided = cbor2.loads(path.read_bytes())
         return cls(
             [(decode_key(kind, key), value) for kind, key, value in hold],
             {seq: Known(*told) for seq, told in known.items()},
             shaped,
+            {seq: KeptContent(*told) for seq, told in contents.items()},
+            [(decode_key(kind, key), value) for kind, key, value in shape],
+            decided,
         )
 
     def write(self, path: Path) -> None:
         """Write it to a file."""
-        hold = [(*encode_key(key), value) for key, value in self.hold]
+        hold, shape = ([(*encode_key(key), value) for key, value in rows] for rows in (self.hold, self.shape))
         known = {seq: list(each) for seq, each in self.known.items()}
-        path.write_bytes(cbor2.dumps([hold, known, self.shaped]))
+        contents = {seq: list(each) for seq, each in self.contents.items()}
+        path.write_bytes(cbor2.dumps([hold, known, self.shaped, contents, shape, self.decided]))
 
 
 def write_group_states(begun: Beginning, components: Components, folder: Path) -> dict[int, Path]:
@@ -74,6 +82,9 @@ def write_group_states(begun: Beginning, components: Components, folder: Path) -
         held = {int(str(key[2])) for key, _ in state.hold if key[0] == "pending"}
         state.hold += [(("copy", seq), copies[seq]) for seq in sorted(held & copies.keys())] + moment
         state.known = {seq: begun.known[seq] for seq in held & begun.known.keys()}
+        state.contents = {seq: begun.contents[seq] for seq in held & begun.contents.keys()}
+        # What devices of other groups chose and reported does no harm: nothing is handed over to them here.
+        state.shape, state.decided = list(begun.shape), begun.decided
         state.shaped = {seq: dict(begun.shaped[seq]) for seq in held & begun.shaped.keys()}
         paths[group] = folder / f"{uuid4().hex}.state"
         state.write(paths[group])

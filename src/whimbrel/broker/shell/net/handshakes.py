@@ -17,6 +17,11 @@ class TlsContext(ssl.SSLContext):
     """The context of all connections; ``refuse_next`` has one of those that were accepted cut instead of secured."""
 
     _to_refuse = 0
+    _successor: ssl.SSLContext | None = None
+
+    def hand_over(self, successor: ssl.SSLContext) -> None:
+        """Let *successor*, which has other certificates, secure all connections that come from now on."""
+        self._successor = successor
 
     def refuse_next(self) -> None:
         """Cut the connection that was accepted just now."""
@@ -27,6 +32,8 @@ class TlsContext(ssl.SSLContext):
         if self._to_refuse:
             self._to_refuse -= 1
             raise ssl.SSLError("there are too many connections")
+        if self._successor is not None:
+            return self._successor.wrap_bio(*args, **options)
         return super().wrap_bio(*args, **options)
 
 
