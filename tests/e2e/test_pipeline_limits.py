@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from stream_kills import _environment
+from tests.e2e.stream_kills import _environment
 
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
