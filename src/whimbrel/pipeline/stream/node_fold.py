@@ -195,7 +195,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
 
 def _restored(job: Job, node: str, blobs: Blobs, scratch: Path) -> _Kept:
     store = BlobStore(blobs)
-    state = NodeState(node, store, retention=job.plan.retention, assume_receipts=job.plan.assume_receipts)
+    state = NodeState(node, store, retention=job.plan.retention, assume_receipts=bool(job.plan.assume_receipts))
     reader = SpanReader(Path(job.log), node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
     return _Kept(store, state, Matchers(scratch), reader)
 
