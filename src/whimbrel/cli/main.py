@@ -31,6 +31,7 @@ _COMMANDS = {
     "subscribe": "whimbrel.cli.subscribe:subscribe",
     "tickertape": "whimbrel.cli.ticker.command:tickertape",
     "warm-up": "whimbrel.cli.service.warm_up:warm_up",
+    "clients": "whimbrel.cli.clients.command:app",
     "bench": "whimbrel.cli.bench:app",
     "filter": "whimbrel.cli.filter:app",
     "lab": "whimbrel.cli.lab:app",

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.columns import attributes_from, from_arrow
 from whimbrel.log.records import body_of
 from whimbrel.model.attributes import NO_ATTRIBUTES
@@ -103,12 +104,27 @@ def other_events(name: str, rows: Arrow) -> Arrow:
     if name == "presence":
         rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
     given = {each: rows.column(each) for each in told.columns}
+    if name == "receipts":
+        given |= _of_retained(rows)
     given |= {new: rows.column(old) for old, new in told.renamed.items()}
     given |= {"node": rows.column("node"), "seq": rows.column("seq"), "at": rows.column(told.at)}
     given |= {"kind": pa.repeat(told.kind, rows.num_rows), "group": pa.repeat(0, rows.num_rows)}
     if name in RECORDED:
         given["content"] = pa.array([body_of(fact)[0] for fact in from_arrow(name, rows)], pa.binary())
     return _events(given, rows.num_rows)
+
+
+_RETAINED_ONLY = ("published_at", "subject", "body_hash", "subscriptions")
+"""What the fold asks receipts of retained notifications for, and no others."""
+
+
+def _of_retained(rows: Arrow) -> dict[str, Arrow]:
+    """Return the columns that only receipts of retained notifications need: null in nearly all rows."""
+    is_retained = pc.fill_null(pc.equal(rows.column("via"), RETAINED), False)  # Arrow's own
+    if not pc.any(is_retained).as_py():
+        return {each: pa.nulls(rows.num_rows, EVENT.field(each).type) for each in _RETAINED_ONLY}
+    places = pc.if_else(is_retained, pa.array(np.arange(rows.num_rows)), None)
+    return {each: rows.column(each).take(places) for each in _RETAINED_ONLY}
 
 
 PUBLISHED_COLUMNS = ("node", "seq", "published_at", "expires_at", "deadline_at", "subject", "body", "qos", "publisher")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from whimbrel.hold.commands import HandOver, Identity, Settle
@@ -400,9 +401,10 @@ def fold(
 
 def events_of(batch: Any) -> Iterator[tuple[int, str, Event]]:  # a pyarrow.RecordBatch of EVENT
     """Yield group, node and event of each row."""
-    columns = [_plain(batch.column(f.name)) for f in EVENT]
-    for group, node, *row in zip(*columns, strict=True):
-        yield group, node, Event(*row)
+    groups, nodes, *columns = (_plain(batch.column(f.name)) for f in EVENT)
+    make = tuple.__new__  # what ``Event`` would do, in a third of the time
+    for group, node, row in zip(groups, nodes, zip(*columns, strict=True), strict=True):
+        yield group, node, make(Event, row)
 
 
 def _plain(column: Any) -> list[Any]:
@@ -415,8 +417,19 @@ def _plain(column: Any) -> list[Any]:
     if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
         values, offsets = column.values.to_numpy().tolist(), column.offsets.to_numpy().tolist()
         return [values[begin:end] for begin, end in pairwise(offsets)]
-    if column.null_count == 0 and pa.types.is_integer(column.type):
-        numbers: list[Any] = column.to_numpy().tolist()
-        return numbers
+    if pa.types.is_integer(column.type):
+        return _numbers(column)
+    if pa.types.is_string(column.type):  # names that come again and again: each is made once
+        encoded = column.dictionary_encode()
+        texts = [*encoded.dictionary.to_pylist(), None]
+        return [texts[place] for place in encoded.indices.fill_null(len(texts) - 1).to_numpy().tolist()]
     found: list[Any] = column.to_pylist()
     return found
+
+
+def _numbers(column: Any) -> list[Any]:
+    numbers: list[Any] = column.fill_null(0).to_numpy().tolist()
+    if column.null_count:
+        for place in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            numbers[place] = None
+    return numbers

@@ -78,6 +78,7 @@ def take(  # what, from where, to what
             tally=tallied(delivered, window_us=window_us),
             intervals=state.change(changed, deleted),
         )
+        del piece, events, changed, deleted  # before the next one is read: a piece is as large as memory allows
 
 
 def _events(piece: Piece, found: PackedVersions, moves: Moves, rows: dict[str, list[Arrow]], seen: Seen) -> Arrow:
