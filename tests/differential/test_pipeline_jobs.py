@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -21,7 +22,7 @@ from whimbrel.pipeline.single import SingleProcess
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
-PLAN = Plan(retention=Retention(ttl_us=30, max_held=3), window_us=50)
+PLAN = Plan(retention=Retention(ttl_us=30, max_held=3), window_us=50, assume_receipts=True)
 
 
 def _rows(path: Path) -> list[tuple[Any, ...]]:
@@ -52,11 +53,14 @@ def test_intervals_are_parts_of_the_whole_and_replace_their_own(spark: SparkSess
         for fact in facts:
             log.append(fact)
     cut = 1_000_000 + 333  # within a window, and within what is held
-    tables = ("matches", "deliveries", "latency", "popularity", "link_quality")
+    tables, plan = (
+        ("matches", "deliveries", "latency", "popularity", "link_quality"),
+        replace(PLAN, assume_receipts=None),
+    )
 
     def made(folder: str, **bounds: int) -> dict[str, set[tuple[Any, ...]]]:
         interval = Interval(**bounds) if bounds else None
-        told = run(spark, log=tmp_path / "log", out=tmp_path / folder, tables=tables, plan=PLAN, interval=interval)
+        told = run(spark, log=tmp_path / "log", out=tmp_path / folder, tables=tables, plan=plan, interval=interval)
         assert list(told) == list(tables)
         return {name: set(map(_hashable, read(tmp_path / folder, name).to_pylist())) for name in tables}
 

@@ -94,7 +94,12 @@ def _of_a_batch(spark: SparkSession, facts: list[Fact]) -> Answer:
         rows[table].append(row)
     log = LogTables(*(spark.createDataFrame(to_arrow(name, rows[name]), SCHEMAS[name]) for name in NAMES))
     matched = matches(log.publications, log.interests, log.sessions, moving=log.moving).toArrow()
-    return _answer({"matches": matched, "deliveries": deliveries(log, retention=RETENTION, groups=5).toArrow()})
+    return _answer(
+        {
+            "matches": matched,
+            "deliveries": deliveries(log, retention=RETENTION, assume_receipts=True, groups=5).toArrow(),
+        }
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -99,7 +99,7 @@ def _check(out: Path, case: Case) -> None:
         # A stream tells of a contact once it has ended.
         over = [row for row in wanted if table != "contacts" or None not in row]
         assert _rows(out, table) == over, table
-    single = SingleProcess(retention=RETENTION, assume_receipts=case.plan.assume_receipts)
+    single = SingleProcess(retention=RETENTION, assume_receipts=bool(case.plan.assume_receipts))
     expected = single.run(fact for facts in case.facts.values() for fact in facts)
     for found, right in ((_matches(out), expected.matches), (_deliveries(out), expected.deliveries)):
         assert len(found) == len(set(found))

@@ -103,7 +103,7 @@ def test_tables_follow_a_log_until_they_are_told_to_stop(spark: SparkSession, tm
 
     operator = Operator(port, work)
     operator.start()
-    options = ("--continuous", "--every", "1s", "--assume-receipts", "--metrics-port", str(port), "--json")
+    options = ("--continuous", "--every", "1s", "--metrics-port", str(port), "--json")
     done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(log), "--out", str(out), *options])
     operator.is_over.set()
     operator.join()
@@ -134,7 +134,7 @@ def test_one_pass_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path
     """Whoever has no process to spare lets cron run it; state that was lost is said by the doctor."""
     del spark  # it is the session that the commands find
     log, out = tmp_path / "log", tmp_path / "5 % of [x]"
-    command = ["pipeline", "run", "--log", str(log), "--out", str(out), "--available-now", "--assume-receipts"]
+    command = ["pipeline", "run", "--log", str(log), "--out", str(out), "--available-now"]
     _append(log, HEAD + _published(3, 20))
     done = CliRunner().invoke(app, command)
     assert (done.exit_code, done.stdout.partition(" became")[0]) == (0, "stopped: 22 facts"), done.output
@@ -143,6 +143,7 @@ def test_one_pass_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path
     done = CliRunner().invoke(app, command)
     assert (done.exit_code, done.stdout.partition(" became")[0]) == (0, "stopped: 7 facts"), done.output
     assert read(out, "matches").num_rows == 27
+    assert read(out, "deliveries").num_rows == 27  # it was imported without receipts: handed over is received
 
     shutil.rmtree(out / "_stream" / "checkpoint")
     done = CliRunner().invoke(app, ["pipeline", "doctor", "--out", str(out), "--no-spark"])

@@ -101,6 +101,20 @@ def test_import_then_show(run: Run, tmp_path: Path) -> None:
     assert run("show", log, "--node", "other").code == 2
 
 
+def test_a_log_that_is_imported_says_whether_devices_confirm(run: Run, tmp_path: Path) -> None:
+    """Without receipts nothing would ever count as received; a batch job and a stream believe what the log says."""
+    log = tmp_path / "log"
+    run("import", log, lines(tmp_path, FEVER, ASKED))
+    assert layout.assumes_receipts(log)
+    run("export", log, "--all", "--into", tmp_path / "other")
+    assert layout.assumes_receipts(tmp_path / "other")
+    run("import", log, lines(tmp_path, GIVEN))
+    assert not layout.assumes_receipts(log)
+    layout.create(tmp_path / "of-a-broker")
+    run("import", tmp_path / "of-a-broker", lines(tmp_path, FEVER))
+    assert not layout.assumes_receipts(tmp_path / "of-a-broker")
+
+
 def test_what_show_prints_as_json_import_reads(run: Run, tmp_path: Path) -> None:
     """A log can be carried as text."""
     facts = a_history(30)

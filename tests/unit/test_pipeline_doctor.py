@@ -32,7 +32,7 @@ from whimbrel.pipeline.doctor.machine import (
     examine_machine,
 )
 from whimbrel.pipeline.doctor.session import check_workers
-from whimbrel.pipeline.doctor.streams import check_checkpoint, check_reach, check_table, examine_stream
+from whimbrel.pipeline.doctor.streams import check_checkpoint, check_reach, check_running, check_table, examine_stream
 from whimbrel.pipeline.files.delta import open_table
 from whimbrel.pipeline.plans import FORMAT
 from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord
@@ -266,7 +266,7 @@ def test_a_stream_that_is_well(tmp_path: Path) -> None:
         os.utime(folder / "batch.json", (NOW - 10, NOW - 10))
         assert _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW)) == {}
         late = _not_ok(examine_stream(tmp_path / "out", tmp_path / "log", now=NOW + 600))
-        assert late == {"stream": "running, 3 log records behind, and its last batch was 610 s ago"}
+        assert late == {"stream": "running, and stands still: 3 log records behind, and its last batch was 610 s ago"}
     assert sorted((str(path), path.stat().st_size) for path in folder.rglob("*") if path.is_file()) == before
 
 
@@ -339,6 +339,27 @@ def test_the_command_exits_with_1_if_anything_failed(tmp_path: Path) -> None:
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (1, False)
 
 
+@pytest.mark.parametrize(
+    ("is_running", "behind", "last_batch_s", "age_s", "said"),
+    [
+        (True, 0, 9_000, 0, "running, up to date"),
+        (True, 7, 3, 5, "running, 7 log records behind"),
+        (True, 7, 3, 500, "running, and lags: 7 log records behind, and what its last batch had was 500 s old"),
+        (True, 1, 300, 0, "running, and stands still: 1 log record behind, and its last batch was 300 s ago"),
+        (False, 0, 9_000, 0, "not running, up to date"),
+        (False, 7, 3, 0, "not running, 7 log records behind"),
+    ],
+)
+def test_a_stream_that_lags_stands_still_or_does_not_run_is_said(
+    behind: int, last_batch_s: float, age_s: float, said: str, *, is_running: bool
+) -> None:
+    """Each by its name, with what to do; one that has nothing to do is well."""
+    found = check_running(is_running=is_running, behind=behind, last_batch_s=last_batch_s, age_s=age_s)
+    assert found.found == said
+    is_well = behind == 0 or (is_running and last_batch_s < 120 and age_s < 120)
+    assert (found.verdict is Verdict.OK) == is_well == (not found.remedy)
+
+
 # -- options of `run` ------------------------------------------------------------------------------------------------
 
 
@@ -348,7 +369,6 @@ _STRAYS = [
     (["--available-now", "--every", "2s"], "--every needs --continuous"),
     (["--facts-per-batch", "9"], "--facts-per-batch needs --continuous or --available-now"),
     (["--lateness", "1d"], "--lateness needs --continuous or --available-now"),
-    (["--assume-receipts"], "--assume-receipts needs --continuous or --available-now"),
     (["--metrics-port", "0"], "--metrics-port needs --continuous or --available-now"),
     (["--continuous", "--metrics-host", "::1"], "--metrics-host needs --metrics-port"),
     (["--continuous", "--every", "0s"], "--every: found '0s', allowed is a number and s, m, h or d"),

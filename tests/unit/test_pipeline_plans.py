@@ -14,7 +14,8 @@ from whimbrel.hold.retention import Retention
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.plans import FORMAT, Plan, StreamPlan, settled_plan
 
-PLAN = StreamPlan(tables=("deliveries", "latency"), window_us=5, retention=Retention(ttl_us=7, max_held=3))
+RETENTION = Retention(ttl_us=7, max_held=3)
+PLAN = StreamPlan(tables=("deliveries", "latency"), window_us=5, retention=RETENTION, assume_receipts=False)
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_what_an_older_whimbrel_did_not_write_is_as_the_default(path: Path, name
 
 def test_so_is_a_part_of_the_retention_that_was_not_written(path: Path) -> None:
     """A field within a field is a field."""
-    plan = StreamPlan(tables=TABLES_MADE, retention=Retention(ttl_us=7))
+    plan = StreamPlan(tables=TABLES_MADE, retention=Retention(ttl_us=7), assume_receipts=False)
     settled_plan(path, plan)
     rewrite(path, retention={"ttl_us": 7})
     assert settled_plan(path, plan) == plan
@@ -145,6 +146,17 @@ def test_what_makes_no_sense_is_no_plan(wrong: dict[str, Any]) -> None:
     if next(iter(wrong)) in Plan.__dataclass_fields__:
         with pytest.raises(InvalidValueError):
             Plan(**wrong)
+
+
+@pytest.mark.parametrize("assumed", [False, True])
+def test_the_log_says_of_receipts_what_a_plan_does_not(tmp_path: Path, *, assumed: bool) -> None:
+    """As in a batch run; a stream that has begun goes on as it began, and one that is told otherwise does not."""
+    path = tmp_path / "_stream" / "plan.json"
+    path.parent.mkdir()
+    assert settled_plan(path, StreamPlan(), assumed=assumed).assume_receipts is assumed
+    assert settled_plan(path, StreamPlan(), assumed=not assumed).assume_receipts is assumed
+    with pytest.raises(InvalidValueError, match="--assume-receipts"):
+        settled_plan(path, StreamPlan(assume_receipts=not assumed))
 
 
 def test_who_names_no_tables_goes_on_with_those_that_were_begun(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from whimbrel.cli.main import app
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import DeltaOutput
@@ -82,6 +86,35 @@ def test_a_folder_of_an_older_whimbrel_is_refused(tmp_path: Path) -> None:
     pq.write_table(latencies(("a", 1, 1)), tmp_path / "latency" / "x.parquet")
     with pytest.raises(InvalidValueError, match="older Whimbrel made these tables"):
         head(tmp_path, "latency", limit=9)
+
+
+def test_an_empty_table_says_what_that_means(tmp_path: Path) -> None:
+    """It is there, with its columns; and the line to paste reads it, whatever its folder is called."""
+    out = tmp_path / 'o\'brien "5 %"'
+    DeltaOutput(out, "dead_letters").create()
+    done = CliRunner().invoke(app, ["pipeline", "show", "dead_letters", "--out", str(out)])
+    assert done.stdout == "dead_letters is empty: nothing failed so far\n"
+    said = dict(line.split(maxsplit=1) for line in done.stderr.splitlines()[1:])
+    assert list(said) == ["pandas", "DuckDB", "Polars", "Spark"]
+    pasted = eval(said["pandas"], {"deltalake": deltalake})  # noqa: S307 # as a user would paste it
+    assert list(pasted.columns) == TABLES["dead_letters"].schema.names
+
+
+def test_the_blocks_for_a_notebook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB and pandas read the tables of a folder ``live`` as the how-to says, with no network."""
+    pytest.importorskip("duckdb_extension_delta", reason="an extra of the benchmarks")
+    DeltaOutput(tmp_path / "live", "latency").replace(0, {0: latencies(("a", 5, 1_500), ("b", 5, 90_000))})
+    row = WIDE | {"subject": "a", "outcome": "delivered", "decided_at": 1, "subscriptions": []}
+    rows = pa.Table.from_pylist([row, row, row | {"outcome": "expired"}], schema=TABLES["deliveries"].schema)
+    DeltaOutput(tmp_path / "live", "deliveries").add(0, rows)
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "from-a-notebook.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks[:2]:
+        exec(block, names)  # noqa: S102 # our own page
+    assert names["outcomes"].loc["a"].to_dict() == {"delivered": 2, "expired": 1}
+    assert names["found"]["subject"].to_list() == ["b", "a"]
 
 
 WIDE = {"notification_node": "node-1", "notification_seq": 123_456, "published_at": 1, "session": "student-19"}

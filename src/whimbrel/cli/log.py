@@ -56,6 +56,7 @@ def import_(
     lines, and times must not run backwards. A bad line ends the import; what came before it stays.
     """
     done = Imported()
+    layout.create(directory, has_receipts=False)  # unless lines say otherwise, or it is a log already
     log = LogWriter(directory, node)
     recovery = log.open()
     letters = DeadLetters(directory, node, SystemClock()) if dead_letters else None

@@ -48,7 +48,7 @@ def export(directory: Path, node: str, *, closed_only: bool = True, into: Path |
     """
     layout.check_format(directory)
     target = directory if into is None else into
-    layout.create(target)
+    layout.create(target, has_receipts=not layout.assumes_receipts(directory))
     rows, paths = 0, []
     with locked(export_lock(target, node), "exporting this log"):
         remove_leftovers(target, node)

@@ -29,6 +29,8 @@ __all__ = ["DeadLetters", "Imported", "import_lines"]
 _GROUP = 1_000
 _LINE_LIMITS = Limits(max_bytes=512 << 20)
 _CONTENT_BYTES = 65_536
+_OF_RECEIPTS = {"receipts", "decisions"}
+"""A log that has such facts is one whose devices confirm what they are given."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ def import_lines(
     letters: DeadLetters | None = None,
 ) -> None:
     """Append the facts of *lines* to *log*, counting in *done*; *source* is what errors call the lines."""
+    is_confirmed = False
     try:
         for number, line in enumerate(lines, start=1):
             done.lines = number
@@ -104,6 +107,9 @@ def import_lines(
                     letters.flush()
                 continue
             done.facts[table] += 1
+            if table in _OF_RECEIPTS and not is_confirmed:
+                layout.expect_receipts(log.directory)
+                is_confirmed = True
             if log.pending >= _GROUP:
                 _sync(log, done)
     finally:

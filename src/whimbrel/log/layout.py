@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/whimbrel-log.json                              {"format": 1}
+    DIR/whimbrel-log.json                              {"format": 1}; "receipts": "assumed" if devices confirm nothing
     DIR/segments/NODE/FIRST.seg                        what the node NODE appended, FIRST the seq of its first record
     DIR/segments/NODE/exported.json                    {"seq": the last that is in Parquet}
     DIR/segments/NODE/checkpoint-SEQ                   the state of the node's fold after SEQ (``checkpoints``)
@@ -34,11 +34,13 @@ __all__ = [
     "FORMAT",
     "Part",
     "all_parts",
+    "assumes_receipts",
     "check_format",
     "checkpoint_path",
     "checkpoints",
     "create",
     "date_of",
+    "expect_receipts",
     "exported_seq",
     "nodes",
     "part_path",
@@ -55,6 +57,7 @@ FORMAT_FILE = "whimbrel-log.json"
 SEGMENTS = "segments"
 EXPORTED_FILE = "exported.json"
 DEAD_LETTERS = "dead_letters"
+_RECEIPTS, _ASSUMED = "receipts", "assumed"
 
 _US_PER_DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
@@ -78,15 +81,35 @@ class Part:
 # -- the log itself --------------------------------------------------------------------------------------------------
 
 
-def create(directory: Path) -> None:
-    """Make *directory* a log, if it is not one yet; a folder with other things in it is refused."""
+def create(directory: Path, *, has_receipts: bool = True) -> None:
+    """Make *directory* a log, if it is not one yet; a folder with other things in it is refused.
+
+    A log that no broker writes may have no receipts: it says so, and what is handed over counts as received there.
+    """
     path = directory / FORMAT_FILE
     if not path.exists():
         make_folder(directory)
         if any(not each.name.startswith(".") for each in directory.iterdir()):
             raise NotALogError(directory, f"not empty, and no log: {FORMAT_FILE} is missing")
-        put(path, json.dumps({"format": FORMAT}).encode() + b"\n")
+        _put_format(directory, {} if has_receipts else {_RECEIPTS: _ASSUMED})
     check_format(directory)
+
+
+def assumes_receipts(directory: Path) -> bool:
+    """Tell whether what is handed over counts as received in this log, because its devices confirm nothing."""
+    check_format(directory)
+    found = json.loads((directory / FORMAT_FILE).read_bytes())
+    return bool(found.get(_RECEIPTS) == _ASSUMED)
+
+
+def expect_receipts(directory: Path) -> None:
+    """Say that devices of this log confirm what they are given: from now on they do."""
+    if assumes_receipts(directory):
+        _put_format(directory, {})
+
+
+def _put_format(directory: Path, others: dict[str, str]) -> None:
+    put(directory / FORMAT_FILE, json.dumps({"format": FORMAT, **others}).encode() + b"\n")
 
 
 def check_format(directory: Path) -> None:

@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.log.layout import check_format
+from whimbrel.log.layout import assumes_receipts, check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.files.beginnings import beginning
@@ -129,7 +129,7 @@ class _Log:
     def deliveries(self, plan: Plan) -> DataFrame:
         """Return ``deliveries``, whole, for more than one table: what was folded is kept on the workers' disks."""
         if self._folded is None:
-            self._folded = deliveries(self.tables, retention=plan.retention).persist(StorageLevel.DISK_ONLY)
+            self._folded = self.fold(plan).persist(StorageLevel.DISK_ONLY)
         return self._folded
 
     def contacts(self, plan: Plan) -> DataFrame:
@@ -143,6 +143,11 @@ class _Log:
                 found = no_contacts(self.spark)
             self._met = found.persist(StorageLevel.DISK_ONLY)
         return self._met
+
+    def fold(self, plan: Plan) -> DataFrame:
+        """Return ``deliveries``."""
+        assumed = assumes_receipts(self._path) if plan.assume_receipts is None else plan.assume_receipts
+        return deliveries(self.tables, retention=plan.retention, assume_receipts=assumed)
 
     def close(self) -> None:
         """Keep nothing any more."""
@@ -191,7 +196,7 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> 
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
         return matches(*tables, numbers=log.numbers, moving=log.tables.moving)
     if name == "deliveries":
-        return deliveries(log.tables, retention=plan.retention)
+        return log.fold(plan)
     if name == "dead_letters":
         return log.dead()
     if name == "link_quality":

@@ -49,6 +49,8 @@ class Plan:
     """How near each other devices are in ``contacts``;"""
     stale_us: int = DEFAULT_STALE_US
     """and how long a reported place holds there at most."""
+    assume_receipts: bool | None = None
+    """Whether what is handed over counts as received; None: as the log says, which a broker's does not."""
 
     def __post_init__(self) -> None:
         whole("window_us", self.window_us, 1, INT64_MAX)
@@ -69,8 +71,6 @@ class StreamPlan(Plan):
 
     tables: tuple[str, ...] = ()
     """Which tables; none: those that the stream began with, and all for one that begins."""
-    assume_receipts: bool = False
-    """Whether what is handed over counts as received: for logs that were made or imported, not for a broker's."""
     lateness_us: int = 24 * _HOUR_US
     """How long windows wait for a node that is silent."""
     facts_per_batch: int = 200_000
@@ -89,14 +89,19 @@ class StreamPlan(Plan):
             whole("keep_us", self.keep_us, 1, INT64_MAX)
 
 
-def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
-    """Return *plan* if the stream at *path* began with it, or begins now; else say what differs."""
+def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> StreamPlan:
+    """Return *plan* if the stream at *path* began with it, or begins now; else say what differs.
+
+    What it does not say is as the stream began; *assumed* has what the log says of receipts, for one that begins.
+    """
     if not path.exists():
-        plan = replace(plan, tables=plan.tables or TABLES_MADE)
+        receipts = assumed if plan.assume_receipts is None else plan.assume_receipts
+        plan = replace(plan, tables=plan.tables or TABLES_MADE, assume_receipts=receipts)
         put(path, json.dumps({"format": FORMAT, **_written(plan)}, indent=2).encode())
         return plan
-    begun = _completed(_read(path), _written(StreamPlan(tables=TABLES_MADE)))
-    plan = replace(plan, tables=plan.tables or tuple(begun["tables"]))
+    begun = _completed(_read(path), _written(StreamPlan(tables=TABLES_MADE, assume_receipts=False)))
+    receipts = begun["assume_receipts"] if plan.assume_receipts is None else plan.assume_receipts
+    plan = replace(plan, tables=plan.tables or tuple(begun["tables"]), assume_receipts=receipts)
     asked = _written(plan)
     differing = [name for name in asked if begun[name] != asked[name]]
     if differing:

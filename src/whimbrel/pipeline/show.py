@@ -21,7 +21,7 @@ from rich.text import Text
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
 
-__all__ = ["as_json", "drawn", "head"]
+__all__ = ["as_json", "drawn", "emptiness", "head", "to_paste"]
 
 ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
@@ -57,6 +57,12 @@ _HIDDEN = {
     | {"properties", "packet_id", "will_seq"},
 }
 """What people rarely ask for; ``--json`` has it all."""
+_EMPTY = {
+    "dead_letters": "nothing failed so far",
+    "deliveries": "no outcome so far; what is held has no row yet",
+    "matches": "no subscription wanted any publication so far",
+    "link_quality": "no device reported twice so far",
+}
 
 
 def head(out: Path, table: str, *, limit: int) -> ArrowTable:
@@ -70,9 +76,7 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
         there = (
             sorted(path.name for path in out.iterdir() if path.is_dir() and path.name in TABLES) if out.is_dir() else []
         )
-        if there and table == "dead_letters":
-            sentence = f"{table} is empty: nothing failed so far"
-        elif there:
+        if there:
             sentence = f"{out} has no table {table}; it has {', '.join(there)}"
         else:
             sentence = f"{out} has no tables; `whimbrel pipeline run --out {out}` makes them"
@@ -88,6 +92,22 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
     if table in _SPANS:
         return source.to_table(columns=TABLES[table].schema.names).sort_by(_SPANS[table][0]).slice(0, limit)
     return source.head(limit, columns=TABLES[table].schema.names)
+
+
+def emptiness(table: str) -> str:
+    """Return what it means that a table has no row."""
+    return f"{table} is empty: {_EMPTY.get(table, 'no row so far')}"
+
+
+def to_paste(out: Path, table: str) -> Iterator[str]:
+    """Yield lines that read all of a table, for those who have each of these; none of them lists its files."""
+    folder = json.dumps(str(out / table), ensure_ascii=False)
+    in_sql = str(out / table).replace("'", "''")
+    where = json.dumps(str(out), ensure_ascii=False)
+    yield f"pandas  deltalake.DeltaTable({folder}).to_pandas()"
+    yield f"DuckDB  SELECT * FROM delta_scan('{in_sql}')"  # noqa: S608 # for people, and quoted
+    yield f"Polars  polars.scan_delta({folder}).collect()"
+    yield f'Spark   spark.read.format("whimbrel").option("table", "{table}").load({where})'
 
 
 def drawn(table: str, rows: ArrowTable) -> Group:

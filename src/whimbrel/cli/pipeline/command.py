@@ -172,9 +172,13 @@ def run(
         typer.Option("--keep", metavar="TIME", help="Remove what is older, e.g. 90d; by default all is kept."),
     ] = None,
     assume_receipts: Annotated[
-        bool,
-        typer.Option("--assume-receipts", help="What is handed over counts as received: for logs made or imported."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--assume-receipts/--no-assume-receipts",
+            help="Whether what is handed over counts as received; by default in logs generated or imported without "
+            "receipts, and not in a broker's.",
+        ),
+    ] = None,
     nice: Annotated[
         int | None,
         typer.Option(
@@ -231,7 +235,6 @@ def run(
             "--facts-per-batch": facts_per_batch,
             "--lateness": lateness,
             "--keep": keep,
-            "--assume-receipts": assume_receipts or None,
             "--metrics-port": None if metrics_port < 0 else metrics_port,
             "--metrics-host": metrics_host,
         },
@@ -248,11 +251,11 @@ def run(
         "sample_bytes": sample_bytes,
         "range_m": range_m,
         "stale_us": _duration("--stale", stale),
+        "assume_receipts": assume_receipts,
     }
     of_stream = {
         "tables": () if tables is None else tuple(wanted),
         "lateness_us": _duration("--lateness", lateness or "1d"),
-        "assume_receipts": assume_receipts,
     }
     if keep is not None:
         of_stream["keep_us"] = _duration("--keep", keep)
@@ -312,6 +315,8 @@ def _run_once(  # what the command was told
         return
     for table, told in made.items():
         typer.echo(f"{table:<14}{told['rows']:>14,} rows {told['seconds']:>9.1f} s")
+    if "deliveries" in made and plan["assume_receipts"] is None and _has_no_receipts(log):
+        typer.echo(_NO_RECEIPTS, err=True)
     if "replicas" in made:
         planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
         typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
@@ -335,15 +340,20 @@ def show(
     Example: whimbrel pipeline show popularity --out ward-tables
     """
     from whimbrel.pipeline.show import as_json as lines
-    from whimbrel.pipeline.show import drawn, head  # Arrow takes a moment to load
+    from whimbrel.pipeline.show import drawn, emptiness, head, to_paste  # Arrow takes a moment to load
 
     rows = head(out, table, limit=limit)
     if as_json:
         for line in lines(rows):
             typer.echo(line)
-    else:
+        return
+    if rows.num_rows:
         Console(markup=False, highlight=False, emoji=False).print(drawn(table, rows))
-        typer.echo(f'All of it, in Python: deltalake.DeltaTable("{out / table}").to_pandas()', err=True)
+    else:
+        typer.echo(emptiness(table))
+    typer.echo("All of it:", err=True)
+    for line in to_paste(out, table):
+        typer.echo(f"  {line}", err=True)
 
 
 @app.command()
@@ -421,6 +431,21 @@ def _refuse_strays(
         if value is not None and not continuous and (option in of_continuous or not available_now):
             allowed = "--continuous" if option in of_continuous else "--continuous or --available-now"
             raise InvalidValueError(option, value, f"with {allowed}", f"{option} needs {allowed}")
+
+
+_NO_RECEIPTS = (
+    "note: this log has no receipts, so that nothing in deliveries is delivered; if its devices confirm nothing "
+    "(a log made or imported by an older version), say --assume-receipts"
+)
+
+
+def _has_no_receipts(log: Path) -> bool:
+    """Tell whether a log that is in Parquet as a whole has no receipts, and does not say why."""
+    from whimbrel.log import layout
+
+    has_segments = any(layout.segments(log, node) for node in layout.nodes(log))
+    is_told = layout.assumes_receipts(log) or any(layout.parts(log, "receipts"))
+    return not has_segments and not is_told and any(layout.parts(log, "presence"))
 
 
 def _tables(text: str | None) -> list[str]:

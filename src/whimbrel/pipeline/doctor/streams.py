@@ -72,9 +72,16 @@ def _lag(behind: int) -> str:
     return f"{counted(behind, 'log record')} behind" if behind else "up to date"
 
 
-def check_running(*, is_running: bool, behind: int, last_batch_s: float) -> Check:
-    """Judge whether the stream does its work: *behind* has how many numbers wait, *last_batch_s* when it did any."""
+def check_running(*, is_running: bool, behind: int, last_batch_s: float, age_s: float = 0.0) -> Check:
+    """Judge whether the stream does its work: *behind* has how many numbers wait, *last_batch_s* when it did any.
+
+    *age_s* is how old the newest facts of its last batch were when it was made: a stream that keeps up has young ones.
+    """
     waiting = _lag(behind)
+    if behind and is_running and last_batch_s < _SLOW_S <= age_s:
+        found = f"running, and lags: {waiting}, and what its last batch had was {age_s:,.0f} s old"
+        remedy = "wait, if it has just begun; else give it more cores, or spread the log over more nodes"
+        return warning("stream", found, f"facts that are younger than {_SLOW_S} s in a batch", remedy)
     if behind == 0 or (is_running and last_batch_s < _SLOW_S):
         return ok("stream", f"{'running' if is_running else 'not running'}, {waiting}")
     if not is_running:
@@ -82,7 +89,7 @@ def check_running(*, is_running: bool, behind: int, last_batch_s: float) -> Chec
             "start it: whimbrel pipeline run --log DIR --out DIR --continuous, or --available-now from time to time"
         )
         return warning("stream", f"not running, {waiting}", "one that runs, or nothing that is new", remedy)
-    found = f"running, {waiting}, and its last batch was {last_batch_s:,.0f} s ago"
+    found = f"running, and stands still: {waiting}, and its last batch was {last_batch_s:,.0f} s ago"
     remedy = "look at what the command prints; give it more cores, or a smaller --facts-per-batch if memory is short"
     return warning("stream", found, f"a batch in the last {_SLOW_S} s", remedy)
 
@@ -124,7 +131,9 @@ def _running(folder: Path, record: BatchRecord | None, log: Path, now: float) ->
     except (OSError, ValueError, WhimbrelError):  # said by the check of the log
         behind = 0
     last_batch_s = now - _modified(folder / "batch.json", 0)  # it is written as a batch is committed
-    return check_running(is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, last_batch_s))
+    times = [] if record is None else [each.last_at for each in record.nodes.values() if each.last_at is not None]
+    age_s = (record.at - max(times)) / 1e6 if record is not None and times else 0.0
+    return check_running(is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, last_batch_s), age_s=age_s)
 
 
 def _is_locked(folder: Path) -> bool:

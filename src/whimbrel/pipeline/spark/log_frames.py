@@ -123,10 +123,6 @@ class LogFrame:
         """Return the rows, which are few."""
         return self.frame().toArrow()
 
-    def isEmpty(self) -> bool:  # noqa: N802 # as a DataFrame calls it
-        """Tell whether there is no row."""
-        return not self.portions or self.frame().isEmpty()
-
     def may_have(self, column: str) -> bool:
         """Tell whether a row may have a value in *column*, by what files say of themselves; no row is read."""
         return any(each.path is None or _has_value(each.path, column) for each in self.portions)

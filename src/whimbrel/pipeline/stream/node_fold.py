@@ -210,7 +210,9 @@ def _restored(job: Job, node: str, blobs: Blobs, scratch: Path) -> _Kept:
     store = BlobStore(blobs)
     plan = job.plan
     contact = plan.contact if {"contacts", "meetings"} & {*plan.tables} else None
-    state = NodeState(node, store, retention=plan.retention, assume_receipts=plan.assume_receipts, contact=contact)
+    state = NodeState(
+        node, store, retention=plan.retention, assume_receipts=bool(plan.assume_receipts), contact=contact
+    )
     reader = SpanReader(Path(job.log), node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
     return _Kept(store, state, Matchers(scratch), reader)
 

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import lock_folder, put, sync_file
-from whimbrel.log.layout import check_format, nodes
+from whimbrel.log.layout import assumes_receipts, check_format, nodes
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.spark.paths import local_path, spark_path
 from whimbrel.pipeline.spark.restarts import Restarts
@@ -112,7 +112,9 @@ class Stream:
         """Called with each batch, in the thread that made it."""
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
-            self.plan = settled_plan(self.folder / "plan.json", plan or StreamPlan())
+            self.plan = settled_plan(
+                self.folder / "plan.json", plan or StreamPlan(), assumed=assumes_receipts(self._log)
+            )
             self._commits = BatchCommits(self.out, self.plan)
             name, self.checkpoint, self._partitions = self._identity(checkpoint)
             self.job = Job(stream=name, log=str(self._log), out=str(self.out), plan=self.plan, tells_away=tells_away)
@@ -271,7 +273,7 @@ class Stream:
         for node, *head in heads:
             blobs = MemoryBlobs((bytes(blob) for own, blob in lists if own == node), Head(*head))
             store = BlobStore(blobs)
-            yield NodeState(node, store, retention=self.plan.retention, assume_receipts=self.plan.assume_receipts)
+            yield NodeState(node, store, retention=self.plan.retention, assume_receipts=bool(self.plan.assume_receipts))
 
     def close(self) -> None:
         """Let go of the tables; what was committed is kept."""

@@ -78,18 +78,15 @@ def deliveries(
     log: LogTables,
     *,
     retention: Retention = DEFAULT_RETENTION,
-    assume_receipts: bool | None = None,
+    assume_receipts: bool,
     groups: int | None = None,
 ) -> DataFrame:
     """Return one row per notification, session and device whose outcome is known.
 
     Where devices do not confirm (a log that was imported or generated), what is handed over counts as received:
-    *assume_receipts*, by default if the log has no receipts and no decisions at all, and no checkpoint of a broker.
-    There, policies decide; else what they decided is checked. What is still held at the end has no row.
+    *assume_receipts*. There, policies decide; else what they decided is checked. What is still held at the end has no
+    row.
     """
-    if assume_receipts is None:
-        is_plain = log.receipts.isEmpty() and (log.decisions is None or log.decisions.isEmpty())
-        assume_receipts = not log.begun and is_plain
     if groups is None:
         groups = _GROUPS_PER_CORE * parallelism(log.publications.sparkSession)
     policies = LogPolicies(None if log.policies is None else log.policies.select(*LogPolicies.COLUMNS).toArrow())

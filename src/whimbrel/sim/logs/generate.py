@@ -105,7 +105,7 @@ def generate(spark: SparkSession, recipe: Recipe, out: Path, *, partitions: int 
         raise InvalidValueError("directory for a new log", str(out), "one that holds no log yet")
     out = out.absolute()  # workers have a working directory of their own
     days = _days(recipe)
-    create(out)
+    create(out, has_receipts=False)
     counts: dict[str, int] = {}
     for day in days:
         for name, table in day.history.tables.items():

@@ -114,6 +114,7 @@ class Storage:
 
     def _open(self, routes: Routes, progress: Callable[[int], None]) -> tuple[BrokerState, Restored]:
         recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
+        layout.expect_receipts(self.log_folder)
         self._begin_with_checkpoint()
         self._check_reach(recovery)
         if self._store is None:
