@@ -17,6 +17,7 @@ from whimbrel.broker.own_properties import IN_SUBSCRIBE, split_own
 from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
 from whimbrel.language.filters import parse
 from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.durations import seconds_of
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
@@ -75,6 +76,7 @@ class Options:
 
 
 NO_OPTIONS = Options()
+_LONGEST_DURATION = 40
 _SINCE = re.compile(r"([0-9]{1,10})([smhd]?)|([^\x00-\x20]{1,64}):([0-9]{1,19})")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -116,7 +118,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         check_filter(text, limits)
     return Options(
         filter_text=text,
-        ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
+        ttl_us=None if "ttl" not in found else _seconds("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
         max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
         name=found.get("name", ""),
         session=found.get("session"),
@@ -208,6 +210,14 @@ def _number(name: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
         raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
     return int(text)
+
+
+def _seconds(name: str, text: str, most: int) -> int:
+    seconds = seconds_of(text) if len(text) <= _LONGEST_DURATION else None
+    if seconds is None or seconds > most or not seconds.is_integer():
+        allowed = f"whole seconds from 0 to {most}, or a duration such as 90s, 15m, 1h or 7d"
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is {allowed}")
+    return int(seconds)
 
 
 def _is_yes(name: str, text: str) -> bool:
