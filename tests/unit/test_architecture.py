@@ -194,6 +194,7 @@ BROKER = [
     "memory",
     "operator_notices",
     "own_properties",
+    "placing",
     "access",
     "wire",
     "state",
@@ -209,7 +210,7 @@ PIPELINE = [
 ]
 SHELL = [
     *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "user_files", "server"),
+    *("disk", "net", "health", "system_topics", "timers", "listener_files", "operating", "server"),
 ]
 
 

@@ -10,13 +10,14 @@ import pytest
 from broker_rig import Rig, publishing, subscribing
 
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import SECTIONS, AccessSettings, Config, LimitSettings, ListenerSettings, MqttSettings
+from whimbrel.broker.config import SECTIONS, Config, LimitSettings, ListenerSettings, MqttSettings
 from whimbrel.broker.config_files import print_config, read_config
 from whimbrel.broker.setting_fields import ConfigError, settings_of
-from whimbrel.broker.shell.user_files import UserFiles
+from whimbrel.broker.shell.listener_files import ListenerFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.mounts import mount_filter, mount_packet
 from whimbrel.mqtt.packets import V5, V311, Connack, Disconnect, Puback, Publish, Pubrec, Suback, Unsubscribe, Will
 from whimbrel.mqtt.properties import Properties, Property
 
@@ -77,30 +78,39 @@ def test_a_listener_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, do
     assert message in str(raised.value)
 
 
-def _user_files(folder: Path, **files: str) -> UserFiles:
+def _files(folder: Path, **files: str) -> ListenerFiles:
     for file, name in files.items():
         Users.read(folder / file, missing_ok=True).add(name, "secret", groups=[file], cost=Cost.of_memory(1))
     listeners = tuple(ListenerSettings(name=file, port=0, users=str(folder / file)) for file in files)
-    return UserFiles.of(Config(access=AccessSettings(password_hash_mib=1), listeners=listeners))
+    return ListenerFiles.read(Config(listeners=listeners), None)
 
 
 def test_each_listener_verifies_the_users_of_its_own_file(tmp_path: Path) -> None:
     """A user of one listener has no password on another, and is in the groups of its own file everywhere."""
-    users = _user_files(tmp_path, staff="ann", guests="ben")
-    staff, guests = users.verify_with(str(tmp_path / "staff")), users.verify_with(str(tmp_path / "guests"))
+    files = _files(tmp_path, staff="ann", guests="ben")
+    own = {file: ListenerSettings(name=file, port=0, users=str(tmp_path / file)) for file in ("staff", "guests")}
+    staff, guests = (files.rules(own[file], Cost.of_memory(1)).verify for file in ("staff", "guests"))
     assert staff is not None
     assert guests is not None
     assert staff("ann", b"secret")
     assert guests("ben", b"secret")
     assert not staff("ben", b"secret")
-    assert (users.groups("ann"), users.groups(None)) == (frozenset({"staff"}), frozenset())
-    assert users.verify_with("") is None
+    assert (files.groups("ann"), files.groups("eve")) == (frozenset({"staff"}), frozenset())
+    assert files.rules(ListenerSettings(name="c", port=0), Cost.of_memory(1)).verify is None
+
+
+def test_the_users_of_listeners_are_read_again(tmp_path: Path) -> None:
+    """A reload that forgot them would leave a revoked user in."""
+    files = _files(tmp_path, staff="ann")
+    Users.read(tmp_path / "staff").remove("ann")
+    assert files.take(_files(tmp_path, staff="ben")).revoked == {"ann"}
+    assert files.groups("ben") == {"staff"}
 
 
 def test_a_name_in_two_users_files_is_refused(tmp_path: Path) -> None:
     """Rights and sessions go by names: two users of one name would share them."""
     with pytest.raises(ConfigError, match=r"ann is in .*staff and in .*guests; a user's name may be in one"):
-        _user_files(tmp_path, staff="ann", guests="ann")
+        _files(tmp_path, staff="ann", guests="ann")
 
 
 # -- who is let in -----------------------------------------------------------------------------------------------------
@@ -108,7 +118,7 @@ def test_a_name_in_two_users_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_listener_asks_for_its_own_users(rig: Rig) -> None:
     """One listener lets anybody in, the other asks for a password; both lead to the same broker."""
-    guarded = ListenerRules(verify=lambda name, password: (name, password) == ("ann", b"x"), admits_anonymous=False)
+    guarded = ListenerRules(verify=lambda name, password: (name, password) == ("ann", b"x"), anonymous=False)
     inside = rig.client("phone", username="ann", password=b"x", listener=guarded)
     inside.send(subscribing("a"))
     for credentials in ((None, None), ("ann", b"y")):
@@ -202,6 +212,14 @@ def test_shares_filters_and_unsubscribing_are_mounted(rig: Rig) -> None:
     inside.take()
     other.send(publishing("home/7/oven", b"25"))
     assert inside.payloads() == []
+
+
+def test_what_says_where_stays_before_the_topic() -> None:
+    """In 3.1.1 the place of a publication, and of a subscription, stands before the topic."""
+    place = mount_packet(publishing("$place/52.5,13.4,100/lamp"), "home/7/")
+    assert place == publishing("$place/52.5,13.4,100/home/7/lamp")
+    assert mount_filter("$near/50/$filter/abc/$share/g/lamp", "home/7/") == "$near/50/$filter/abc/$share/g/home/7/lamp"
+    assert mount_filter("$near/50/$near/50/lamp", "home/7/") == "$near/50/home/7/$near/50/lamp"
 
 
 def test_wills_retained_messages_and_response_topics_are_mounted(rig: Rig) -> None:

@@ -537,6 +537,8 @@ def test_the_options_of_a_subscription_are_those_of_plain_mqtt(rig: Rig) -> None
             "keys": [],
             "insecure": True,
             "policy": None,
+            "near": None,
+            "stale": None,
         },
         {
             "topic": "b",
@@ -548,6 +550,8 @@ def test_the_options_of_a_subscription_are_those_of_plain_mqtt(rig: Rig) -> None
             "keys": [],
             "insecure": True,
             "policy": None,
+            "near": None,
+            "stale": None,
         },
     ]
 

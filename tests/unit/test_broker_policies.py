@@ -9,11 +9,14 @@ import pytest
 from broker_rig import ANSWERS, NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged, Receipt
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.pipeline.single import SingleProcess
+from whimbrel.shape.transforms import perform
 
 _LOW = "if (device.Battery < 0.5) { return NULL; } return m;"
 _COUNTER = """
@@ -344,6 +347,53 @@ def test_a_transform_keeps_one_device_waiting_and_nobody_else(rig: Rig) -> None:
     assert (phone.payloads(), other.payloads()) == ([], [large, b'{"big":2}'])
     rig.settle()
     assert phone.payloads() == [b'{"big":1}', b'{"big":2}']
+
+
+_LARGE = json.dumps({"big": 1, "rest": "x" * 5_000}).encode()
+
+
+def _checked(rig: Rig) -> list[str | None]:
+    """Return what the pipeline finds otherwise of each hand-over to the phone."""
+    rows = SingleProcess(assume_receipts=False).run(_facts(rig)).deliveries
+    return [row.difference for row in rows if row.device == "phone"]
+
+
+def test_a_report_while_a_body_is_made_counts(rig: Rig) -> None:
+    """A decision is that of the state at its number, or no reader of the log could find it again."""
+    phone = _phone(rig, 1, "if (device.Battery < 0.5) { return project(m, 'big'); } return project(m, 'rest');")
+    _report(phone, rig, battery=0.2)
+    rig.client("monitor").send(publishing("ward/3", _LARGE, 1, packet_id=7))
+    rig.sync()
+    assert len(rig.broker.transforms) == 1
+    phone.send(Publish("$whimbrel/report", b'{"battery": 0.9}', 0))
+    rig.now += 2_000_000
+    rig.settle()
+    (body,) = phone.payloads()
+    assert body.startswith(b'{"rest":"xxx')
+    phone.send(Puback(_packet_id(rig)))
+    assert _checked(rig) == [None]
+
+
+def test_a_body_that_is_another_each_time_is_made_a_few_times_only(rig: Rig) -> None:
+    """A policy that writes the time into a long body asks for another one whenever a second has passed."""
+    phone = _phone(rig, 1, "m.at = getTime(); return m;")
+    rig.client("monitor").send(publishing("ward/3", _LARGE, 1, packet_id=7))
+    rig.sync()
+    made = 0
+    while rig.broker.transforms:
+        job = rig.broker.transforms.popleft()
+        rig.now += 1_000_000
+        made += 1
+        rig.broker.answered(job, perform(job.work, DEFAULT_POLICY_LIMITS), rig.now)
+    rig.settle()
+    assert (made, phone.payloads(), _decisions(rig)) == (3, [], [("phone", Outcome.WITHHELD)])
+    assert _checked(rig) == [None]
+
+
+def _packet_id(rig: Rig) -> int:
+    (client,) = (client for client in rig.state.clients.values() if client.flying)
+    (packet_id,) = client.flying
+    return packet_id
 
 
 def test_a_device_that_goes_while_a_body_is_made_gets_it_when_it_comes_back(rig: Rig) -> None:

@@ -315,6 +315,14 @@ class ObserveSettings(Section):
     log_level: str = setting.choice(
         "info", ("debug", "info", "warning", "error"), "The least important lines that are written."
     )
+    log_lines_per_second: int = setting.whole(
+        20,
+        0,
+        1_000_000,
+        "How many lines of each kind (connections, refusals and so on) are written in a second; ten seconds' worth may "
+        "come at once, and how many are left out is written.",
+        note="0: any number",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,12 +373,6 @@ class Config:
     def has_users(self) -> bool:
         """Whether some clients are verified."""
         return bool(self.access.users) or any(each.users for each in self.listeners)
-
-    @property
-    def admits_anonymous(self) -> bool:
-        """Whether a client without a user name may connect through some listener."""
-        users = self.access.users
-        return self.access.admits_anonymous or any(each.admits_anonymous(users) for each in self.listeners)
 
     def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
         """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""

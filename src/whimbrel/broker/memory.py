@@ -25,14 +25,16 @@ PENDING_BYTES = 1_200
 """One notification that one session has not received yet, beside the notification itself, which is there once."""
 _PASSING = 8
 """One in so many bytes is for what passes through."""
+_NEAR_BYTES = 2_400
+"""A near beside it: a polygon has up to 64 corners."""
 _PLAIN_BYTES, _CONTENT_BYTES, _BYTES_A_CHARACTER = 1_200, 2_400, 5
 
 
-def subscription_bytes(filter_text: str | None) -> int:
+def subscription_bytes(filter_text: str | None, *, is_near: bool = False) -> int:
     """Return how much memory a subscription takes, about."""
     if filter_text is None:
-        return _PLAIN_BYTES
-    return _PLAIN_BYTES + _CONTENT_BYTES + _BYTES_A_CHARACTER * len(filter_text)
+        return _PLAIN_BYTES + is_near * _NEAR_BYTES
+    return _PLAIN_BYTES + is_near * _NEAR_BYTES + _CONTENT_BYTES + _BYTES_A_CHARACTER * len(filter_text)
 
 
 class _Tally(Protocol):

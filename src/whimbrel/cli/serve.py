@@ -74,8 +74,7 @@ def serve(
     from whimbrel.broker.config_files import print_config as printed
     from whimbrel.broker.config_files import read_config
 
-    config = Config() if config_file is None else read_config(config_file)
-    config = config.with_overrides({
+    overrides = {
         "node.name": node,
         "node.data": data,
         "listen.host": host,
@@ -91,7 +90,14 @@ def serve(
         "access.users": users,
         "access.rights": rights,
         "access.insecure": insecure or None,
-    })  # fmt: skip
+    }
+
+    def read() -> Config:
+        """Return the settings as they are now; a reload reads them again."""
+        config = Config() if config_file is None else read_config(config_file)
+        return config.with_overrides(overrides)
+
+    config = read()
     if print_config:
         typer.echo(printed(config), nl=False)
         return
@@ -99,7 +105,7 @@ def serve(
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
-    server = Server(config, accepts_loss=accept_loss)
+    server = Server(config, accepts_loss=accept_loss, reread=read, set_log_level=_set_level)
     found = server.restored
     if found.lost is not None:
         log.warning("records are missing, and that is accepted", lost=found.lost)
@@ -194,6 +200,10 @@ def _set_up_logging(form: str, level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    _set_level(level)
+
+
+def _set_level(level: str) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))

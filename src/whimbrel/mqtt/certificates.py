@@ -10,7 +10,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidInputError
 
-__all__ = ["CertificateError", "load_authorities", "load_certificate", "load_revoked"]
+__all__ = ["CertificateError", "load_authorities", "load_certificate", "load_revoked", "valid_until"]
 
 _MISMATCH = "KEY_VALUES_MISMATCH"
 
@@ -68,3 +68,13 @@ def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path
             raise CertificateError(f"{key or certificate} does not belong to {certificate}") from None
         where = certificate if key is None else f"{certificate} or {key}"
         raise CertificateError(f"{where} is no certificate, or no key, in PEM") from None
+
+
+def valid_until(certificate: Path | str) -> int | None:
+    """Return until when the first certificate in a file of PEM is valid, in seconds since 1970; None if unreadable."""
+    from cryptography import x509  # only a service with TLS needs it
+
+    try:
+        return int(x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_after_utc.timestamp())
+    except (OSError, ValueError):
+        return None

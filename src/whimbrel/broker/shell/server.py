@@ -15,19 +15,18 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config, ListenerSettings
-from whimbrel.broker.exposure import check_exposure, exposures, with_users_of_data
+from whimbrel.broker.exposure import exposures
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
@@ -35,12 +34,14 @@ from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.log_clock import LogClock
-from whimbrel.broker.shell.net.listeners import Listeners, tls_context
+from whimbrel.broker.shell.net.handshakes import TlsContext
+from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.operating.operations import Operations
+from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
-from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.state.routes import Routes
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
@@ -61,19 +62,27 @@ _REFUSED_TODAY = (
 
 
 class Server:
-    """A broker on its ports; *accepts_loss*: start although records are missing from the log."""
+    """A broker on its ports; *accepts_loss*: start although records are missing from the log.
 
-    def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
-        self.config = config = with_users_of_data(config)
-        check_exposure(config)
-        self._users = UserFiles.of(config)
-        rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
+    A reload asks *reread* for the settings as they are then, and tells *set_log_level* which lines are to be written.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        accepts_loss: bool = False,
+        reread: Callable[[], Config] | None = None,
+        set_log_level: Callable[[str], None] = lambda _level: None,
+    ) -> None:
+        self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
+        self._reloading = Reloading(config, self._learner, reread=reread, set_log_level=set_log_level)
+        self.config = config = self._reloading.config
         self._pack = Kernels(PackingProcess(), say=_say)
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._askers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="ask")
-        self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
         self._storage = Storage(config, accepts_loss=accepts_loss)
         state, self.restored = self._storage.open(Routes(self._matcher))
         clock = LogClock(self.restored.time.now, say=_tell_time)
@@ -82,8 +91,8 @@ class Server:
             self._storage.log,
             state,
             rng=random.SystemRandom(),
-            authorizer=Authorizer(rights, self._users.groups),
-            verify=self._users.verify_with(config.access.users),
+            authorizer=Authorizer(self._reloading.files.rights, self._reloading.groups),
+            verify=self._reloading.verify,
             died_at=self.restored.time.died_at,
             now=clock.now(),
         )
@@ -101,6 +110,9 @@ class Server:
         )
         self._system_topics = SystemTopics(
             self._running, self._learner, self._turns.flush_soon, self._storage.keeper.figures
+        )
+        self._operations = Operations(
+            self._running, self._reloading, self._storage, self._listeners, self._turns, self._pack
         )
 
     @property
@@ -126,26 +138,22 @@ class Server:
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
 
-    def _rules(self, listener: ListenerSettings) -> ListenerRules:
-        users = self.config.access.users
-        return ListenerRules(
-            verify=self._users.verify_with(listener.users_file(users)),
-            admits_anonymous=listener.admits_anonymous(users),
-            mount=listener.mount,
-        )
+    def _rules(self, listener: ListenerSettings) -> tuple[ListenerRules, TlsContext | None]:
+        files = self._reloading.files.listeners
+        return files.rules(listener, self.config.access.password_cost), files.secured.get(listener.name)
 
     async def start(self) -> None:
         """Listen."""
         self._running.loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        secured = tls_context(self.config.tls)
         for warned in exposures(self.config):
             _say(warned.level, warned.text)
         self._pack.begin()
         if self.broker.preparation.reason is not None:
             _say("info", f"{self.broker.preparation.reason}: until then CONNECT is answered with 0x88")
         self.broker.tick(self._running.clock.now())  # before any client comes back to a session that is over
-        await self._listeners.start(secured)
+        await self._operations.start()
+        await self._listeners.start(self._reloading.files.secured)
         self._timers.start()
         self._log_sync.start()
         self._system_topics.start()
@@ -168,6 +176,7 @@ class Server:
     async def _drain(self) -> None:
         """Disconnect all clients, and write everything down."""
         self._listeners.close()
+        self._operations.close()
         if self.failure is None:
             self.broker.drain()
             self._turns.flush()
@@ -192,6 +201,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything."""
         self._running.is_closed = True
+        self._operations.close()
         self._turns.slowing.stop()
         self._pack.stop_compiling()
         for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):

@@ -18,7 +18,7 @@ from whimbrel.model.facts import Decided, PolicyChanged, Reported
 from whimbrel.model.rows import fact_of
 from whimbrel.shape.agents import Agents
 from whimbrel.shape.rows import KINDS, Key, keys, restore_row, row_of
-from whimbrel.shape.state import PolicyVersion, ShapeState
+from whimbrel.shape.state import ShapeState
 
 __all__ = ["DECISION_KINDS", "Decisions", "ShapeFact"]
 
@@ -91,21 +91,6 @@ class Decisions:
         self.shape.forget(device)
         for kept in [kept for kept, found in self._kept.items() if device in found]:
             self.received(device, kept)
-
-    # -- questions ---------------------------------------------------------------------------------------------------
-
-    def policies_for(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
-        """Return the policies that decide about a hand-over, in order; None stands for one that sends what arrived.
-
-        That of the device, if it is in force; else those *named* by the subscriptions, each once. Of one that is not in
-        force, because it was never put, was removed, or is suspended, nothing is asked. Nothing is returned if none is.
-        """
-        shape = self.shape
-        own = shape.in_force(shape.chosen(device))
-        if own is not None:
-            return (own,)
-        found = dict.fromkeys(shape.in_force(name) for name in named)
-        return tuple(found) if any(version is not None for version in found) else ()
 
     # -- the view ----------------------------------------------------------------------------------------------------
 

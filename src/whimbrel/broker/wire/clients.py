@@ -112,6 +112,7 @@ class Link:
         "shell",
         "unsent",
         "user",
+        "user_epoch",
         "verified_user",
     )
 
@@ -124,11 +125,10 @@ class Link:
         verified_user: str | None,
         listener: ListenerRules = OPEN_LISTENER,
     ) -> None:
-        self.machine, self.shell, self.address = machine, shell, address
-        self.verified_user, self.listener = verified_user, listener
+        self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
         self.held = machine.held
         """The bytes that came and are not decoded yet."""
-        self.incoming_bytes = 0
+        self.listener, self.incoming_bytes = listener, 0
         """How many bytes it is counted with that came and are not handled yet."""
         self.out: list[bytes] = []
         self.retained: dict[tuple[str, str, str], int] = {}
@@ -136,6 +136,7 @@ class Link:
         of the last SUBSCRIBE to each: only for that one it goes on."""
         self.client: Client | None = None
         self.user: str | None = None
+        self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
         self.closing: str | None = None
         """Why it is to be closed, once what is in ``out`` is written."""
         self.is_choked = False

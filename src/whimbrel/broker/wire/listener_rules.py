@@ -17,9 +17,9 @@ class ListenerRules:
     """The rules of a listener that the core keeps; sockets and TLS are its shell's."""
 
     verify: Verify | None = None
-    """None: any client may connect, and a user name is only a claim."""
-    admits_anonymous: bool = True
-    """Whether a client may connect without a user name."""
+    """Verifies the users of its own file; None: those of [access] count, if there are any."""
+    anonymous: bool | None = None
+    """Whether a client may connect without a user name although there are users; None: as [access] has it."""
     mount: str = ""
     """The mount point of its clients' topics (``mqtt.mounts``)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
+from whimbrel.broker.wire.events import EventLines
 from whimbrel.broker.wire.gate import has_room
 from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
@@ -17,12 +18,19 @@ __all__ = ["Sender"]
 
 _LONGEST_REASON = 1_000
 
+_MOST_LATE = 1_000
+"""Of how many subjects missed deadlines are counted apart; of more, only together."""
+
 
 class Sender:
     """What is to be written and closed."""
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
+        self.late: dict[str, int] = {}
+        """How many copies missed their deadline, by subject; of the first so many subjects."""
+        self.events = EventLines()
+        """What the log of the process is to say of clients."""
         self.dirty: list[Link] = []
         """Links with something to write, or to be closed."""
         self.leaving: list[Link] = []
@@ -70,6 +78,8 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
+        if message.deadline_at is not None:
+            self._note_late(message, now)
         self.send(link, data)
         return True
 
@@ -98,8 +108,18 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
+        if out.message.deadline_at is not None and not out.dup:
+            self._note_late(out.message, now)
         self.send(link, data)
         return True
+
+    def _note_late(self, message: Message, now: int) -> None:
+        """Count a copy that is sent when its deadline has passed; it is sent all the same, in its turn."""
+        if message.deadline_at is None or now < message.deadline_at:
+            return
+        self.counters.missed_deadlines += 1
+        if message.subject in self.late or len(self.late) < _MOST_LATE:
+            self.late[message.subject] = self.late.get(message.subject, 0) + 1
 
     @staticmethod
     def _fitted(

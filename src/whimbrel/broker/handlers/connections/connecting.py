@@ -11,11 +11,11 @@ from enum import Enum
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure, answer_to
+from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
@@ -25,6 +25,7 @@ from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Client, Joining, Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
@@ -73,7 +74,7 @@ class Connecting:
         wills: WillHandling,
         ownership: Ownership,
         policies: Policies,
-        blocking_tasks: BlockingTasks,
+        user_check: UserCheck,
         *,
         rng: random.Random,
         opened: Callable[[Link], None],
@@ -82,7 +83,7 @@ class Connecting:
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership, self._policies = sessions, ownership, policies
-        self._blocking_tasks = blocking_tasks
+        self._user_check = user_check
         self._rng, self._opened, self._leaving = rng, opened, leaving
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
@@ -102,7 +103,7 @@ class Connecting:
         link.parked = connect
         try:
             self._check_limits(connect)
-            link.user, now = yield from self._user_of(link, connect, now)
+            link.user, now = yield from self._user_check.user_of(link, connect, now)
             link.joining, now = yield from self._sessions_of(link, connect, now)
             if link.closing is not None:
                 return
@@ -118,23 +119,6 @@ class Connecting:
         most = self._config.limits.client_id_bytes
         if len(connect.client_id.encode()) > most:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"at most {most} bytes are allowed")
-
-    def _user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
-        """Return the user that is verified, and the time then; None for a client without a verified user."""
-        verify = link.listener.verify
-        if link.verified_user is not None or verify is None:
-            return link.verified_user, now  # an unverified name is only a claim
-        if connect.username is None and link.listener.admits_anonymous:
-            return None, now
-        if connect.username is None:
-            raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
-        name = f"user {connect.username}"
-        asker, ask = Asker(link.address, name, (name,)), partial(verify, connect.username, connect.password)
-        is_right, now = yield from answer_to(link, asker, ask, "too many wrong passwords; try again in a minute")
-        self._blocking_tasks.learn(asker, is_right=is_right)
-        if not is_right:
-            raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
-        return connect.username, now
 
     def _sessions_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[tuple[Joining, ...], int]]:
         """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
@@ -195,7 +179,7 @@ class Connecting:
                 raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
             is_clean = is_clean or claim is Claim.ENDS or not self._is_below(link.listener.mount, client)
             if client.link is not None:
-                self._give_way(client, now, is_clean=is_clean)
+                self._give_way(client, link, now, is_clean=is_clean)
             if is_clean and client_id not in self._ending:
                 self._end(client, now)
         is_resumed = client is not None and not is_clean
@@ -276,6 +260,8 @@ class Connecting:
         welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
         assert welcome is not None, "CONNECT was refused for it"
         self._sender.send(link, welcome)
+        version = "5" if connect.version == V5 else "3.1.1"
+        self._sender.events.note(Event.CONNECTED, link, now, mqtt=version, resumed=is_resumed)
         client.put_again()
         self._delivering.resume(client, link)
         yield from state.performing(commands, now)
@@ -340,10 +326,11 @@ class Connecting:
             return 0 if connect.clean_start else most * _SECOND_US
         return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
 
-    def _give_way(self, client: Client, now: int, *, is_clean: bool) -> None:
+    def _give_way(self, client: Client, newer: Link, now: int, *, is_clean: bool) -> None:
         """Let the newer connection of a client win (3.1.4, 0x8E)."""
         link = client.link
         assert link is not None
+        self._sender.events.note(Event.TAKEN_OVER, link, now, by=newer.address)
         self._leave(client, client.expiry_us, now, _Fate.DUE, is_clean=is_clean)
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
 
@@ -355,11 +342,16 @@ class Connecting:
         elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
             self.refuse(link, failure.code, failure.reason)
             return
+        if link.client is None:
+            self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, failure.code, failure.reason)
         self._sender.fail(link, failure.code, failure.reason)
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
         """Answer CONNECT with an error."""
         self._sender.counters.refused_connections += 1
+        connect = link.parked if isinstance(link.parked, Connect) else None
+        claimed = {} if connect is None else {"client": connect.client_id, "user": link.user or connect.username}
+        self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, code, reason, **claimed)
         properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
         self._sender.say(link, Connack(session_present=False, code=code, properties=properties))
         self._sender.close(link, reason)
@@ -414,6 +406,8 @@ class Connecting:
         now = self._commits.now(now)
         if client.link is not None:
             self._leaving(client.link)
+            if client.link.closing is not None:
+                self._sender.events.note(Event.DISCONNECTED, client.link, now, reason=client.link.closing)
         client.link, client.expiry_us = None, expiry_us
         if fate is _Fate.WITHDRAWN:
             self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left

@@ -15,11 +15,14 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES
+from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import OWN
+from whimbrel.errors import InvalidValueError
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codes import ReasonCode
@@ -30,7 +33,7 @@ from whimbrel.mqtt.topics import disallowed_in
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
 Refusal: TypeAlias = tuple[ReasonCode, str]
-_RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
+_RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
 _NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
 _PASSING = 8
 """Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
@@ -77,6 +80,8 @@ class Admission:
         is_retained = packet.retain and packet.payload and topic not in state.retained
         if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.retain and packet.payload and (full := self._area_refusal(packet)) is not None:
+            return full
         if packet.retain and packet.payload:
             grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
@@ -86,6 +91,36 @@ class Admission:
         if packet.properties and len(packet.properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return _response_refusal(packet.properties) if packet.properties else None
+
+    def _area_refusal(self, packet: Publish) -> Refusal | None:
+        """Return why a publication is not retained for its area, if so: each report of a place looks for areas."""
+        areas, user = self._state.areas, packet.properties.user
+        placing = read_placing(user, is_ours=False).placing if user else None
+        area = None if placing is None else placing.area
+        if area is None:
+            return None
+        if len(areas) >= MOST_AREAS:
+            return ReasonCode.QUOTA_EXCEEDED, f"{MOST_AREAS} messages are retained with an area, no more are allowed"
+        if is_wide(area) and areas.wide_count >= MOST_WIDE:
+            allowed = f"{MOST_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
+            return ReasonCode.QUOTA_EXCEEDED, allowed
+        return None
+
+    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None]:
+        """Return a publication with its place among its properties, and what these say; or why it is refused.
+
+        *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+        """
+        try:
+            if packet.topic.startswith(IN_TOPIC):
+                topic, said = in_properties(packet.topic)
+                properties = packet.properties.with_user((*packet.properties.user, *said))
+                packet = packet._replace(topic=topic, properties=properties)
+            placing, foreign = read_placing(packet.properties.user, is_ours=is_ours)
+        except InvalidValueError as error:
+            return packet, f"the place of a publication: {error}"
+        self._state.volatile.counters.foreign_places += foreign
+        return packet, placing
 
     def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
         """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""

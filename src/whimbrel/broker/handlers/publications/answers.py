@@ -7,6 +7,7 @@ from functools import partial
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.mqtt.codec import encode
@@ -31,6 +32,7 @@ class PublicationAnswers:
     def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
         """Answer a publication that is not accepted; 3.1.1 has no words for it."""
         self._sender.counters.refused += 1
+        self._sender.events.refuse(Event.PUBLICATION_REFUSED, link, link.last_at, code, reason, topic=packet.topic)
         if code in _SAID_BY_CONNACK:
             self._sender.fail(link, code, reason)
             return

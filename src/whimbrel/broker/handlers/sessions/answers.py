@@ -12,6 +12,7 @@ from typing import NamedTuple
 from whimbrel.broker.handlers.sessions.requests import Request
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import ANSWERS
 from whimbrel.broker.wire.sender import Sender
@@ -55,6 +56,8 @@ class Answers:
         if asked.is_here:
             if code is ReasonCode.SERVER_BUSY:  # which only CONNACK can say
                 code = ReasonCode.QUOTA_EXCEEDED
+            topic = asked.packet.topic
+            self._sender.events.refuse(Event.REQUEST_REFUSED, asked.link, asked.link.last_at, code, reason, topic=topic)
             self._acknowledge(asked, code, reason)
             self._say(asked, {"ok": False, "code": int(code), "reason": reason})
 

@@ -29,7 +29,7 @@ from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, W
 from whimbrel.broker.handlers.sessions.listing import listed, shown
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
-from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of
+from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of, near_of, stale_of
 from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
@@ -432,6 +432,8 @@ class Sessions:
             keys=for_subscription(request.keys),
             is_insecure=request.insecure,
             policy=request.policy,
+            near=None if request.near is None else near_of(request.near),
+            stale_us=None if request.stale is None else stale_of(request.stale),
         )
         wanted = SubscriptionRequest(request.topic, request.qos)
         return self._interests.asked_for(asked.link, wanted, options, request.session)

@@ -39,6 +39,11 @@ class TlsContext(ssl.SSLContext):
 
     sslobject_class = _TlsObject
     _to_refuse = 0
+    _successor: ssl.SSLContext | None = None
+
+    def hand_over(self, successor: ssl.SSLContext) -> None:
+        """Let *successor*, which has other certificates, secure all connections that come from now on."""
+        self._successor = successor
 
     def refuse_next(self) -> None:
         """Cut the connection that was accepted just now."""
@@ -49,6 +54,8 @@ class TlsContext(ssl.SSLContext):
         if self._to_refuse:
             self._to_refuse -= 1
             raise ssl.SSLError("there are too many connections")
+        if self._successor is not None:
+            return self._successor.wrap_bio(*args, **options)
         return super().wrap_bio(*args, **options)
 
 

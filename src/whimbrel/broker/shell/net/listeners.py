@@ -30,14 +30,14 @@ _GRACE_S = 0.25
 
 
 class Listeners:
-    """The open ports; *answer* answers requests for metrics and health, *rules* are those of a listener of its own."""
+    """The open ports; *answer* answers requests for metrics and health, *rules* has those of a listener and its TLS."""
 
     def __init__(
         self,
         running: Running,
         turns: Turns,
         answer: Callable[[str, str], Answer],
-        rules: Callable[[ListenerSettings], ListenerRules],
+        rules: Callable[[ListenerSettings], tuple[ListenerRules, TlsContext | None]],
     ) -> None:
         self._running, self._turns, self._answer, self._rules = running, turns, answer, rules
         self.ports: dict[str, int] = {}
@@ -61,12 +61,13 @@ class Listeners:
         )
 
         for each in self._running.config.listeners:
-            await self._open(each, tls_context(tls_of(each)))
+            await self._open(each)
 
-    async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
+    async def _open(self, each: ListenerSettings) -> None:
         """Open a listener that has settings of its own."""
+        rules, secured = self._rules(each)
         kind: Callable[..., Stream] = WebStream if each.protocol == "websocket" else Stream
-        kind = partial(kind, listener=self._rules(each))
+        kind = partial(kind, listener=rules)
         make = partial(self._accept, kind) if secured is None else partial(self._shake_hands, kind, secured)
         if not each.socket:
             await self._listen(each.name, each.port, make, secured=secured, host=each.host)
