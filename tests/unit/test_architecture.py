@@ -186,6 +186,7 @@ BROKER = [
     "setting_fields",
     "listener_settings",
     "log_settings",
+    "policy_settings",
     "config",
     "config_files",
     "exposure",
@@ -210,7 +211,7 @@ PIPELINE = [
 ]
 SHELL = [
     *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "listener_files", "operating", "server"),
+    *("disk", "net", "health", "system_topics", "timers", "user_files", "operating", "server"),
 ]
 
 

@@ -195,15 +195,3 @@ def test_passwords_cost_what_is_recommended_unless_told(tmp_path: Path) -> None:
     assert _read(tmp_path, "[access]\npassword_hash_mib = 16").access.password_cost == Cost(n=2**14)
     found = _refusal(tmp_path, "[access]\npassword_hash_mib = 100")
     assert found.endswith("access.password_hash_mib: found 100, allowed is a power of two from 1 to 128")
-
-
-def test_times_may_be_written_as_durations(tmp_path: Path) -> None:
-    """A week is easier to read than 604,800; a unit that is none is refused with what is allowed."""
-    document = '[mqtt]\nsession_expiry_s = "7d"\n[limits]\nconnect_timeout_s = "2.5s"\n[log]\nretain_days = "4w"\n'
-    config = _read(tmp_path, document)
-    assert config.mqtt.session_expiry_s == 604_800
-    assert config.limits.connect_timeout_s == 2.5
-    assert config.log.retain_days == 28
-    assert "mqtt.session_expiry_s: found '7 years', allowed is an integer" in _refusal(
-        tmp_path, '[mqtt]\nsession_expiry_s = "7 years"'
-    )

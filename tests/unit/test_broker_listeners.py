@@ -10,10 +10,10 @@ import pytest
 from broker_rig import Rig, publishing, subscribing
 
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import SECTIONS, Config, LimitSettings, ListenerSettings, MqttSettings
+from whimbrel.broker.config import SECTIONS, AccessSettings, Config, LimitSettings, ListenerSettings, MqttSettings
 from whimbrel.broker.config_files import print_config, read_config
 from whimbrel.broker.setting_fields import ConfigError, settings_of
-from whimbrel.broker.shell.listener_files import ListenerFiles
+from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codes import ReasonCode
@@ -78,39 +78,30 @@ def test_a_listener_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, do
     assert message in str(raised.value)
 
 
-def _files(folder: Path, **files: str) -> ListenerFiles:
+def _user_files(folder: Path, **files: str) -> UserFiles:
     for file, name in files.items():
         Users.read(folder / file, missing_ok=True).add(name, "secret", groups=[file], cost=Cost.of_memory(1))
     listeners = tuple(ListenerSettings(name=file, port=0, users=str(folder / file)) for file in files)
-    return ListenerFiles.read(Config(listeners=listeners), None)
+    return UserFiles.of(Config(access=AccessSettings(password_hash_mib=1), listeners=listeners))
 
 
 def test_each_listener_verifies_the_users_of_its_own_file(tmp_path: Path) -> None:
     """A user of one listener has no password on another, and is in the groups of its own file everywhere."""
-    files = _files(tmp_path, staff="ann", guests="ben")
-    own = {file: ListenerSettings(name=file, port=0, users=str(tmp_path / file)) for file in ("staff", "guests")}
-    staff, guests = (files.rules(own[file], Cost.of_memory(1)).verify for file in ("staff", "guests"))
+    users = _user_files(tmp_path, staff="ann", guests="ben")
+    staff, guests = users.verify_with(str(tmp_path / "staff")), users.verify_with(str(tmp_path / "guests"))
     assert staff is not None
     assert guests is not None
     assert staff("ann", b"secret")
     assert guests("ben", b"secret")
     assert not staff("ben", b"secret")
-    assert (files.groups("ann"), files.groups("eve")) == (frozenset({"staff"}), frozenset())
-    assert files.rules(ListenerSettings(name="c", port=0), Cost.of_memory(1)).verify is None
-
-
-def test_the_users_of_listeners_are_read_again(tmp_path: Path) -> None:
-    """A reload that forgot them would leave a revoked user in."""
-    files = _files(tmp_path, staff="ann")
-    Users.read(tmp_path / "staff").remove("ann")
-    assert files.take(_files(tmp_path, staff="ben")).revoked == {"ann"}
-    assert files.groups("ben") == {"staff"}
+    assert (users.groups("ann"), users.groups(None)) == (frozenset({"staff"}), frozenset())
+    assert users.verify_with("") is None
 
 
 def test_a_name_in_two_users_files_is_refused(tmp_path: Path) -> None:
     """Rights and sessions go by names: two users of one name would share them."""
     with pytest.raises(ConfigError, match=r"ann is in .*staff and in .*guests; a user's name may be in one"):
-        _files(tmp_path, staff="ann", guests="ann")
+        _user_files(tmp_path, staff="ann", guests="ann")
 
 
 # -- who is let in -----------------------------------------------------------------------------------------------------
@@ -118,7 +109,7 @@ def test_a_name_in_two_users_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_listener_asks_for_its_own_users(rig: Rig) -> None:
     """One listener lets anybody in, the other asks for a password; both lead to the same broker."""
-    guarded = ListenerRules(verify=lambda name, password: (name, password) == ("ann", b"x"), anonymous=False)
+    guarded = ListenerRules(verify=lambda name, password: (name, password) == ("ann", b"x"), admits_anonymous=False)
     inside = rig.client("phone", username="ann", password=b"x", listener=guarded)
     inside.send(subscribing("a"))
     for credentials in ((None, None), ("ann", b"y")):

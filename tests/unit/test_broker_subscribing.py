@@ -74,8 +74,8 @@ def test_a_filter_in_the_topic_may_be_shared() -> None:
     [
         ((("filter", "n >"),), "line 1, column"),
         ((("filter", "n > 1 && n > 22222222"),), "a filter of 21 bytes, at most 20 are allowed"),
-        ((("ttl", "-1"),), "ttl='-1', allowed is whole seconds from 0 to"),
-        ((("ttl", "²"),), "allowed is whole seconds"),
+        ((("ttl", "-1"),), "ttl='-1', allowed is a whole number from 0 to"),
+        ((("ttl", "²"),), "allowed is a whole number"),
         ((("max", "99999999999"),), "max='99999999999', allowed is"),
         ((("name", "x"), ("name", "y")), "name twice"),
         ((("near", "x"),), "near: found 'x', allowed is lat,lon,radius"),

@@ -16,6 +16,7 @@ from typing import ClassVar
 from whimbrel.broker import setting_fields as setting
 from whimbrel.broker.listener_settings import ListenerSettings, ListenSettings, TlsSettings, check_listening
 from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.policy_settings import PolicySettings
 from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
 from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
@@ -36,6 +37,7 @@ __all__ = [
     "NodeSettings",
     "ObserveSettings",
     "PipelineSettings",
+    "PolicySettings",
     "SessionSettings",
     "TlsSettings",
     "unknown_setting",
@@ -274,6 +276,11 @@ class AccessSettings(Section):
     anonymous: bool = setting.flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
     )
+    check_retain_source: bool = setting.flag(
+        "Whether a retained message is kept back from those who subscribe while the user whose client published it may "
+        "not publish to its topic any more.",
+        default=True,
+    )
     insecure: bool = setting.flag(
         "Whether a broker without users may listen beyond loopback, so that any client that reaches it may connect.",
         default=False,
@@ -357,6 +364,7 @@ class Config:
     hold: HoldSettings = field(default_factory=HoldSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
     log: LogSettings = field(default_factory=LogSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
@@ -373,6 +381,12 @@ class Config:
     def has_users(self) -> bool:
         """Whether some clients are verified."""
         return bool(self.access.users) or any(each.users for each in self.listeners)
+
+    @property
+    def admits_anonymous(self) -> bool:
+        """Whether a client without a user name may connect through some listener."""
+        users = self.access.users
+        return self.access.admits_anonymous or any(each.admits_anonymous(users) for each in self.listeners)
 
     def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
         """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""
@@ -397,6 +411,7 @@ SECTIONS: dict[str, type[Section]] = {
         HoldSettings,
         SessionSettings,
         AccessSettings,
+        PolicySettings,
         LogSettings,
         ObserveSettings,
         PipelineSettings,

@@ -11,18 +11,12 @@ from pathlib import Path
 from whimbrel.broker.config import SECTIONS, Config, unknown_setting, with_values
 from whimbrel.broker.listener_settings import ListenerSettings, listeners_of
 from whimbrel.broker.setting_fields import ConfigError, Section, setting_of, settings_of
-from whimbrel.model.durations import seconds_of
 
 __all__ = ["MAX_FILE_BYTES", "print_config", "read_config", "read_toml", "reference"]
 
 MAX_FILE_BYTES = 16 << 20
 _PLACE = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 _COMMENT_WIDTH = 100
-_HEAD = """\
-# The configuration of a Whimbrel broker: every setting, and its default.
-# Times (settings that end with _s or _days) may also be written "90s", "15m", "1h" or "7d"."""
-_TIMES = (("_s", "s", 1), ("_days", "d", 86_400))
-"""How the names of settings end that are times, and in what unit."""
 
 
 def read_config(path: Path) -> Config:
@@ -41,20 +35,8 @@ def read_config(path: Path) -> Config:
         for key in values:
             if key not in settings_of(SECTIONS[section]):
                 raise unknown_setting(source, f"{section}.{key}")
-        tree[section] = {key: _number_of(key, value) for key, value in values.items()}
+        tree[section] = values
     return with_values(Config(), tree, source, listeners=listeners)
-
-
-def _number_of(key: str, value: object) -> object:
-    """Return the number that a duration such as "15m" is for a setting in seconds or days; any other value as it is."""
-    unit, of_unit = next(((each, s) for suffix, each, s in _TIMES if key.endswith(suffix)), ("", 0))
-    if not unit or not isinstance(value, str):
-        return value
-    seconds = seconds_of(value, unit=unit)
-    if seconds is None:
-        return value  # the setting says what it allows
-    number = seconds / of_unit
-    return int(number) if number.is_integer() else number
 
 
 def read_toml(path: Path) -> dict[str, object]:
@@ -91,7 +73,7 @@ def _not_toml(source: str, document: str, reason: str) -> ConfigError:
 def print_config(config: Config | None = None) -> str:
     """Return a complete, commented TOML file of *config*; of the defaults, if none is given."""
     shown = config or Config()
-    parts = [_HEAD]
+    parts = ["# The configuration of a Whimbrel broker: every setting, and its default."]
     for section, kind in SECTIONS.items():
         lines = [*_comment(_about(kind)), f"[{section}]"]
         for key, each in settings_of(kind).items():

@@ -26,7 +26,8 @@ _MARK = ("whimbrel", "1")
 
 IN_CONNECT = ("session", "password", "receipt", "key", "policy")
 IN_SUBSCRIBE = (
-    *("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "stale", "since", "modify"),
+    *("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "stale", "since"),
+    "modify",
 )
 """UNSUBSCRIBE has the same."""
 IN_PUBLISH = ("key", "insecure", "place", "radius", "deadline")

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from whimbrel.cli.options.lines import name_of, raw_lines
-from whimbrel.cli.options.values import read_days, read_log, read_seconds
+from whimbrel.cli.options.values import read_log, read_seconds
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
 from whimbrel.log.importing import DeadLetters, Imported, import_lines
@@ -84,9 +84,7 @@ def export(
     compact: Annotated[bool, typer.Option("--compact", help="Then merge small parts of a day.")] = False,
     keep_days: Annotated[
         int | None,
-        typer.Option(
-            "--keep-days", metavar="DAYS", parser=read_days, help="Then remove what is older than so many days: 30, 4w."
-        ),
+        typer.Option("--keep-days", metavar="N", min=1, help="Then remove what is older than N days."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on for ever.")] = False,
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="With --follow: how often.")] = "5s",

@@ -384,11 +384,12 @@ class Client:
         are wanted whose keys do not match *keys* and those of the connection. *policy* decides what is handed over for
         it, if the device has chosen none.
 
-        A named session's subscription of the same topic filter and name belongs to all its devices. If it has other
-        options, the broker refuses (0x83) unless *modify* says that it is to change.
         *near* says where the messages are that are wanted: ``lat,lon,R`` in a circle of R metres,
         ``lat,lon;lat,lon;…`` in a polygon, ``R`` within so many metres of the session, ``any`` also those for areas
         elsewhere. A place that a device of the session reported counts for *stale_s*, 120 seconds if it is not said.
+
+        A named session's subscription of the same topic filter and name belongs to all its devices. If it has other
+        options, the broker refuses (0x83) unless *modify* says that it is to change.
 
         With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
         ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes

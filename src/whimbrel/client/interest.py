@@ -49,12 +49,12 @@ class Interest:
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
     policy: str | None = None
-    modifies: bool = False
-    """Whether a named session's subscription with other options is to change; a request always changes it."""
     near: str | None = None
     """Where the messages are that are wanted: ``lat,lon,R``, a polygon, ``R`` metres from the session, or ``any``."""
     stale_s: float | None = None
     """For how long a reported place counts; None: the broker's default."""
+    modifies: bool = False
+    """Whether a named session's subscription with other options is to change; a request always changes it."""
     since: str | None = None
     """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 

@@ -122,15 +122,15 @@ class Hold:
         found = self._state.sessions.get(session)
         return found is not None and device in found.members
 
+    def sessions_of(self, device: str) -> tuple[str, ...]:
+        """Return the named sessions that a device is present in, in alphabetical order."""
+        return tuple(sorted(name for name in self._state.joined.get(device, ()) if not is_private(name)))
+
     def absent(self, session: str) -> list[tuple[str, int]]:
         """Return the devices of a named session that are away, and since when."""
         found = self._state.sessions.get(session)
         members = {} if found is None else found.members
         return [(device, member.away_at) for device, member in members.items() if member.away_at is not None]
-
-    def sessions_of(self, device: str) -> tuple[str, ...]:
-        """Return the named sessions that a device is present in, in alphabetical order."""
-        return tuple(sorted(name for name in self._state.joined.get(device, ()) if not is_private(name)))
 
     @property
     def named_count(self) -> int:

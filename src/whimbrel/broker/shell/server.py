@@ -25,7 +25,7 @@ import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config, ListenerSettings
+from whimbrel.broker.config import Config
 from whimbrel.broker.exposure import exposures
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
@@ -34,7 +34,6 @@ from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.log_clock import LogClock
-from whimbrel.broker.shell.net.handshakes import TlsContext
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
 from whimbrel.broker.shell.operating.operations import Operations
@@ -43,7 +42,6 @@ from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
 from whimbrel.broker.state.routes import Routes
-from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels
 from whimbrel.match.index.packer import PackingProcess
@@ -103,7 +101,7 @@ class Server:
         self._log_sync = LogSync(self._running, self._storage.log, self._disk, self.stop)
         self._turns = Turns(self._running, self._log_sync, self._askers, self._storage.history)
         answer = partial(health.answer, self._running, self._storage.keeper)
-        self._listeners = Listeners(self._running, self._turns, answer, self._rules)
+        self._listeners = Listeners(self._running, self._turns, answer, self._reloading.rules_of)
         heartbeat = HeartbeatWriter(self._running, self._storage.heartbeat, self._disk)
         self._timers = Timers(
             self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat, self._storage
@@ -137,10 +135,6 @@ class Server:
 
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
-
-    def _rules(self, listener: ListenerSettings) -> tuple[ListenerRules, TlsContext | None]:
-        files = self._reloading.files.listeners
-        return files.rules(listener, self.config.access.password_cost), files.secured.get(listener.name)
 
     async def start(self) -> None:
         """Listen."""

@@ -125,10 +125,11 @@ class Link:
         verified_user: str | None,
         listener: ListenerRules = OPEN_LISTENER,
     ) -> None:
-        self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
+        self.machine, self.shell, self.address = machine, shell, address
+        self.verified_user, self.listener = verified_user, listener
         self.held = machine.held
         """The bytes that came and are not decoded yet."""
-        self.listener, self.incoming_bytes = listener, 0
+        self.incoming_bytes = 0
         """How many bytes it is counted with that came and are not handled yet."""
         self.out: list[bytes] = []
         self.retained: dict[tuple[str, str, str], int] = {}
@@ -139,10 +140,9 @@ class Link:
         self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
         self.closing: str | None = None
         """Why it is to be closed, once what is in ``out`` is written."""
-        self.is_choked = False
-        """The client reads too slowly: nothing more that can wait."""
-        self.confirms = False
-        """Its QoS 0 hand-overs have receipts whether or not it reads too slowly."""
+        # Choked, its client reads too slowly: nothing more is sent that can wait. Confirming, its QoS 0 hand-overs have
+        # receipts whether or not it reads too slowly.
+        self.is_choked = self.confirms = False
         self.is_lagging = False
         """There is no room: its QoS 0 hand-overs wait, and have receipts."""
         self.room = INT32_MAX

@@ -12,14 +12,17 @@ Verify: TypeAlias = Callable[[str, bytes | None], bool]
 """Tells whether a user has a password; it takes most of a second, in any thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ListenerRules:
-    """The rules of a listener that the core keeps; sockets and TLS are its shell's."""
+    """The rules of a listener that the core keeps; sockets and TLS are its shell's.
+
+    A reload changes them in place, so that they count for connections that are open too.
+    """
 
     verify: Verify | None = None
-    """Verifies the users of its own file; None: those of [access] count, if there are any."""
-    anonymous: bool | None = None
-    """Whether a client may connect without a user name although there are users; None: as [access] has it."""
+    """None: any client may connect, and a user name is only a claim."""
+    admits_anonymous: bool = True
+    """Whether a client may connect without a user name."""
     mount: str = ""
     """The mount point of its clients' topics (``mqtt.mounts``)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import typer
 
 from whimbrel.log.layout import FORMAT_FILE
-from whimbrel.model.durations import LONGEST_S, seconds_of
 
-__all__ = ["read_days", "read_folder", "read_log", "read_seconds", "read_whole_seconds", "seconds_between"]
+__all__ = ["read_folder", "read_log", "read_seconds", "read_whole_seconds", "seconds_between"]
 
-_DAY_S = 86_400
+_LONGEST_S = 1e9
+_UNITS_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?) ?(|ms|s|m|h|d|w)")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
@@ -37,20 +39,12 @@ def read_log(text: str | Path) -> Path:
 
 def read_seconds(text: str | float) -> float:
     """Return the seconds that *text* names: a number from 0 on, alone or with a unit, as in 90s, 15m, 1.5h or 7d."""
-    seconds = seconds_of(str(text))
-    if seconds is None:
+    found = _DURATION.fullmatch(str(text).strip())
+    seconds = math.nan if found is None else float(found[1]) * _UNITS_S[found[2]]
+    if not 0 <= seconds <= _LONGEST_S:
         reason = f"{text!r} is no duration: write a number of seconds, or one with ms, s, m, h or d, such as 90s or 15m"
         raise typer.BadParameter(reason)
     return seconds
-
-
-def read_days(text: str | int) -> int:
-    """Return the days that *text* names: a whole number of them, or a duration of whole days, as in 7d or 4w."""
-    seconds = seconds_of(str(text), unit="d")
-    days = 0 if seconds is None else seconds / _DAY_S
-    if days < 1 or not float(days).is_integer():
-        raise typer.BadParameter(f"{text!r} is no number of days: write 7, 7d or 4w")
-    return int(days)
 
 
 def read_whole_seconds(text: str | float) -> int:
@@ -61,7 +55,7 @@ def read_whole_seconds(text: str | float) -> int:
     return int(seconds)
 
 
-def seconds_between(low: float, high: float = LONGEST_S) -> Callable[[str | float], float]:
+def seconds_between(low: float, high: float = _LONGEST_S) -> Callable[[str | float], float]:
     """Return what reads a duration from *low* to *high* seconds."""
 
     def read(text: str | float) -> float:

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from whimbrel.cli.options.values import read_days
 from whimbrel.errors import InvalidValueError
 
 __all__ = ["admit", "key", "verify"]
@@ -56,7 +55,7 @@ def admit(
         int, typer.Option("--epoch", metavar="N", min=0, help="A higher one revokes the tokens of lower ones.")
     ] = 1,
     days: Annotated[
-        int, typer.Option("--days", metavar="DAYS", parser=read_days, help="How long the token is good: 365, 52w.")
+        int, typer.Option("--days", metavar="N", min=1, max=3_650, help="How long the token is good.")
     ] = 365,
     as_json: AsJson = False,
 ) -> None:

@@ -10,29 +10,22 @@ from functools import partial
 
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.config import AccessSettings
 from whimbrel.broker.handlers.driver import Procedure, answer_to
 from whimbrel.broker.wire.clients import Link
-from whimbrel.broker.wire.listener_rules import Verify
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["UserCheck", "Verify"]
+__all__ = ["UserCheck"]
 
 
 class UserCheck:
-    """Who clients are; without *verify* there are no users, and a name is only a claim."""
+    """Who clients are; without ``ListenerRules.verify`` there are no users, and a name is only a claim."""
 
-    def __init__(self, access: AccessSettings, blocking_tasks: BlockingTasks, verify: Verify | None) -> None:
-        self._access, self._blocking_tasks, self._verify = access, blocking_tasks, verify
+    def __init__(self, blocking_tasks: BlockingTasks) -> None:
+        self._blocking_tasks = blocking_tasks
         self.epoch = 0
         """Changes when the users are replaced."""
-
-    def replace(self, access: AccessSettings, verify: Verify | None) -> None:
-        """Let other users count from now on."""
-        self._access, self._verify = access, verify
-        self.epoch += 1
 
     def user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
         """Return the user that is verified, and the time then; None for a client without a verified user."""
@@ -44,10 +37,10 @@ class UserCheck:
         return user, now
 
     def _checked(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
-        verify = self._verifier_of(link)
+        verify = link.listener.verify
         if link.verified_user is not None or verify is None:
             return link.verified_user, now  # an unverified name is only a claim
-        if connect.username is None and self._admits_anonymous(link):
+        if connect.username is None and link.listener.admits_anonymous:
             return None, now
         if connect.username is None:
             raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
@@ -59,20 +52,12 @@ class UserCheck:
             raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
         return connect.username, now
 
-    def _verifier_of(self, link: Link) -> Verify | None:
-        """Return what verifies the users of the listener that a client came through."""
-        return link.listener.verify or self._verify
-
-    def _admits_anonymous(self, link: Link) -> bool:
-        own = link.listener.anonymous
-        return self._access.admits_anonymous if own is None else own
-
     def revocation(self, link: Link, changes: UserChanges) -> tuple[ReasonCode, str] | None:
         """Return why a client that was let in may not stay now that the users are others, if it may not."""
         if link.user_epoch is None or link.verified_user is not None:
             return None
         if link.user is None:
-            if self._verifier_of(link) is None or self._admits_anonymous(link):
+            if link.listener.verify is None or link.listener.admits_anonymous:
                 return None
             return ReasonCode.NOT_AUTHORIZED, "a user name and a password are needed now"
         if link.user in changes.revoked:

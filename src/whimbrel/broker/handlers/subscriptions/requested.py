@@ -18,7 +18,6 @@ from whimbrel.broker.own_properties import IN_SUBSCRIBE, split_own
 from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
 from whimbrel.language.filters import parse
 from whimbrel.model.bounds import INT32_MAX
-from whimbrel.model.durations import seconds_of
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.near import DEFAULT_STALE_US, Near, parse_near, parse_stale_us
 from whimbrel.model.subscription import Subscription
@@ -82,18 +81,17 @@ class Options:
     """Whether notifications are accepted whose keys do not match; None: not said."""
     policy: str | None = None
     """The policy that decides about what is handed over for it."""
-    modifies: bool = False
-    """Whether it may change a subscription of a named session that has other options."""
     near: Near | None = None
     """Where the publications are that it hears; None: places of publications make no difference."""
     stale_us: int | None = None
     """How long a reported place counts; None: not said."""
+    modifies: bool = False
+    """Whether it may change a subscription of a named session that has other options."""
     since: Since | None = None
     """From when on it is to have what is in the log; None: only what comes."""
 
 
 NO_OPTIONS = Options()
-_LONGEST_DURATION = 40
 _SINCE = re.compile(r"([0-9]{1,10})([smhd]?)|([^\x00-\x20]{1,64}):([0-9]{1,19})")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -133,16 +131,16 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         check_filter(text, limits)
     return Options(
         filter_text=text,
-        ttl_us=None if "ttl" not in found else _seconds("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
+        ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
         max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
         name=found.get("name", ""),
         session=found.get("session"),
         keys=keys,
         is_insecure=is_insecure,
         policy=found.get("policy"),
-        modifies=_is_yes("modify", found.get("modify", "no")),
         near=None if "near" not in found else near_of(found["near"]),
         stale_us=None if "stale" not in found else stale_of(found["stale"]),
+        modifies=_is_yes("modify", found.get("modify", "no")),
         since=None if "since" not in found else since_of(found["since"]),
     )
 
@@ -252,14 +250,6 @@ def _number(name: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
         raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
     return int(text)
-
-
-def _seconds(name: str, text: str, most: int) -> int:
-    seconds = seconds_of(text) if len(text) <= _LONGEST_DURATION else None
-    if seconds is None or seconds > most or not seconds.is_integer():
-        allowed = f"whole seconds from 0 to {most}, or a duration such as 90s, 15m, 1h or 7d"
-        raise _refusal(f"user property {name}={text[:40]!r}, allowed is {allowed}")
-    return int(seconds)
 
 
 def _is_yes(name: str, text: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from whimbrel.broker.config import ListenerSettings, TlsSettings
@@ -30,14 +30,14 @@ _GRACE_S = 0.25
 
 
 class Listeners:
-    """The open ports; *answer* answers requests for metrics and health, *rules* has those of a listener and its TLS."""
+    """The open ports; *answer* answers requests for metrics and health, *rules* are those of a listener of its own."""
 
     def __init__(
         self,
         running: Running,
         turns: Turns,
         answer: Callable[[str, str], Answer],
-        rules: Callable[[ListenerSettings], tuple[ListenerRules, TlsContext | None]],
+        rules: Callable[[ListenerSettings], ListenerRules],
     ) -> None:
         self._running, self._turns, self._answer, self._rules = running, turns, answer, rules
         self.ports: dict[str, int] = {}
@@ -49,8 +49,9 @@ class Listeners:
         self._shaking: dict[Stream, float] = {}
         """Connections of TLS whose handshake is not done, and when it times out."""
 
-    async def start(self, secured: TlsContext | None) -> None:
-        """Open the ports that the configuration names; *secured* is the TLS of some."""
+    async def start(self, contexts: Mapping[str, TlsContext]) -> None:
+        """Open the ports that the configuration names; *contexts* are the TLS of some, "" that of [listen]."""
+        secured = contexts.get("")
         listen, timeout_s = self._running.config.listen, self._running.config.limits.connect_timeout_s
         await self._listen("mqtt", listen.port, partial(self._accept, Stream))
         await self._listen("ws", listen.ws_port, partial(self._accept, WebStream))
@@ -61,13 +62,12 @@ class Listeners:
         )
 
         for each in self._running.config.listeners:
-            await self._open(each)
+            await self._open(each, contexts.get(each.name))
 
-    async def _open(self, each: ListenerSettings) -> None:
+    async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
         """Open a listener that has settings of its own."""
-        rules, secured = self._rules(each)
         kind: Callable[..., Stream] = WebStream if each.protocol == "websocket" else Stream
-        kind = partial(kind, listener=rules)
+        kind = partial(kind, listener=self._rules(each))
         make = partial(self._accept, kind) if secured is None else partial(self._shake_hands, kind, secured)
         if not each.socket:
             await self._listen(each.name, each.port, make, secured=secured, host=each.host)
