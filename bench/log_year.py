@@ -1,6 +1,6 @@
 """A year of a ward in some minutes: whether the broker's log stays within its bounds, and a start stays short.
 
-    python bench/log_year.py [--days 365] [--messages 1000]
+    python bench/log_year.py [--days 365] [--messages 1000] [--keep]   # --keep writes bench/results/log-year
 
 The broker's state, storage and log keeper are the real ones; there are no sockets, and nobody waits for time to pass:
 a year is what its messages make of the log, day by day. Nurses' phones hold what comes while they are away, one phone
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from measure import Check, Figure, Grid, Report, machine_facts, write
 from whimbrel.broker.config import Config, LogSettings, NodeSettings
 from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
 from whimbrel.broker.shell.disk.storage import Storage
@@ -59,13 +60,13 @@ class Node:
         self.start()
 
     def start(self) -> float:
-        """Start; return how many seconds it took."""
-        began = time.monotonic()
+        """Start; return how many core seconds it took."""
+        began = time.process_time()
         self.storage = Storage(self._config)
         self.state, self.restored = self.storage.open(Routes())
         view = self.data / f"view-{NODE}.sqlite"
         self.keeper = LogKeeper(self.data / "log", NODE, view, self._config.log, pace=Pace(sleep=lambda _: None))
-        return time.monotonic() - began
+        return time.process_time() - began
 
     def take(self, fact: Fact) -> None:
         """Log and apply a fact."""
@@ -84,7 +85,7 @@ class Node:
         return kept
 
     def restart_without_view(self) -> float:
-        """Stop, lose the view, and start again; return how many seconds the start took."""
+        """Stop, lose the view, and start again; return how many core seconds the start took."""
         self.storage.close()
         for path in self.data.glob("view-*"):
             path.unlink()
@@ -120,8 +121,9 @@ def disk_bytes(data: Path) -> int:
     return sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
 
 
-def live(folder: Path, days: int, messages: int) -> int:
-    """Live for so many days; print what was seen, and return whether all was within bounds."""
+def live(folder: Path, days: int, messages: int) -> Report:
+    """Live for so many days; return what was seen."""
+    report, rows = Report("log-year", ("whimbrel",)), []
     node = Node(folder)
     for fact in phones(node):
         node.take(fact)
@@ -130,7 +132,7 @@ def live(folder: Path, days: int, messages: int) -> int:
     most_disk = most_log = made = cut = 0
     starts: list[float] = []
     memory: list[int] = []
-    began, lost_on = time.monotonic(), None
+    began, lost_on = time.process_time(), None
     print("day     facts   log MiB  disk MiB  oldest day  checkpoint KiB  resident MiB")
     for day in range(1, days + 1):
         now = START + day * US_PER_DAY
@@ -153,17 +155,33 @@ def live(folder: Path, days: int, messages: int) -> int:
             oldest = (kept.disk.oldest_at - START) / US_PER_DAY if kept.disk.oldest_at else 0
             log, disk = kept.disk.segment_bytes / MIB, disk_bytes(folder) / MIB
             state = kept.disk.checkpoint_bytes / 1_024
+            rows.append((str(day), node.storage.log.next_seq - 1, log, disk, oldest, state, memory[-1] / MIB))
             print(f"{day:3} {node.storage.log.next_seq - 1:9} {log:9.1f} {disk:9.1f} {oldest:11.1f}"
                   f" {state:15.1f} {memory[-1] / MIB:13.1f}")  # fmt: skip
     starts.append(node.restart_without_view())
     node.storage.close()
     growth = memory[-1] / memory[min(60, days - 1)]
-    print(f"{made} messages in {days} days, {time.monotonic() - began:.0f} s; {cut / MIB:.0f} MiB were cut")
-    print(f"largest: log and checkpoints {most_log / MIB:.1f} MiB of {RETAIN_BYTES / MIB:.0f} allowed, all files "
-          f"{most_disk / MIB:.1f} MiB; starts without a view: {max(starts):.2f} s at most; memory after the second "
-          f"month × {growth:.2f}; the dead stream lost its place on day {lost_on}")  # fmt: skip
-    is_well = most_log <= RETAIN_BYTES + SLACK_BYTES and max(starts) < 5 and growth < 1.2
-    return 0 if is_well and (days < 60 or lost_on is not None) else 1
+    headings = ("day", "facts", "log MiB", "all files MiB", "oldest day", "checkpoints KiB", "resident MiB")
+    report.grids.append(Grid("A year of a ward", headings, tuple(rows)))
+    report.figures += [
+        Figure("messages", made, ""),
+        Figure("core time", time.process_time() - began, "s"),
+        Figure("cut", cut / MIB, "MiB"),
+        Figure("largest log and checkpoints", most_log / MIB, f"MiB of {RETAIN_BYTES / MIB:.0f}"),
+        Figure("largest, all files", most_disk / MIB, "MiB"),
+        Figure("longest start without a view, core time", max(starts), "s"),
+        Figure("memory at the end, of that after the second month", growth, "×"),
+    ]
+    report.checks += [
+        Check(
+            f"log and checkpoints within {(RETAIN_BYTES + SLACK_BYTES) / MIB:.0f} MiB",
+            most_log <= RETAIN_BYTES + SLACK_BYTES,
+        ),
+        Check("each start within 5 s of core time", max(starts) < 5),
+        Check("memory flat: less than 1.2 × of that after the second month", growth < 1.2),
+        Check(f"the dead stream lost its place (day {lost_on})", days < 60 or lost_on is not None),
+    ]
+    return report
 
 
 def main() -> int:
@@ -171,12 +189,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--messages", type=int, default=1_000, help="a day")
+    parser.add_argument("--keep", action="store_true", help="write the results beside those of the other benchmarks")
     options = parser.parse_args()
+    machine = machine_facts(" ".join(["python", "bench/log_year.py", *sys.argv[1:]]))
     folder = Path(tempfile.mkdtemp(prefix="whimbrel-year-"))
     try:
-        return live(folder, options.days, options.messages)
+        report = live(folder, options.days, options.messages)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    for figure in report.figures:
+        print(f"{figure.name}: {figure.value:.2f} {figure.unit}")
+    for check in report.checks:
+        print("holds" if check.passed else "FAILS", check.claim)
+    if options.keep:
+        write(report, machine, Path(__file__).parent / "results")
+    return 0 if report.passed else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import Any
 from uuid import uuid4
 
 from whimbrel.log.reader import Frontier
-from whimbrel.pipeline.files.snapshots import first_number, snapshot
+from whimbrel.pipeline.files.beginnings import first_taken
+from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
 from whimbrel.pipeline.stream.blob_store import Head, MemoryBlobs
@@ -73,7 +74,7 @@ class StreamRig:
             there = {
                 node: min(seq, ends.get(node, -1)) for node, seq in snapshot(self._log, self._frontiers).last.items()
             }
-            end = next_ends(start, there, self.plan.facts_per_batch, partial(first_number, self._log))
+            end = next_ends(start, there, self.plan.facts_per_batch, partial(first_taken, self._log))
             if not spans(start, end):
                 return False
             path.write_text(json.dumps(end))

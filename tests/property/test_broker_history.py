@@ -318,3 +318,30 @@ def test_a_log_that_is_cut_on_the_way_ends_the_connection(tmp_path: Path, monkey
     rig.flush()
     assert doctor.is_closed
     assert len(rig.broker.history) == 0
+
+
+def test_a_policy_that_is_chosen_on_the_way_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on nothing reaches the device that the policy has not decided about."""
+    monkeypatch.setattr(history_reader, "_MOST_RECORDS", 5)
+    rig = Rig(tmp_path)
+    nurse, doctor = rig.client("nurse"), rig.client("doctor")
+    doctor.send(publishing("$whimbrel/policy/p", b"return NULL;", 1, 1))
+    for number in range(30):
+        nurse.send(publishing("ward/3", b"%d" % number))
+    rig.settle()
+    doctor.send(subscribing("ward/3", since="1h"))
+    rig.work()
+    assert read_one(rig)
+    got = heard(doctor)
+    assert 0 < len(got) < 30
+    doctor.send(publishing("$whimbrel/policy", b"p", 1, 2))
+    rig.settle()
+    read_one(rig)
+    rig.work()
+    sent = doctor.take()
+    assert not [packet for packet in sent if isinstance(packet, Publish)]
+    (end,) = (packet for packet in sent if isinstance(packet, Disconnect))
+    assert "a policy was chosen" in (end.properties.text(Property.REASON_STRING) or "")
+    assert len(rig.broker.history) == 0

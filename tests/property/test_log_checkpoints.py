@@ -105,9 +105,9 @@ def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path, monkeypatch: 
     make_folder(layout.segments_folder(tmp_path / "log", NODE))
     save(tmp_path / "log", header_of(3), state(3).items())
     with monkeypatch.context() as patch:
-        patch.setattr("whimbrel.log.checkpoints.codec.FORMAT", 2)
+        patch.setattr("whimbrel.log.checkpoints.codec.FORMAT", 3)
         save(tmp_path / "log", header_of(4), state(4).items())
-    with pytest.raises(NewerLogError, match=r"newer Whimbrel \(format 2\)"):
+    with pytest.raises(NewerLogError, match=r"newer Whimbrel \(format 3\)"):
         newest_sound(tmp_path / "log", NODE)
 
 
@@ -161,6 +161,23 @@ def test_a_crash_at_each_step_leaves_the_old_or_the_new(tmp_path: Path, monkeypa
         assert not list(layout.segments_folder(directory, NODE).glob(".*"))
         step += 1
     assert step > 8
+
+
+def test_a_kill_at_each_byte_of_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
+    """Whether the bytes are beside its place yet or, as a disk that lost power may have it, under its name."""
+    folder = layout.segments_folder(tmp_path, NODE)
+    layout.create(tmp_path)
+    make_folder(folder)
+    save(tmp_path, header_of(10), state(10).items())
+    path = layout.checkpoint_path(tmp_path, NODE, 20)
+    data = b"".join(encoded(header_of(20), state(20).items()))
+    for length in range(len(data)):
+        for place in (path.with_name(f".{path.name}.new"), path):
+            place.write_bytes(data[:length])
+            assert found(tmp_path) == (10, state(10))
+            place.unlink()
+    path.write_bytes(data)
+    assert found(tmp_path) == (20, state(20))
 
 
 def test_a_damaged_checkpoint_costs_no_sound_one(tmp_path: Path) -> None:

@@ -67,9 +67,12 @@ class Written:
         (folder / self.files[files - 1][0]).write_bytes(last)
 
 
-def written(directory: Path, facts: list[Fact], rng: random.Random, *, segment_bytes: int = 1 << 20) -> Written:
+def written(
+    directory: Path, facts: list[Fact], rng: random.Random, *, segment_bytes: int = 1 << 20, segment_us: int = 0
+) -> Written:
     """Write *facts*, some as compact records, with syncs at random places, some not waited for, and die."""
-    log, told, made = LogWriter(directory, NODE, segment_bytes=segment_bytes), [], []
+    log = LogWriter(directory, NODE, segment_bytes=segment_bytes, segment_us=segment_us)
+    told, made = [], []
     log.open()
     for fact in facts:
         compact = as_it_came(fact) if rng.random() < 0.5 else None
@@ -140,10 +143,12 @@ def test_a_crash_at_any_byte_loses_nothing_acknowledged(tmp_path: Path, tail: Ca
     crash_everywhere(tmp_path, a_history(8), tail)
 
 
+@pytest.mark.parametrize("how", [{"segment_bytes": 150}, {"segment_us": 1}], ids=["by size", "by age"])
 @pytest.mark.parametrize("tail", [nothing, zeros, noise])
-def test_nor_does_a_crash_while_segments_roll(tmp_path: Path, tail: Callable[..., bytes]) -> None:
+def test_nor_does_a_crash_while_segments_roll(tmp_path: Path, tail: Callable[..., bytes], how: dict[str, int]) -> None:
     """A new segment is the moment when two files change."""
-    crash_everywhere(tmp_path, a_history(7, seed=3), tail, segment_bytes=150)
+    crash_everywhere(tmp_path, a_history(7, seed=3), tail, **how)
+    assert len(layout.segments(tmp_path / "whole", NODE)) > 1
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_a_decision_raises_nothing_and_keeps_every_limit(text: str, body: bytes,
             made = finished(made, data.draw(st.just(b"smaller") | st.just(body) | st.just(Fault.TIME_OUT)))
         assert (made.outcome is Outcome.DELIVERED) or not made.body
         names_of = {"session": "s", "device": "d", "policy": "p"}
-        fact = decided(made, arrived, node="n", seq=9 + seq, now=0, policy_seq=1, is_kept=True, **names_of)
+        fact = decided(made, arrived.id, node="n", seq=9 + seq, now=0, policy_seq=1, is_kept=True, **names_of)
         state.apply(fact_of(*row_of(fact)))
         assert len(state.manual("d", "p")) <= LIMITS.variables
         assert state.manual("e", "p") == state.manual("d", "q") == {}

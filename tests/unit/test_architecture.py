@@ -34,6 +34,7 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
+    "broker": "the settings, one file a kind, beside what all layers of the broker count and share",
     "broker/state": "one file a part of what a restart knows again",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",

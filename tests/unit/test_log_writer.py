@@ -471,3 +471,13 @@ def test_a_part_within_another_is_superseded(tmp_path: Path) -> None:
     assert len(layout.all_parts(tmp_path, "reports")) == 5
     assert layout.tables_present(tmp_path) == ["reports"]
     assert layout.nodes(tmp_path) == ["n1", "n2"]
+
+
+def test_a_segment_ends_by_age_also_after_a_restart(tmp_path: Path) -> None:
+    """A log that grows slowly is closed to the day, so that it can be cut to the day."""
+    day, facts = 86_400_000_000, a_history(8)
+    for number, fact in enumerate(facts):  # every twelve hours, each by another process
+        with LogWriter(tmp_path, NODE, segment_us=day) as log:
+            log.append(stamped(fact, fact.seq, number * day // 2))
+    assert [first for first, _ in layout.segments(tmp_path, NODE)] == [1, 3, 5, 7]
+    assert len(list(read(tmp_path, NODE))) == 8

@@ -69,7 +69,7 @@ def test_links_go_on_from_batch_to_batch(rows: list[Report], cut: int) -> None:
 @given(rows=some_reports, cut=st.integers(0, 30))
 def test_what_changed_is_enough_to_go_on(rows: list[Report], cut: int) -> None:
     """A stream keeps only the devices that reported since it kept the others."""
-    kept: dict[str, tuple[int, float | None]] = {}
+    kept: dict[str, variables.LinkState] = {}
     for part in (rows[:cut], rows[cut:]):
         links = Links("n")
         links.state |= kept

@@ -173,7 +173,7 @@ def a_fact(
 ) -> Decided:
     """Return the fact of a decision."""
     names = {"session": "s", "device": "d", "policy": "p"}
-    return decided(made, arrived, node="n", seq=seq, now=NOW, policy_seq=policy_seq, is_kept=is_kept, **names)
+    return decided(made, arrived.id, node="n", seq=seq, now=NOW, policy_seq=policy_seq, is_kept=is_kept, **names)
 
 
 def test_the_fact_holds_what_may_have_to_be_sent_again() -> None:

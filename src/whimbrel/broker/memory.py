@@ -16,10 +16,20 @@ from typing import Protocol
 
 from whimbrel.mqtt.codes import ReasonCode
 
-__all__ = ["CLIENT_BYTES", "NAMED_SESSION_BYTES", "PENDING_BYTES", "PLACE_BYTES", "Memory", "subscription_bytes"]
+__all__ = [
+    "CLIENT_BYTES",
+    "LINK_BYTES",
+    "NAMED_SESSION_BYTES",
+    "PENDING_BYTES",
+    "PLACE_BYTES",
+    "Memory",
+    "subscription_bytes",
+]
 
 CLIENT_BYTES = 4_500
 """A client, connected or away, with its private session."""
+LINK_BYTES = 300
+"""How good the link of a device was that reported."""
 NAMED_SESSION_BYTES = 2_000
 PENDING_BYTES = 1_200
 """One notification that one session has not received yet, beside the notification itself, which is there once."""

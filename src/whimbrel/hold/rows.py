@@ -206,6 +206,7 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         subscription.retain_as_published,
         subscription.identifier,
         subscription.stale_us,
+        subscription.seq,
     ]
 
 
@@ -213,7 +214,7 @@ def _subscription(session: str, row: Any) -> Subscription:
     """Return the subscription; the value checks itself."""
     subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
     qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
-    stale_us = of_mqtt[4] if len(of_mqtt) > 4 else None  # older views end before it
+    stale_us, seq = (*of_mqtt[4:], None, None)[:2]  # older views end before them
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -230,6 +231,7 @@ def _subscription(session: str, row: Any) -> Subscription:
         no_local=no_local,
         retain_as_published=retain_as_published,
         identifier=identifier,
+        seq=seq,
     )
 
 

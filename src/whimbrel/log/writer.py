@@ -83,12 +83,19 @@ class _End(NamedTuple):
 
 
 class LogWriter:
-    """The one writer of *node*'s log in *directory*; use it in a ``with`` block, or ``open`` and ``close`` it."""
+    """The one writer of *node*'s log in *directory*; use it in a ``with`` block, or ``open`` and ``close`` it.
 
-    def __init__(self, directory: Path, node: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    A segment ends at *segment_bytes* or, if *segment_us* is not 0, before the first record that is so much younger
+    than the segment's first: else a log that grows slowly could not be cut by age.
+    """
+
+    def __init__(self, directory: Path, node: str, *, segment_bytes: int = SEGMENT_BYTES, segment_us: int = 0) -> None:
         NotificationId(node, 0)
         self.directory, self.node = directory, node
         self._segment_bytes = whole("segment_bytes", segment_bytes, 1, INT64_MAX)
+        self._segment_us = whole("segment_us", segment_us, 0, INT64_MAX)
+        self._begun_at: int | None = None
+        """The time of the first record of the segment that grows."""
         self._folder = layout.segments_folder(directory, node)
         self._syncing = threading.Lock()
         self._fault: str | None = "it is not open"
@@ -271,15 +278,21 @@ class LogWriter:
             return self._durable.seq
 
     def _commit(self, group: list[tuple[bytes, int]], *, wait: bool) -> None:
-        if self._written.size >= self._segment_bytes:
+        if self._written.size >= self._segment_bytes or self._is_old(group[0][1]):
             self._make_durable(self._written)  # a segment that another follows is proven by that alone
             self._roll(self._durable.seq + 1, self._durable.at)
+        if self._begun_at is None:
+            self._begun_at = group[0][1]
         salt, pack = self._salt, HEAD.pack
         frames = [mark(self._durable.seq, salt)] if self._is_mark_due() else []
         for body, _ in group:
             frames += (pack(len(body), crc32(body, salt)), body)
         self._write(b"".join(frames), _End(self._written.seq + len(group), group[-1][1], 0), wait=wait)
         self._is_marked = False
+
+    def _is_old(self, at: int) -> bool:
+        """Tell whether the segment is too old for a record of the time *at*."""
+        return bool(self._segment_us) and self._begun_at is not None and at - self._begun_at >= self._segment_us
 
     def _is_mark_due(self) -> bool:
         """Tell whether a mark may stand next, all before it being durable, and would say anything new."""
@@ -347,7 +360,7 @@ class LogWriter:
         self._drop_file()
         self._file, self._path, self._salt = file, path, header.salt
         self._durable = self._written = _End(first - 1, last_at, HEADER_BYTES)
-        self._is_marked = True
+        self._is_marked, self._begun_at = True, None
 
     def _given(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
         """Return the last number that is known to have been given, and who knows it."""
@@ -402,7 +415,9 @@ class LogWriter:
             if (header.node, header.first) != (self.node, first):
                 raise CorruptLogError(path, 0, f"its header says {header.node}:{header.first}")
             scan = Scan(stream, header)
-            last = deque(scan, maxlen=1)
+            records = iter(scan)
+            begun = next(records, None)
+            last = deque(records, maxlen=1) or ([] if begun is None else [begun])
             if scan.trouble is not None and is_proven_later(stream, header, scan.end, scan.next_seq):
                 raise CorruptLogError(path, scan.end, scan.trouble)
         is_short = scan.next_seq - 1 < given
@@ -414,6 +429,7 @@ class LogWriter:
         os.fsync(self._file)  # what survived the node's death may still be in memory only
         self._salt, self._is_marked = header.salt, scan.is_marked
         last_at = _time_of(last[0], path) if last else header.last_at
+        self._begun_at = None if begun is None else _time_of(begun, path)
         self._durable = self._written = _End(scan.next_seq - 1, last_at, scan.end)
         if not is_short:
             self._mark()

@@ -6,7 +6,7 @@ Rule: the filter is text here. ``language`` says whether it is a filter, ``match
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, flag, name, text, whole
@@ -73,6 +73,8 @@ class Subscription:
     """Whether notifications keep the retain flag that they were published with."""
     identifier: int | None = None
     """The number by which the subscriber is told that this subscription matched; ``None``: it gave none."""
+    seq: int | None = field(default=None, compare=False, repr=False)
+    """The number of the fact by which it is in force; ``None``: in no log yet, or in a view that does not say."""
 
     def __post_init__(self) -> None:
         name("session", self.session)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import cache, reduce
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from pyspark import StorageLevel
@@ -24,6 +25,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.files.beginnings import beginning
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
@@ -97,7 +99,10 @@ class _Log:
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.spark, self._path = spark, path
         check_format(path)
-        self._at = snapshot(path)  # one moment for all tables: the node goes on writing
+        found = snapshot(path)  # one moment for all tables: the node goes on writing
+        self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
+        """By node whose log was cut, the checkpoint that it begins at."""
+        self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
         self._now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
         """Those whose publications are read; None: all."""
@@ -113,7 +118,12 @@ class _Log:
     @cache  # noqa: B019 # as long as the job
     def table(self, name: str) -> LogFrame:
         """Return the good rows of a table."""
-        found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now)
+        begun: dict[str, Any] = {}
+        if name == "interests":
+            begun = {node: each.interest_rows() for node, each in self.begun.items()}
+        elif name == "policies":
+            begun = {node: each.policy_rows() for node, each in self.begun.items()}
+        found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
     def deliveries(self, plan: Plan) -> DataFrame:
@@ -143,7 +153,9 @@ class _Log:
     def dead(self) -> DataFrame:
         """Return why the others are not, of all tables, and which numbers are not there any more."""
         frames = [self.table(name).dead() for name in TIMES]
-        found = [each for node in self._at.last for each in missing_numbers(self._path, node)]
+        found = [each.left_out() for each in self.begun.values()]
+        others = (node for node in self._at.last if node not in self.begun)
+        found += [each for node in others for each in missing_numbers(self._path, node)]
         if found:
             frames.append(self.spark.createDataFrame(missing_letters(found, self._now), SCHEMAS["dead_letters"]))
         return reduce(DataFrame.unionByName, frames)
@@ -151,7 +163,7 @@ class _Log:
     @property
     def tables(self) -> LogTables:
         """The tables that decide who gets what."""
-        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers)
+        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers, begun=self.begun)
 
     @property
     def numbers(self) -> LogFrame:
@@ -183,7 +195,8 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> 
     if name == "dead_letters":
         return log.dead()
     if name == "link_quality":
-        return link_quality(log.table("reports").frame())
+        links = {node: begun.links for node, begun in log.begun.items()}
+        return link_quality(log.table("reports").frame(), begun=links)
     if name in {"contacts", "meetings"}:
         return (contacts if name == "contacts" else meetings)(log.contacts(plan))
     if name == "popularity":

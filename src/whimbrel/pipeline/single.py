@@ -6,7 +6,6 @@ and hold with them, and nothing of how they find versions in force, split sessio
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
-from whimbrel.hold.sessions import RETAINED
+from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.match.matcher import Interest, Matcher, check_stored
 from whimbrel.model.facts import (
     Decided,
@@ -31,6 +30,7 @@ from whimbrel.model.facts import (
 from whimbrel.model.notification import Notification
 from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.pipeline.files.beginnings import Beginning, Known, known_of
 from whimbrel.pipeline.fold.policies import Content, PolicyFold
 
 __all__ = ["Delivery", "Match", "SingleProcess"]
@@ -70,11 +70,14 @@ class Delivery:
 class _Node:
     """One node's subscriptions, sessions and notifications."""
 
-    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(
+        self, node: str, *, retention: Retention, assume_receipts: bool, begun: Beginning | None = None
+    ) -> None:
         self.node = node
         self.matcher = Matcher()
-        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts, judge=self.decide)
-        self.policies = PolicyFold()
+        hold = None if begun is None else Hold.restore(node, begun.hold, retention=retention)
+        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold, judge=self.decide)
+        self.policies = PolicyFold() if begun is None else PolicyFold.restore(begun.shape, begun.decided)
         self.decides = assume_receipts
         self.interests: dict[tuple[str, Identity], int] = {}
         """The seq of the interest in force."""
@@ -83,16 +86,21 @@ class _Node:
         self.wanted: dict[tuple[str, Identity], Subscription] = {}
         self.places: dict[str, Sighting] = {}
         """Where each device was seen last."""
-        self.published: dict[int, Notification] = {}
+        self.published: dict[int, Known] = {}
         self.shaped: dict[tuple[int, str | None], bytes] = {}
         """By notification and device, the hash of the body that a policy decided to hand over."""
         self.seen: dict[int, Content] = {}
         """By notification, what policies may see of it."""
         self.differences: dict[tuple[int, str | None], str] = {}
+        if begun is not None:
+            self.published.update(begun.known)
+            self.places.update(begun.places)
+            self.shaped.update({(seq, who): body for seq, each in begun.shaped.items() for who, body in each.items()})
+            self.seen.update({seq: each.read(begun.known[seq].subject) for seq, each in begun.contents.items()})
 
     def publish(self, fact: Notification) -> None:
         """Keep what policies may see of a notification."""
-        self.published[fact.seq] = fact
+        self.published[fact.seq] = known_of(fact)
         if self.decides or self.policies.are_any:
             body = fact.body if self.decides or self.policies.needs_bodies else None
             self.seen[fact.seq] = Content(fact.attributes, fact.subject, len(fact.body), body)
@@ -117,8 +125,7 @@ class _Node:
             return
         if fact.body_hash is not None:
             self.shaped[seq, fact.device] = fact.body_hash
-        own_hash = hashlib.sha256(self.published[seq].body).digest()
-        difference = self.policies.difference(fact, self.seen.get(seq), own_hash)
+        difference = self.policies.difference(fact, self.seen.get(seq), self.published[seq].body_hash)
         if difference is not None:
             self.differences.setdefault((seq, fact.device), difference)
 
@@ -131,6 +138,14 @@ class SingleProcess:
         self._nodes: dict[str, _Node] = {}
         self.matches: list[Match] = []
         self.deliveries: list[Delivery] = []
+
+    def begin(self, begun: Beginning) -> SingleProcess:
+        """Begin a node's log at a checkpoint; its facts are those after it."""
+        kept = {"retention": self._retention, "assume_receipts": self._assume_receipts}
+        node = self._nodes[begun.node] = _Node(begun.node, **kept, begun=begun)  # type: ignore[arg-type]  # by name
+        for fact in begun.interests:
+            self._change(node, fact)
+        return self
 
     def run(self, facts: Iterable[Fact]) -> SingleProcess:
         """Take *facts* in, each node's in order of seq, and let time pass to each node's end."""
@@ -204,7 +219,7 @@ class SingleProcess:
             what = node.published[seq]
             body_hash = None
             if outcome is Outcome.DELIVERED:
-                body_hash = node.shaped.get((seq, device)) or hashlib.sha256(what.body).digest()
+                body_hash = node.shaped.get((seq, device)) or what.body_hash
             self.deliveries.append(
                 Delivery(
                     node.node,

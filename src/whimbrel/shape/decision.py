@@ -16,7 +16,7 @@ from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost,
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival, Message, Run
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
-from whimbrel.model.notification import Notification
+from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.outcome import Outcome
 from whimbrel.model.policies import Decided
 from whimbrel.shape.bodies import written
@@ -155,7 +155,7 @@ def finished(decision: Decision, result: bytes | Fault) -> Decision:
 
 def decided(
     decision: Decision,
-    notification: Notification,
+    notification: NotificationId,
     *,
     node: str,
     seq: int,
@@ -174,7 +174,7 @@ def decided(
         decided_at=now,
         session=session,
         device=device,
-        notification=notification.id,
+        notification=notification,
         policy_seq=policy_seq,
         policy=policy,
         outcome=decision.outcome,

@@ -11,6 +11,9 @@ Rule: both are bounded: a device that reports ever new members loses those that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+import cbor2
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.policies.limits import PolicyLimits
@@ -20,7 +23,18 @@ from whimbrel.model.bounds import utf8_size
 from whimbrel.model.device import MEMBER_LIMITS, DeviceState, network_connection
 from whimbrel.model.place import Place
 
-__all__ = ["SILENCE_US", "AutomaticVariables", "ManualVariables", "fit", "next_connection", "variable_bytes"]
+__all__ = [
+    "MOST_LINKS",
+    "SILENCE_US",
+    "AutomaticVariables",
+    "LinkState",
+    "LinkStates",
+    "ManualVariables",
+    "fit",
+    "next_connection",
+    "next_link",
+    "variable_bytes",
+]
 
 SILENCE_US = 7 * 24 * 3_600 * 1_000_000
 """A device that was silent for so long begins its NetworkConnection anew."""
@@ -149,3 +163,63 @@ def fit(values: Mapping[str, Scalar], changes: Mapping[str, Scalar | None], limi
     if len(kept) > limits.variables:
         return False
     return sum(variable_bytes(name, value) for name, value in kept.items()) <= limits.variable_bytes
+
+
+# -- links -----------------------------------------------------------------------------------------------------------
+#
+# The fold behind the table ``link_quality``. The pipeline makes rows of it, and a broker keeps it in its checkpoints,
+# so that a pipeline that begins at one goes on with it.
+
+MOST_LINKS = 100_000
+"""A broker keeps the state of so many devices, those that reported last. One beyond them begins anew after a cut: its
+first report then makes no row."""
+
+
+class LinkState(NamedTuple):
+    """A device at its last report."""
+
+    at: int
+    """When that was, in microseconds."""
+    connection: float | None
+    """received / sent, by the last report that said so; None if none has."""
+
+
+def next_link(
+    before: LinkState | None, at: int, received: int | None, sent: int | None
+) -> tuple[LinkState | None, LinkState]:
+    """Return the state that a report follows, None after a long silence, and the state after it."""
+    if before is not None and at - before.at >= SILENCE_US:
+        before = None
+    return before, LinkState(at, next_connection(None if before is None else before.connection, received, sent))
+
+
+class LinkStates:
+    """The links of a node's devices, the one that reported last at the end; no more than *most*."""
+
+    __slots__ = ("_most", "state")
+
+    def __init__(self, *, most: int = MOST_LINKS) -> None:
+        self._most = most
+        self.state: dict[str, LinkState] = {}
+
+    def take(self, report: DeviceState) -> list[str]:
+        """Take a report in; return the devices whose state changed or was forgotten."""
+        device, at = report.device, report.reported_at
+        _, self.state[device] = next_link(self.state.pop(device, None), at, report.received, report.sent)
+        changed = [device]
+        while True:
+            oldest = next(iter(self.state))
+            if len(self.state) <= self._most and at - self.state[oldest].at < SILENCE_US:
+                return changed
+            del self.state[oldest]
+            changed.append(oldest)
+
+    def row(self, device: str) -> bytes | None:
+        """Return the row of a device; None if nothing is known of it."""
+        found = self.state.get(device)
+        return None if found is None else cbor2.dumps(list(found))
+
+    def restore(self, rows: Mapping[str, bytes]) -> None:
+        """Take in the rows of a view."""
+        found = {device: LinkState(*cbor2.loads(row)) for device, row in rows.items()}
+        self.state = dict(sorted(found.items(), key=lambda each: (each[1].at, each[0])))

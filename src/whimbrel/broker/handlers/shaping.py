@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
@@ -24,11 +24,12 @@ from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
-from whimbrel.log.records import BODY, row_from
+from whimbrel.language.policies.values import Arrival
+from whimbrel.log.records import BODY, values_from
 from whimbrel.model.facts import Decided, Outcome
-from whimbrel.model.notification import Notification
-from whimbrel.model.rows import fact_of
-from whimbrel.shape.decision import Decision, decide, decided, finished
+from whimbrel.model.notification import NotificationId
+from whimbrel.model.rows import COLUMNS
+from whimbrel.shape.decision import Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
 from whimbrel.shape.transforms import Work
@@ -36,6 +37,7 @@ from whimbrel.shape.transforms import Work
 __all__ = ["Shaping", "TransformJob"]
 
 _EXACTLY_ONCE = 2
+_ATTRIBUTES = COLUMNS["publications"].index("attributes")
 _MOST_TRIES = 3
 """How often a body is made for a hand-over that asks for another one each time."""
 _Chain = Sequence[PolicyVersion | None]
@@ -79,8 +81,8 @@ class Shaping:
         self._send, self._withhold, self._go_on = send, withhold, go_on
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
-        self._read: tuple[Message, Notification] | None = None
-        """The notification that was read last: all who get it now share that."""
+        self._read: tuple[Message, Arrival] | None = None
+        """The message that was read last: all who get it now share that."""
         self.on_suspended: _Suspended = lambda _version, _now: None
         """Who tells the owner of a policy that it is suspended."""
 
@@ -125,16 +127,17 @@ class Shaping:
 
         What was *made* for the first of them before counts if it is what that asks for now.
         """
-        notification = self._notification(out.message)
+        arrival = self._arrival(out.message)
         for at, version in enumerate(chain):
             policy = None if version is None else self._decisions.agents.of(version.text)
             if version is None or policy is None:  # as good as none: what arrived is sent
                 self._pass(client, link, out)
                 return
             shape, device = self._decisions.shape, client.id
-            decision = decide(
+            decision = decide_on(
                 policy,
-                notification,
+                arrival,
+                out.message.payload,
                 shape.automatic(device),
                 shape.manual(device, version.name),
                 now=now,
@@ -148,7 +151,7 @@ class Shaping:
                 self.jobs.append(job)
                 return
             made = None
-            fact = self._append(client, out, version, decision, notification, now)
+            fact = self._append(client, out, version, decision, now)
             if fact.outcome is Outcome.DELIVERED:
                 self._hand_over(client, link, out, fact, body=decision.body)
                 return
@@ -175,14 +178,13 @@ class Shaping:
         out: Outgoing,
         version: PolicyVersion,
         decision: Decision,
-        notification: Notification,
         now: int,
     ) -> Decided:
         """Write a decision down, and take it in."""
         commits = self._commits
         fact = decided(
             decision,
-            notification,
+            NotificationId(commits.node, out.message.seq),
             node=commits.node,
             seq=commits.seq,
             now=now,
@@ -235,15 +237,16 @@ class Shaping:
         if client.link is link and link.closing is None:
             self._send(client, link, out, self._commits.last_at)
 
-    def _notification(self, message: Message) -> Notification:
-        """Return the notification that a message is, as its record has it."""
+    def _arrival(self, message: Message) -> Arrival:
+        """Return what policies see of a message, as its record has it."""
         if self._read is not None and self._read[0] is message:
             return self._read[1]
         seq, number = BODY.unpack_from(message.body)
-        fact = fact_of(*row_from(self._commits.node, seq, number, message.body[BODY.size :]))
-        assert isinstance(fact, Notification)
-        self._read = message, fact
-        return fact
+        _, values = values_from(self._commits.node, seq, number, message.body[BODY.size :])
+        attributes: Any = values[_ATTRIBUTES]
+        arrival = Arrival(attributes, message.subject, len(message.payload))
+        self._read = message, arrival
+        return arrival
 
 
 def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> Decision:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES, PLACE_BYTES
+from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, NAMED_SESSION_BYTES, PLACE_BYTES
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
@@ -52,6 +52,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.shape.variables import LinkStates
 
 __all__ = ["BrokerState"]
 
@@ -78,8 +79,18 @@ class BrokerState:
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, those that wait for fsync among them, and how many each asks to be held."""
         self.decisions = Decisions(node, self.memory)
+        self._links = LinkStates()
+        """How good the links of devices were at their last reports: for a pipeline that begins at a checkpoint."""
         self.view = BrokerView(
-            self.hold, self.memory, self.clients, self.held, self.retained, self.wills, self.decisions, self.areas
+            self.hold,
+            self.memory,
+            self.clients,
+            self.held,
+            self.retained,
+            self.wills,
+            self.decisions,
+            self.areas,
+            self._links,
         )
         self._touch = self.view.touch
         self.volatile = VolatileState()
@@ -125,6 +136,8 @@ class BrokerState:
         else:
             self.take(fact)
             known = len(self.hold.places)
+            if isinstance(fact, Reported):
+                self._apply_report(fact)
             self._perform(self.hold.apply(fact), time_of(fact))
             self.memory.counted += (len(self.hold.places) - known) * PLACE_BYTES
             if isinstance(fact, Reported) and fact.state.place is not None:
@@ -160,6 +173,13 @@ class BrokerState:
         self.decisions.take(fact, is_held=is_held)
         if isinstance(fact, PolicyChanged):
             self.routes.forget()  # who may be served without the hold was worked out for the other case
+
+    def _apply_report(self, fact: Reported) -> None:
+        """Note how good a device's link was; unlike policies, only once the report is applied, as a replay does."""
+        before = len(self._links.state)
+        for device in self._links.take(fact.state):
+            self._touch(("link", device))
+        self.memory.counted += (len(self._links.state) - before) * LINK_BYTES
 
     def _match(self, message: Message, notification: Notification) -> Found:
         secured, routes, placing = secured_of(notification), self.routes, message.placing
@@ -437,6 +457,7 @@ class BrokerState:
         state = cls(node, hold=Hold.restore(node, of_the_hold(), heeds_places=True), routes=routes)
         state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES + len(state.hold.places) * PLACE_BYTES
         state.view.restore(node, own)
+        state.memory.counted += len(state._links.state) * LINK_BYTES
         for session in state.hold.sessions():
             for subscription in state.hold.subscriptions(session):
                 state._subscribe(subscription)

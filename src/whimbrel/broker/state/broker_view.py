@@ -24,11 +24,12 @@ from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 from whimbrel.log.records import BODY, row_from
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
+from whimbrel.shape.variables import LinkStates
 
 __all__ = ["OWN_KINDS", "BrokerView"]
 
 _MANY = 250
-OWN_KINDS = DECISION_KINDS | {"notification", "retained", "source", "client", "will", "arrived"}
+OWN_KINDS = DECISION_KINDS | {"notification", "retained", "source", "client", "will", "arrived", "link"}
 """The kinds of rows that are not the hold's."""
 
 
@@ -45,10 +46,12 @@ class BrokerView:
         wills: Wills,
         decisions: Decisions,
         areas: RetainedAreas,
+        links: LinkStates,
     ) -> None:
         self._areas = areas
         self._hold, self._memory, self._clients = hold, memory, clients
         self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
+        self._links = links
         self._touched = TouchedRows(
             {
                 "client": self._client_row,
@@ -57,6 +60,7 @@ class BrokerView:
                 "source": lambda subject: _text(retained.sources.get(subject)),
                 "will": wills.row,
                 "arrived": areas.row,
+                "link": links.row,
             },
             encode=bytes,  # each row is encoded already
         )
@@ -89,6 +93,7 @@ class BrokerView:
         keys += [("source", subject) for subject in self._retained.sources]
         keys += [("will", device) for device in self._wills.devices()]
         keys += [("arrived", session) for session in self._areas.sessions()]
+        keys += [("link", device) for device in self._links.state]
         self._touched.touch_only(keys)
 
     def discard_changes(self) -> None:
@@ -117,6 +122,7 @@ class BrokerView:
 
     def restore(self, node: str, rows: Iterable[tuple[Key, bytes]]) -> None:
         """Take in the rows of a store that are not the hold's."""
+        links: dict[str, bytes] = {}
         for key, value in rows:
             if key[0] in DECISION_KINDS:
                 self._decisions.restore_row(key, value)
@@ -124,6 +130,8 @@ class BrokerView:
             kind, whose = key
             if kind == "client":
                 self._restore_client(str(whose), value)
+            elif kind == "link":
+                links[str(whose)] = value
             elif kind == "will":
                 self._wills.restore(node, str(whose), value)
             elif kind == "arrived":
@@ -135,6 +143,7 @@ class BrokerView:
                 self._retained.sources[str(whose)] = value.decode()
             else:
                 self._held.restore(_message(node, value))
+        self._links.restore(links)
 
     def _restore_client(self, name: str, value: bytes) -> None:
         client = self._clients[name] = Client(name, "")

@@ -294,11 +294,11 @@ def _run_once(  # what the command was told
     """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``, *bounds* those of its rows."""
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
-        from whimbrel.pipeline.files.snapshots import missing_numbers
+        from whimbrel.pipeline.files.beginnings import left_out
         from whimbrel.pipeline.jobs import run as run_jobs
         from whimbrel.pipeline.plans import Plan
 
-        for missing in (each for node in nodes_of(log) for each in missing_numbers(log, node)):
+        for missing in (each for node in nodes_of(log) for each in left_out(log, node)):
             typer.echo(f"note: {missing}", err=True)
         begun = time.perf_counter()
         with watched(spark, "Starting") as doing:

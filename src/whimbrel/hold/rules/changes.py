@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from whimbrel.hold.commands import Command, Tell
 from whimbrel.hold.private import client_of
@@ -43,7 +44,7 @@ class Changes:
                 self._endings.strip(session, seq, identity, _DROPPED, self._state.now, out)
             session.counts.pop(identity, None)
         else:
-            self._state.put(session, subscription)
+            self._state.put(session, replace(subscription, seq=fact.seq))
         self._view.touch(("session", session.name))
         self._view.touch(("subscription", session.name, *identity))
         for device, member in session.members.items():

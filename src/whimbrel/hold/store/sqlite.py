@@ -31,7 +31,8 @@ from whimbrel.model.bounds import INT64_MAX, whole
 
 __all__ = ["FORMAT", "SqliteStore"]
 
-FORMAT = 1
+FORMAT = 2
+"""2 has the numbers of subscriptions and how good links are; 1 is read as one that does not say."""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;
@@ -197,6 +198,8 @@ class SqliteStore:
             raise NewerStoreError(str(self._path), found[0], FORMAT)
 
     def _write_applied(self, applied: int) -> None:
+        # With the first commit, the rows are of this format: an older Whimbrel does not know them all.
+        self._connection.execute("UPDATE meta SET value = ? WHERE name = 'format' AND value < ?", (FORMAT, FORMAT))
         sealed = _sealed(str(applied).encode(), "meta", b"applied")
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('applied', ?)", (sealed,))
 

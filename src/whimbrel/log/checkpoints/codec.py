@@ -34,7 +34,8 @@ from whimbrel.model.notification import NotificationId
 
 __all__ = ["FORMAT", "CheckpointHeader", "CheckpointReader", "encoded"]
 
-FORMAT = 1
+FORMAT = 2
+"""2 has the numbers of subscriptions and how good links are, for pipelines; 1 is read as one that does not say."""
 
 _MAGIC = b"whimckp\n"
 _HEADER = struct.Struct(">8sH64sqqqI")

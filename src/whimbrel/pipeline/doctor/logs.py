@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import opened
+from whimbrel.log.checkpoints.waiting import Waiting
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.keeping.readers import lost_readers
 from whimbrel.log.reader import named_header
@@ -22,6 +24,8 @@ __all__ = ["Extent", "examine_log", "extents"]
 
 _VERIFY = "run: whimbrel log verify DIR, which says what is damaged and where"
 _SHOWN = 8
+_MOST_CHECKPOINT_BYTES = 256 << 20
+"""A larger checkpoint is not read: a look at a log is to be quick."""
 
 
 class Extent(NamedTuple):
@@ -50,6 +54,7 @@ def examine_log(log: Path) -> list[Check]:
         checks.append(warning("nodes", "none: the log is empty", "at least one", remedy))
     checks += [_node(node, extent, _hole(log, node)) for node, extent in list(found.items())[:_SHOWN]]
     checks += [each for node in list(found)[:_SHOWN] for each in _readers(log, node)]
+    checks += [each for node in list(found)[:_SHOWN] for each in _absent(log, node)]
     if len(found) > _SHOWN:
         checks.append(ok("nodes", f"{counted(len(found) - _SHOWN, 'node')} more, all readable"))
     return checks
@@ -77,6 +82,30 @@ def _readers(log: Path, node: str) -> list[Check]:
         )
         for each in lost_readers(log, node)
     ]
+
+
+def _absent(log: Path, node: str) -> list[Check]:
+    """Name the session that holds most for devices that are all away, by the newest checkpoint."""
+    for seq, path in reversed(layout.checkpoints(log, node)):
+        waiting = Waiting()
+        try:
+            if path.stat().st_size > _MOST_CHECKPOINT_BYTES:
+                return []
+            with opened(path, node, seq) as reader:
+                deque(waiting.counted(reader.rows()), maxlen=0)
+        except (WhimbrelError, OSError):
+            continue  # the one before it may be sound
+        return [_absence(node, seq, path.stat().st_size, waiting.absent())] if waiting.absent() else []
+    return []
+
+
+def _absence(node: str, seq: int, size: int, absent: list[tuple[str, int]]) -> Check:
+    name, count = absent[0]
+    found = (
+        f"{name} holds {counted(count, 'notification')} for devices that are all away, more than any other of "
+        f"{counted(len(absent), 'such session')}; the checkpoint of number {seq} has {size:,} bytes"
+    )
+    return ok(f"absent sessions of {node}", found, "bounded by ttl and max of each subscription")
 
 
 def extents(log: Path) -> tuple[dict[str, Extent], dict[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ class Snapshot:
     """By node, up to which number Parquet is the truth."""
     last: dict[str, int]
     """By node, the last number there is."""
+    begins: dict[str, int] = field(default_factory=dict)
+    """By node whose log was cut, the first number that tables are made of (``beginnings``)."""
 
 
 def snapshot(directory: Path, frontiers: dict[str, Frontier] | None = None) -> Snapshot:
@@ -85,13 +87,20 @@ def first_number(directory: Path, node: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Numbers of a node that were given, and that neither its Parquet nor its segments have."""
+    """Numbers of a node that were given, and are in no table."""
 
     node: str
     first: int
     last: int
+    checkpoint: str = ""
+    """The checkpoint that the tables begin at instead, if there is one."""
 
     def __str__(self) -> str:
+        if self.checkpoint:
+            return (
+                f"log of {self.node}: it was cut, so its tables begin with number {self.last + 1}, "
+                f"and with the state in {self.checkpoint}; numbers {self.first} to {self.last} are in no table"
+            )
         return f"log of {self.node}: numbers {self.first} to {self.last} are not there any more, and in no table"
 
 

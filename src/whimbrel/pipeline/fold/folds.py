@@ -35,6 +35,8 @@ from whimbrel.model.facts import (
 from whimbrel.model.rows import fact_of
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
+from whimbrel.pipeline.files.beginnings import Known
+from whimbrel.pipeline.fold.group_states import GroupState
 from whimbrel.pipeline.fold.policies import Content, KeptContent, PolicyFold
 
 __all__ = [
@@ -55,7 +57,7 @@ __all__ = [
     "fold",
 ]
 
-PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT = range(8)
+PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT, BEGUN = range(9)
 """The kinds of events."""
 _RECORDED = frozenset({POLICY, DECISION, REPORT})
 """Those that travel as the records that they are in a log."""
@@ -127,15 +129,6 @@ class Event(NamedTuple):
     body_bytes: Any
     body: Any
     """That of a publication, where policies may read it."""
-
-
-class Known(NamedTuple):
-    """What is kept of a notification while a device is owed it, to describe it; times in microseconds."""
-
-    body_hash: bytes
-    published_at: int
-    subject: str | None
-    deadline_at: int | None
 
 
 def _fact(node: str, event: Event) -> Fact:
@@ -388,6 +381,9 @@ def fold(
                 if group is not None:
                     group.close(ends[group.node], out)
                 at = (number, node)
+                if event.kind == BEGUN:
+                    group = _begun(GroupState.read(event.name), node, retention, assume_receipts=assume_receipts)
+                    continue
                 group = Fold(node, retention=retention, assume_receipts=assume_receipts)
             assert group is not None
             group.take(event, out)
@@ -397,6 +393,14 @@ def fold(
         group.close(ends[group.node], out)
     if len(out):
         yield out.batch()
+
+
+def _begun(begun: GroupState, node: str, retention: Retention, *, assume_receipts: bool) -> Fold:
+    """Return the fold of a group that begins at a checkpoint."""
+    hold, policies = Hold.restore(node, begun.hold, retention=retention), PolicyFold.restore(begun.shape, begun.decided)
+    group = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold, policies=policies)
+    group.known, group.shaped, group.contents = begun.known, begun.shaped, begun.contents
+    return group
 
 
 def events_of(batch: Any) -> Iterator[tuple[int, str, Event]]:  # a pyarrow.RecordBatch of EVENT

@@ -13,7 +13,7 @@ was put before reads bodies. What was published before that, and what is retaine
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import cbor2
@@ -30,6 +30,7 @@ from whimbrel.shape.agents import Agents
 from whimbrel.shape.bodies import BodyKind, kind_of
 from whimbrel.shape.decision import Decision, decide_on, finished
 from whimbrel.shape.faults import Fault, TransformError
+from whimbrel.shape.rows import Key, restore_row
 from whimbrel.shape.state import ShapeState
 from whimbrel.shape.transforms import perform
 
@@ -89,11 +90,22 @@ _AS_IT_IS = HandedOver(Outcome.DELIVERED)
 class PolicyFold:
     """What the policies of a node depend on, as far as its log was folded."""
 
-    def __init__(self, shape: ShapeState | None = None) -> None:
+    def __init__(self, shape: ShapeState | None = None, decided: int = 0) -> None:
         self.shape = ShapeState() if shape is None else shape
+        self._decided = decided
+        """The last number that is in *shape* already: a broker takes facts in when it appends them, and its checkpoint
+        may be of an earlier number. What was decided up to there is taken as it is."""
         self._agents = Agents()
         self.needs_bodies = any(self.reads_bodies(each.text) for each in self.shape.policies.values())
         """Whether any policy that was put reads bodies."""
+
+    @classmethod
+    def restore(cls, rows: Iterable[tuple[Key, bytes]], decided: int) -> PolicyFold:
+        """Return the policies of a checkpoint."""
+        shape = ShapeState()
+        for key, value in rows:
+            restore_row(shape, key, value)
+        return cls(shape, decided)
 
     @property
     def are_any(self) -> bool:
@@ -102,13 +114,16 @@ class PolicyFold:
 
     def take(self, fact: Reported | PolicyChanged | Decided) -> None:
         """Take the next fact in."""
+        if fact.seq <= self._decided:
+            return
         self.shape.apply(fact)
         if isinstance(fact, PolicyChanged) and fact.text is not None:
             self.needs_bodies = self.needs_bodies or self.reads_bodies(fact.text)
 
     def end_session(self, fact: SessionChanged) -> None:
         """Take in that a session changed: with its private session, a device's choice and reports end."""
-        if fact.change is SessionChange.DELETED and fact.device is not None and is_private(fact.session):
+        is_over = fact.change is SessionChange.DELETED and fact.seq > self._decided
+        if is_over and fact.device is not None and is_private(fact.session):
             self.shape.forget(fact.device)
 
     def reads_bodies(self, text: str) -> bool:
@@ -149,6 +164,8 @@ class PolicyFold:
 
         *body_hash* is that of the notification's own body.
         """
+        if fact.seq <= self._decided:
+            return None
         version = self.shape.policies.get(fact.policy)
         if version is None or version.seq != fact.policy_seq:
             found = "none" if version is None else f"version {version.seq}"

@@ -9,7 +9,7 @@ Rule: what is read is said once, in the driver, at one moment: each row once, ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial, reduce
@@ -52,6 +52,8 @@ class _Portion(NamedTuple):
     day: date | None = None
     groups: tuple[int, int] = (0, 0)
     rows: int = 0
+    begun: bytes | None = None
+    """Rows that a checkpoint has instead, as a stream of Arrow's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +70,19 @@ class LogFrame:
     """Whether rows are looked at; who needs only their numbers may do without."""
 
     @classmethod
-    def at(cls, spark: SparkSession, log: Path, table: str, at: Snapshot, *, now: int) -> LogFrame:
-        """Return a table as it was at a moment."""
+    def at(
+        cls,
+        spark: SparkSession,
+        log: Path,
+        table: str,
+        at: Snapshot,
+        *,
+        now: int,
+        begun: Mapping[str, Arrow] | None = None,
+    ) -> LogFrame:
+        """Return a table as it was at a moment; *begun* has, by node, rows that come before those of the log."""
         portions = undisturbed(lambda: tuple(_portions(log, table, at)))
+        portions = (*(_of_rows(table, node, rows) for node, rows in (begun or {}).items()), *portions)
         return cls(spark=spark, log=log, table=table, portions=portions, now=now)
 
     @property
@@ -138,14 +150,24 @@ LogRows: TypeAlias = DataFrame | LogFrame
 
 def _portions(log: Path, table: str, at: Snapshot) -> Iterator[_Portion]:
     for node, last in at.last.items():
-        settled = at.settled[node]
+        settled, begin = at.settled[node], at.begins.get(node, 0)
         for part in parts_up_to(log, table, node, min(settled, last)):
             top = min(part.last, settled, last)
-            yield from _of_part(node, part.first, top, part.path, part.date)
-        begins = sorted({settled + 1, *(first for first, _ in segments(log, node) if settled < first <= last)})
+            if top >= begin:
+                yield from _of_part(node, max(part.first, begin), top, part.path, part.date)
+        bottom = max(settled + 1, begin)
+        begins = sorted({bottom, *(first for first, _ in segments(log, node) if bottom < first <= last)})
         for begin, after in zip(begins, [*begins[1:], last + 1], strict=True):
             if begin < after:
                 yield _Portion(node, begin, after - 1, rows=after - begin)
+
+
+def _of_rows(table: str, node: str, rows: Arrow) -> _Portion:
+    rows = rows.cast(found_schema(table))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return _Portion(node, 0, 0, rows=rows.num_rows, begun=bytes(sink.getvalue()))
 
 
 def _of_part(node: str, first: int, last: int, path: Path, day: date) -> Iterator[_Portion]:
@@ -227,13 +249,17 @@ def _dead(log: Path, table: str, now: int, portions: Iterable[_Portion]) -> Iter
 
 def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:
     """Yield the rows of a portion as they are."""
+    if portion.begun is not None:
+        rows = pa.ipc.open_stream(portion.begun).read_all()
+        yield from (rows if columns is None else rows.select(list(columns))).to_batches()
+        return
     if portion.path is None or portion.day is None:
         yield from read_tail(log, table, Span(portion.node, portion.first, portion.last), found_schema(table))
         return
     try:
         found = part_batches(table, Path(portion.path), range(*portion.groups), columns)
         for batch in found:
-            yield _up_to(batch, portion.last)
+            yield _up_to(batch, portion.last, portion.first)
     except FileNotFoundError:  # it was merged with others since; those have the row groups of other parts too
         yield from undisturbed(partial(_again, log, table, portion))
 

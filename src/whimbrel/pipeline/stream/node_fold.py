@@ -26,17 +26,18 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.files.beginnings import beginning
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import written_file
-from whimbrel.pipeline.files.snapshots import first_number, missing_numbers
+from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
 from whimbrel.pipeline.stream.matchers import Matchers
-from whimbrel.pipeline.stream.node_state import NodeState
-from whimbrel.pipeline.stream.unit import TakenPiece, take
+from whimbrel.pipeline.stream.node_state import NodeState, begun_rows
+from whimbrel.pipeline.stream.unit import TakenPiece, begun_piece, take
 
 __all__ = ["MADE", "Job", "Made", "NodeFold", "NodeReport", "Span", "fold_node", "unpacked_tallies", "write_rows"]
 
@@ -160,21 +161,31 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
-    if applied == NOTHING_APPLIED:
+    missing: list[Missing] = []
+    begun = beginning(log, node) if applied == NOTHING_APPLIED else None
+    if begun is not None:
+        if begun.seq > span.last:  # the log was cut since the batch was begun
+            raise LostLogError(node, span.last)
+        missing, span = [begun.left_out()], span._replace(first=begun.seq + 1)
+        kept.store.replace(begun.seq, begun_rows(begun))
+        kept = _restored(job, node, blobs, scratch)
+    elif applied == NOTHING_APPLIED:
         missing = missing_numbers(log, node)
-    else:
-        missing = []
+    is_whole = begun is not None or applied != NOTHING_APPLIED
+    if is_whole:
         _check_nothing_missing(log, node, span)
     files, tallies = _Files(job, node), _Tallies(node)
     now = time.time_ns() // 1_000
     yield from files.add("dead_letters", missing_letters(missing, now).to_batches())
+    if begun is not None:
+        yield from tallies.add(begun_piece(kept.state, begun.seq))
     for piece in take(
         kept.reader, span.first, span.last, kept.state, kept.matchers, window_us=job.plan.window_us, now=now
     ):
         for table, batches in piece.rows.items():
             yield from files.add(table, batches)
         yield from tallies.add(piece)
-    if applied != NOTHING_APPLIED:
+    if is_whole:
         _check_nothing_missing(log, node, span)  # after it was read: it may have been cut meanwhile
     yield from files.end()
     yield from tallies.end()

@@ -23,28 +23,31 @@ from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
+from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
 from whimbrel.pipeline.fold.events import Seen
-from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
+from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
 from whimbrel.pipeline.fold.moves import Moves
 from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold
 from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
 from whimbrel.pipeline.tables.link_quality import Links
 from whimbrel.pipeline.tables.matches import CHANGED
 from whimbrel.shape.rows import KINDS as SHAPE_KINDS
-from whimbrel.shape.rows import restore_row, row_of
+from whimbrel.shape.rows import restore_row
+from whimbrel.shape.rows import row_of as shape_row
 from whimbrel.shape.state import ShapeState
+from whimbrel.shape.variables import LinkState
 
-__all__ = ["Held", "NodeState", "changed_schema"]
+__all__ = ["Held", "NodeState", "begun_rows", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
-_DIFFERENCE, _CONTENT, _SIGHTING = "difference", "content", "sighting"
+_DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED = "difference", "content", "sighting", "decided"
 _OF_OWED = frozenset({_KNOWN, _SHAPED, _DIFFERENCE, _CONTENT})
 _OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
-_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _DIFFERENCE, _CONTENT, _SIGHTING, *SHAPE_KINDS})
-_OWN |= _OF_CONTACTS
+_OWN = SHAPE_KINDS | _OF_OWED | _OF_CONTACTS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
 _ROWS_AT_ONCE = 50_000
 
 
@@ -85,6 +88,21 @@ class _Owed:
             self.contents[seq] = KeptContent(*value)
 
 
+def begun_rows(begun: Beginning) -> dict[Key, bytes]:
+    """Return a checkpoint's state as the rows that a ``NodeState`` is restored from."""
+    rows = dict(begun.hold) | dict(begun.shape)
+    rows[_TIME,], rows[_DECIDED,] = cbor2.dumps(begun.at), cbor2.dumps(begun.decided)
+    rows |= {(_CONTENT, seq): cbor2.dumps(list(content)) for seq, content in begun.contents.items()}
+    rows |= {(_KNOWN, seq): cbor2.dumps(list(known)) for seq, known in begun.known.items()}
+    rows |= {(_SHAPED, seq): cbor2.dumps(dict(devices)) for seq, devices in begun.shaped.items()}
+    rows |= {(_LINK, device): cbor2.dumps(list(link)) for device, link in begun.links.items()}
+    rows |= {(_SIGHTING, device): cbor2.dumps(_sighting_row(seen)) for device, seen in begun.places.items()}
+    for fact in begun.interests:
+        _, row = row_of(fact)
+        rows[_INTEREST, fact.seq] = cbor2.dumps({name: row[name] for name in CHANGED if name != "node"})
+    return rows
+
+
 class NodeState:
     """One node, as far as its log was folded; *store* has what was known when it was committed last."""
 
@@ -114,6 +132,7 @@ class NodeState:
         """``in_force`` and ``open_intervals``, as long as no subscription changes."""
         owed, shape = _Owed(), ShapeState()
         seen: dict[str, Sighting] = {}
+        decided = 0
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
             if key[0] not in _OWN:
@@ -129,10 +148,12 @@ class NodeState:
                 owed.restore(key, cbor2.loads(value))
             elif key[0] in SHAPE_KINDS:
                 restore_row(shape, key, value)
+            elif key[0] == _DECIDED:
+                decided = cbor2.loads(value)
             else:
                 self._restore(key, value)
         hold = Hold.restore(node, others, retention=retention)
-        policies = PolicyFold(shape)
+        policies = PolicyFold(shape, decided)
         self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold, policies=policies)
         self._decides = assume_receipts
         self.moves = Moves()
@@ -152,7 +173,7 @@ class NodeState:
         if key[0] == _TIME:
             self.last_at = found
         elif key[0] == _LINK:
-            self.links.state[str(key[1])] = tuple(found)
+            self.links.state[str(key[1])] = LinkState(*found)
         else:
             self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
             self._saved_interests[found["seq"]] = found["session"]
@@ -287,7 +308,7 @@ class NodeState:
         put |= own
         drop |= gone
         for key in shape.touched:
-            row = row_of(shape, key)
+            row = shape_row(shape, key)
             if row is None:
                 drop.add(key)
             else:
@@ -311,11 +332,15 @@ class NodeState:
 
     def _sighting(self, device: str) -> list[Any] | None:
         seen = self.moves.keeper.place(device)
-        return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
+        return None if seen is None else _sighting_row(seen)
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
+
+
+def _sighting_row(seen: Sighting) -> list[Any]:
+    return [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
 
 
 def _without_node(row: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.reader import Frontier
-from whimbrel.pipeline.files.snapshots import first_number, snapshot, undisturbed
+from whimbrel.pipeline.files.beginnings import first_taken
+from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 
@@ -65,7 +66,7 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[str, int, int, int]], dict[str, int]]:
         """Return the next batch after *start*, and where it ends."""
-        end = next_ends(start, self._ends(), self._most, partial(first_number, self._log))
+        end = next_ends(start, self._ends(), self._most, partial(first_taken, self._log))
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(  # noqa: N802 # Spark's name
@@ -96,13 +97,15 @@ def next_ends(
     """Return where a batch ends that follows *start*: at most *most* facts of all nodes, shared as fairly as can be.
 
     *last* has the last number of each node that there is. *first_of* returns the first one of a node that is new here:
-    what was cut from the beginning of a log does not count.
+    what was cut from the beginning of a log does not count, and a node of which nothing after it is there has to wait.
     """
     begin: dict[str, int] = {}
     for node, seq in last.items():
         applied = start.get(node, NOTHING_APPLIED)
         if applied < seq:
-            begin[node] = first_of(node) if first_of is not None and applied == NOTHING_APPLIED else applied + 1
+            first = first_of(node) if first_of is not None and applied == NOTHING_APPLIED else applied + 1
+            if first <= seq + 1:
+                begin[node] = first
     new = {node: max(1, last[node] - first + 1) for node, first in begin.items()}
     end = {node: start.get(node, NOTHING_APPLIED) for node in {**start, **last}}
     left = most

@@ -24,10 +24,10 @@ from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.fold.versions import PackedVersions
 from whimbrel.pipeline.stream.matchers import Matchers
 from whimbrel.pipeline.stream.node_state import NodeState
-from whimbrel.pipeline.tables.latency import tallied
+from whimbrel.pipeline.tables.latency import TALLY, tallied
 from whimbrel.pipeline.tables.matches import CHANGED, DELETED, exploded
 
-__all__ = ["COUNT", "TakenPiece", "take"]
+__all__ = ["COUNT", "TakenPiece", "begun_piece", "take"]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
@@ -54,6 +54,12 @@ class TakenPiece:
     """When subscriptions were in force that were begun, changed or ended."""
     meetings: dict[tuple[str, str], Meeting] = field(default_factory=dict)
     """By pair of devices, what its contacts that ended add up to."""
+
+
+def begun_piece(state: NodeState, seq: int) -> TakenPiece:
+    """Return what a state that begins at a checkpoint says of itself: the subscriptions that are in force."""
+    counts, tally = COUNT.empty_table(), TALLY.empty_table()
+    return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.open_intervals())
 
 
 def take(  # what, from where, to what

@@ -11,7 +11,7 @@ interests, not as a row of text for each. Interests travel too, so the fold know
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
@@ -23,14 +23,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.model.bounds import INT64_MIN
+from whimbrel.pipeline.files.beginnings import Beginning
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, Seen, other_events, published_events
-from whimbrel.pipeline.fold.folds import EVENT, POLICY, fold
+from whimbrel.pipeline.fold.folds import BEGUN, EVENT, POLICY, fold
+from whimbrel.pipeline.fold.group_states import write_group_states
 from whimbrel.pipeline.fold.log_policies import LogPolicies
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
-from whimbrel.pipeline.spark.spark_session import parallelism
-from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, ship
+from whimbrel.pipeline.spark.spark_session import parallelism, send_file
+from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, scratch, ship
 
 __all__ = ["LogTables", "deliveries", "last_times"]
 
@@ -55,13 +58,15 @@ class LogTables:
     """What devices chose decides which of their hand-overs have receipts;"""
     decisions: LogRows | None = None
     """and what policies decided, which body it was, and what they find the next time."""
+    begun: Mapping[str, Beginning] = field(default_factory=dict, kw_only=True)
+    """By node whose log was cut, the checkpoint that it begins at."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
     @property
     def moving(self) -> MovingRows | None:
         """Where sessions are, if there are reports."""
-        return None if self.reports is None else MovingRows(self.reports, self.presence)
+        return None if self.reports is None else MovingRows(self.reports, self.presence, self.begun)
 
     @property
     def numbered(self) -> LogRows:
@@ -79,17 +84,19 @@ def deliveries(
     """Return one row per notification, session and device whose outcome is known.
 
     Where devices do not confirm (a log that was imported or generated), what is handed over counts as received:
-    *assume_receipts*, by default if the log has no receipts and no decisions at all. There, policies decide; else what
-    they decided is checked. What is still held at the end has no row.
+    *assume_receipts*, by default if the log has no receipts and no decisions at all, and no checkpoint of a broker.
+    There, policies decide; else what they decided is checked. What is still held at the end has no row.
     """
     if assume_receipts is None:
-        assume_receipts = log.receipts.isEmpty() and (log.decisions is None or log.decisions.isEmpty())
+        is_plain = log.receipts.isEmpty() and (log.decisions is None or log.decisions.isEmpty())
+        assume_receipts = not log.begun and is_plain
     if groups is None:
         groups = _GROUPS_PER_CORE * parallelism(log.publications.sparkSession)
     policies = LogPolicies(None if log.policies is None else log.policies.select(*LogPolicies.COLUMNS).toArrow())
     components = _components(log, groups, policies if assume_receipts else None)
     events = _events(log, components, groups, policies)
-    folding = partial(fold, ends=last_times(log), retention=retention, assume_receipts=assume_receipts)
+    ends = {node: begun.at for node, begun in log.begun.items()} | last_times(log)
+    folding = partial(fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
     ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(folding, SCHEMAS["deliveries"])
 
@@ -100,6 +107,8 @@ def _components(log: LogTables, groups: int, deciding: LogPolicies | None) -> di
     shares = _pairs(log.interests.select("node", "subject_filter", "session"), begins=SHARE)
     for node, pairs in shares.items():
         shares[node] = [(share, session) for share, session in pairs if is_shared(share)]
+    for node, begun in log.begun.items():  # what they want is among the interests
+        devices[node] = sorted({*devices.get(node, ()), *begun.pairs()})
     if deciding is not None and deciding.are_any:
         named = _pairs(log.interests.select("node", "policy", "session"))
         for node in devices.keys() | named.keys():
@@ -152,8 +161,21 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int, p
     shipped = ship(
         log.publications, log.interests, log.sessions, numbers=log.numbers, groups=numbers, moving=log.moving
     )
-    others = _other_events(log, components, groups, policies)
-    return reduce(DataFrame.unionByName, others, _published(log.publications, shipped, policies.seen))
+    events = _published(log.publications, shipped, policies.seen)
+    if log.begun:
+        events = events.unionByName(_begun(log, components, groups))
+    return reduce(DataFrame.unionByName, _other_events(log, components, groups, policies), events)
+
+
+def _begun(log: LogTables, components: Mapping[str, Components], groups: int) -> DataFrame:
+    """Return, for each group of a node whose log begins at a checkpoint, an event that says where its state is."""
+    spark, none = log.publications.sparkSession, Components([], groups=groups)
+    found = [
+        {"group": group, "node": node, "seq": INT64_MIN, "kind": BEGUN, "at": begun.at, "name": send_file(spark, path)}
+        for node, begun in log.begun.items()
+        for group, path in write_group_states(begun, components.get(node, none), scratch()).items()
+    ]
+    return spark.createDataFrame(pa.Table.from_pylist(found, schema=EVENT), from_arrow_schema(EVENT))
 
 
 def _published(publications: LogRows, shipped: Shipped, seen: Seen) -> DataFrame:
@@ -192,7 +214,7 @@ def _with_group(batches: Iterable[Any], *, components: Mapping[str, Components],
             found = range(groups) if is_for_all else [_group(components.get(node, no_sessions), session, device)]
             numbers += found
             places += [place] * len(found)
-        columns = [pa.array(numbers, pa.int32()), *(batch.take(pa.array(places)).columns[1:])]
+        columns = [pa.array(numbers, pa.int32()), *(batch.take(pa.array(places, pa.int64())).columns[1:])]
         made = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         yield made.filter(made.column("group").is_valid())
 

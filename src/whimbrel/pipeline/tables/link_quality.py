@@ -8,7 +8,8 @@ Rule: a device that was silent for ``SILENCE_US`` begins anew, so that nothing n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,24 +17,25 @@ from pyspark.sql import DataFrame
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
-from whimbrel.shape.variables import SILENCE_US, next_connection
+from whimbrel.shape.variables import SILENCE_US, LinkState, next_link
 
 __all__ = ["SILENCE_US", "Links", "link_quality"]
 
 _REPORT = ("node", "seq", "device", "reported_at", "received", "sent")
 
 
-def link_quality(reports: DataFrame) -> DataFrame:
+def link_quality(reports: DataFrame, *, begun: Mapping[str, Mapping[str, LinkState]] | None = None) -> DataFrame:
     """Tell how good the link of each device was between its reports.
 
+    *begun* has, by node and device, how links were before the first report: of logs that begin at a checkpoint.
     in:  the table ``reports``
     out: the table ``link_quality``
     """
     ordered = reports.select(*_REPORT).repartition("node", "device").sortWithinPartitions("node", "seq")
-    return ordered.mapInArrow(_taken, SCHEMAS["link_quality"])
+    return ordered.mapInArrow(partial(_taken, begun or {}), SCHEMAS["link_quality"])
 
 
-def _taken(batches: Iterable[Any]) -> Iterator[Any]:
+def _taken(begun: Mapping[str, Mapping[str, LinkState]], batches: Iterable[Any]) -> Iterator[Any]:
     """Fold a partition, which has all reports of a node and device, sorted by node and seq."""
     links: Links | None = None
     for batch in batches:
@@ -43,6 +45,7 @@ def _taken(batches: Iterable[Any]) -> Iterator[Any]:
             end = begin + nodes[begin:].count(nodes[begin])
             if links is None or links.node != nodes[begin]:
                 links = Links(nodes[begin])
+                links.state.update(begun.get(links.node, {}))
             yield links.take(batch.slice(begin, end - begin))
             begin = end
 
@@ -52,8 +55,8 @@ class Links:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.state: dict[str, tuple[int, float | None]] = {}
-        """By device, when it reported last, in microseconds, and how good its link was then."""
+        self.state: dict[str, LinkState] = {}
+        """By device, how its link was at its last report."""
         self.changed: set[str] = set()
         """The links whose state changed since its keeper last cleared this."""
 
@@ -63,13 +66,10 @@ class Links:
         others = (reports.column(name).to_pylist() for name in ("seq", "device", "received", "sent"))
         rows: list[tuple[Any, ...]] = []
         for seq, device, received, sent, at in zip(*others, times.to_pylist(), strict=True):
-            since, before = self.state.get(device, (None, None))
-            if since is not None and at - since >= SILENCE_US:
-                since = before = None
-            value = next_connection(before, received, sent)
-            if since is not None:
-                rows.append((self.node, seq, device, since, at, received, sent, value))
-            self.state[device] = (at, value)
+            before, now = next_link(self.state.get(device), at, received, sent)
+            if before is not None:
+                rows.append((self.node, seq, device, before.at, at, received, sent, now.connection))
+            self.state[device] = now
             self.changed.add(device)
         schema = TABLES["link_quality"].schema
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)

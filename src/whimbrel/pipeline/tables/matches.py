@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import atexit
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -22,7 +23,9 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from whimbrel.model.facts import PresenceChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.beginnings import Beginning
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.fold.version_places import PLACED
@@ -41,6 +44,7 @@ __all__ = [
     "listed_matches",
     "matches",
     "pack",
+    "scratch",
     "ship",
 ]
 
@@ -66,6 +70,8 @@ class MovingRows(NamedTuple):
 
     reports: LogRows
     presence: LogRows
+    begun: Mapping[str, Beginning] = MappingProxyType({})
+    """By node whose log was cut, the checkpoint that it begins at."""
 
 
 def matches(
@@ -139,7 +145,7 @@ def ship(
     moved = None
     if moving is not None and (_has_around(changed) or may_have(publications, "radius_m")):
         moved = _moved(moving)
-    return pack(ranges, changed, deleted, _scratch(), partial(send_file, spark), groups=groups, moved=moved)
+    return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), groups=groups, moved=moved)
 
 
 def _has_around(changed: Any) -> bool:
@@ -156,7 +162,33 @@ def _moved(moving: MovingRows) -> tuple[Any, Any]:
     """Return where devices were and whose members they became, as Arrow tables: what else was reported stays behind."""
     seen = moving.reports.select(*SEEN).mapInArrow(partial(_valid, "place"), from_arrow_schema(_SEEN))
     members = moving.presence.select(*MEMBERS).mapInArrow(partial(_valid, "session"), from_arrow_schema(_MEMBERS))
-    return seen.toArrow(), members.toArrow()
+    return _with_begun(moving.begun, seen.toArrow(), members.toArrow())
+
+
+def _with_begun(begun: Mapping[str, Beginning], seen: Any, members: Any) -> tuple[Any, Any]:
+    """Add where devices were, and whose members, at the checkpoints that logs begin at."""
+    places = [
+        {
+            "node": node,
+            "seq": seen.seq,
+            "reported_at": seen.reported_at,
+            "device": device,
+            "place": {"latitude": seen.place.latitude, "longitude": seen.place.longitude},
+        }
+        for node, each in begun.items()
+        for device, seen in each.places.items()
+    ]
+    joined = PresenceChange.JOINED.value
+    pairs = [
+        {"node": node, "seq": 0, "device": device, "session": session, "change": joined}
+        for node, each in begun.items()
+        for device, session in each.pairs()
+    ]
+    found = (
+        pa.concat_tables([pa.Table.from_pylist(rows, schema=schema).cast(table.schema), table])
+        for rows, schema, table in ((places, _SEEN, seen), (pairs, _MEMBERS, members))
+    )
+    return next(found), next(found)
 
 
 def _valid(column: str, batches: Iterable[Any]) -> Iterator[Any]:
@@ -211,7 +243,7 @@ def _of_node(table: Any, node: str) -> Any:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     """Return where matchers are kept until this process ends: Spark may ask for a file again and again."""
     directory = tempfile.TemporaryDirectory(prefix="whimbrel-matchers-")
     atexit.register(directory.cleanup)

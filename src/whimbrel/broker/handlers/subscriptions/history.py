@@ -7,6 +7,8 @@ has is sent first: all of it has lower numbers than the subscription, and all th
 Rule: a notification is sent from the log if its number is lower than the subscription's, and live if it is higher.
 Rule: copies from the log have QoS 0. A client that loses its connection asks again from the last number that it has.
 Rule: nothing is read that is not applied, so no client gets from the log what live subscribers have not got yet.
+Rule: no policy decides about copies from the log. Where one is in force since is refused, and where a device chooses
+one meanwhile its connection ends with that reason: nothing passes by the policy.
 Rule: a client whose session goes on has its subscription when the connection is lost, though the replay is not done.
 """
 
@@ -40,6 +42,7 @@ __all__ = ["History"]
 _SECOND_US = 1_000_000
 _PIECE = 100
 """How many copies are sent in one turn of the event loop."""
+_SHAPED = "a policy was chosen while history was sent, and since is not offered where a policy decides"
 
 _Put = Callable[[Callable[[], Pieces] | None], None]
 """Enters a subscription; what it is given comes before it is applied."""
@@ -77,9 +80,12 @@ class History:
         settings: LogSettings,
         allowance: Callable[[], Allowance],
         sightings: Callable[[str], list[Sighting]],
+        chosen: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._sightings = sightings
         self._commits, self._sender, self._gate, self._allowance = commits, sender, gate, allowance
+        self._chosen = chosen
+        """Which policy a device has chosen."""
         self._most, self._longest_us = settings.history_count, settings.history_s * _SECOND_US
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()
@@ -210,7 +216,7 @@ class History:
             return
         replay = self._ready.popleft()
         link, sent = replay.link, 0
-        if replay.is_over or link.closing is not None:
+        if replay.is_over or link.closing is not None or self._is_shaped(replay):
             return
         while replay.chunk and sent < _PIECE and has_room(link):
             self._send(replay, replay.chunk.popleft(), now)
@@ -232,6 +238,13 @@ class History:
         for replay in waiting:
             if not replay.is_over:
                 self._decide(replay)
+
+    def _is_shaped(self, replay: _Replay) -> bool:
+        """Tell whether the device has chosen a policy meanwhile; the rest of the history would pass by it."""
+        if self._chosen(replay.client.id) is None:
+            return False
+        self._sender.fail(replay.link, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _SHAPED)
+        return True
 
     def _send(self, replay: _Replay, message: Message, now: int) -> None:
         if self._gate.refusal(replay.link, replay.client.id, message, now) is None:
@@ -269,7 +282,7 @@ class History:
             now = self._commits.last_at
             ask = partial(replay.matches.message, seq, number, body[BODY.size :], now)
             message = yield from allowance.attempting(ask)
-            if client.link is not link or link.closing is not None:
+            if client.link is not link or link.closing is not None or self._is_shaped(replay):
                 return
             if message is None or self._gate.refusal(link, client.id, message, now) is not None:
                 continue

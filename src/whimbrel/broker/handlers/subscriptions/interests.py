@@ -76,7 +76,10 @@ class Interests:
         gate: Gate,
     ) -> None:
         self.admission = admission
-        self.history = History(commits, sender, gate, config.log, state.routes.allowance, state.hold.places.sightings)
+        places, shape = state.hold.places, state.decisions.shape
+        self.history = History(
+            commits, sender, gate, config.log, state.routes.allowance, places.sightings, shape.chosen
+        )
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
         self._retains = config.mqtt.retain_available
         self.retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)

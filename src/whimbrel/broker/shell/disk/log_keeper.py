@@ -33,6 +33,7 @@ from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
 from whimbrel.log.checkpoints.codec import CheckpointHeader
 from whimbrel.log.checkpoints.folder import CheckpointInfo, cut_limit, save
+from whimbrel.log.checkpoints.waiting import Waiting
 from whimbrel.log.keeping.cutting import OnDisk, cut, on_disk
 from whimbrel.log.keeping.plan import Bounds, Plan, Reader, is_checkpoint_due, plan
 from whimbrel.log.keeping.readers import registered
@@ -98,6 +99,8 @@ class Kept:
     cut_bytes: int = 0
     checkpoint: CheckpointInfo | None = None
     """The one that was made."""
+    absent: tuple[tuple[str, int], ...] = ()
+    """Of that: the sessions that hold something for devices that are all away, the one with most first."""
     readers: tuple[Reader, ...] = ()
     troubles: tuple[str, ...] = ()
 
@@ -170,7 +173,11 @@ class LogKeeper:
         if kept.checkpoint is not None:
             totals.checkpoints += 1
             made = kept.checkpoint
-            _log.info("checkpoint made", seq=made.header.seq, rows=made.rows, bytes=made.size_bytes)
+            told: dict[str, object] = {"seq": made.header.seq, "rows": made.rows, "bytes": made.size_bytes}
+            if kept.absent:
+                told |= {"absent_sessions": len(kept.absent), "most_held_by": kept.absent[0][0]}
+                told["held"] = kept.absent[0][1]
+            _log.info("checkpoint made", **told)
         if kept.cut_bytes:
             reasons = [reason.value for reason in kept.plan.reasons]
             _log.info("log cut", bytes=kept.cut_bytes, oldest=kept.disk.oldest, reasons=reasons)
@@ -230,6 +237,7 @@ class LogKeeper:
         """Make a checkpoint if one is due, and cut what may go; None if the broker stops meanwhile."""
         troubles: list[str] = []
         made: CheckpointInfo | None = None
+        waiting = Waiting()
         self._pace.begin()
         try:
             disk = on_disk(self._directory, self._node)
@@ -238,7 +246,7 @@ class LogKeeper:
             closed = disk.uncovered(newest[0])
             size = sum(each.size_bytes for each in closed)
             if is_checkpoint_due(size, len(closed), newest[1], is_needed=wanted.needs_checkpoint):
-                made = self._checkpoint(now, newest[0], troubles)
+                made = self._checkpoint(now, newest[0], waiting, troubles)
             wanted = self._plan(disk, now)
             if wanted.segments and self._settings.export:
                 self._archive(wanted.segments[-1].last, troubles)
@@ -250,6 +258,7 @@ class LogKeeper:
                 plan=wanted,
                 cut_bytes=size,
                 checkpoint=made,
+                absent=tuple(waiting.absent()),
                 readers=tuple(self._readers(now)),
                 troubles=tuple(troubles),
             )
@@ -282,7 +291,7 @@ class LogKeeper:
             readers.append(Reader(name=_ARCHIVE, seq=seq, renewed_at=now))
         return readers
 
-    def _checkpoint(self, now: int, newest: int, troubles: list[str]) -> CheckpointInfo | None:
+    def _checkpoint(self, now: int, newest: int, waiting: Waiting, troubles: list[str]) -> CheckpointInfo | None:
         """Copy the view as it is to a checkpoint, unless it is no newer than the *newest*."""
         try:
             view = SqliteStore(self._view, snapshot=True)
@@ -297,7 +306,7 @@ class LogKeeper:
                     made_at=now,
                     salt=secrets.randbits(32),
                 )
-                return save(self._directory, header, view.rows(), pause=self._pace)
+                return save(self._directory, header, waiting.counted(view.rows()), pause=self._pace)
             finally:
                 view.close()
         except (WhimbrelError, OSError) as error:

@@ -41,6 +41,8 @@ from whimbrel.model.facts import SessionChange, SessionChanged
 __all__ = ["Restored", "Storage"]
 
 _MANY = 1_000
+_SEGMENT_US = 86_400_000_000
+"""A segment has the records of a day at most, so that a log is cut by age to the day however slowly it grows."""
 _PROGRESS = 100_000
 _FILES_OF_A_VIEW = ("", "-wal", "-shm")
 
@@ -73,7 +75,9 @@ class Storage:
         self._node, self._accepts_loss = config.node.name, accepts_loss
         self.folder = Path(config.node.data)
         self.log_folder = self.folder / "log"
-        self.log = LogWriter(self.log_folder, self._node, segment_bytes=config.log.segment_bytes)
+        self.log = LogWriter(
+            self.log_folder, self._node, segment_bytes=config.log.segment_bytes, segment_us=_SEGMENT_US
+        )
         self.heartbeat = Heartbeat(self.folder / f"heartbeat-{self._node}")
         self._view_path = self.folder / f"view-{self._node}.sqlite"
         self.keeper = LogKeeper(self.log_folder, self._node, self._view_path, config.log)
