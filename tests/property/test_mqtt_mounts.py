@@ -13,7 +13,7 @@ from whimbrel.mqtt.properties import Properties, Property, decode_properties, pa
 from whimbrel.mqtt.topics import check_topic_filter, split_share
 
 MOUNTS = st.sampled_from(["a/", "home/7/", "/"])
-LEVELS = st.sampled_from(["a", "b", "home", "7", "+", "#", "$share", "$filter", "$SYS", "", "g"])
+LEVELS = st.sampled_from(["a", "b", "home", "7", "+", "#", "$share", "$filter", "$near", "$SYS", "", "g"])
 FILTERS = st.lists(LEVELS, min_size=1, max_size=6).map("/".join)
 TOPICS = st.lists(st.sampled_from(["a", "b", "home", "7", "$SYS", ""]), min_size=1, max_size=5).map("/".join)
 
@@ -22,8 +22,9 @@ TOPICS = st.lists(st.sampled_from(["a", "b", "home", "7", "$SYS", ""]), min_size
 def test_a_mounted_filter_admits_only_what_stands_below(topic_filter: str, mount: str, topic: str) -> None:
     """A filter that can be subscribed to at all admits no topic that another client did not mean for this one."""
     whole = mount_filter(topic_filter, mount)
-    if topic_filter.startswith("$filter/"):
-        whole = whole.removeprefix("$filter/").partition("/")[2]
+    for prefix in ("$near/", "$filter/"):  # in the order that the broker reads them
+        if whole.startswith(prefix):
+            whole = whole.removeprefix(prefix).partition("/")[2]
     try:
         _, plain = split_share(whole)
         check_topic_filter(plain)

@@ -17,6 +17,7 @@ from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.mounts import mount_filter, mount_packet
 from whimbrel.mqtt.packets import V5, V311, Connack, Disconnect, Puback, Publish, Pubrec, Suback, Unsubscribe, Will
 from whimbrel.mqtt.properties import Properties, Property
 
@@ -202,6 +203,14 @@ def test_shares_filters_and_unsubscribing_are_mounted(rig: Rig) -> None:
     inside.take()
     other.send(publishing("home/7/oven", b"25"))
     assert inside.payloads() == []
+
+
+def test_what_says_where_stays_before_the_topic() -> None:
+    """In 3.1.1 the place of a publication, and of a subscription, stands before the topic."""
+    place = mount_packet(publishing("$place/52.5,13.4,100/lamp"), "home/7/")
+    assert place == publishing("$place/52.5,13.4,100/home/7/lamp")
+    assert mount_filter("$near/50/$filter/abc/$share/g/lamp", "home/7/") == "$near/50/$filter/abc/$share/g/home/7/lamp"
+    assert mount_filter("$near/50/$near/50/lamp", "home/7/") == "$near/50/home/7/$near/50/lamp"
 
 
 def test_wills_retained_messages_and_response_topics_are_mounted(rig: Rig) -> None:

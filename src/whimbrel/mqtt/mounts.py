@@ -16,7 +16,10 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, decode
 __all__ = ["has_name", "is_mounted", "mount_filter", "mount_packet", "unmount_properties"]
 
 _MAX_BYTES = 65_535
-_SHARE, _FILTER = "$share/", "$filter/"
+_SHARE = "$share/"
+_BEFORE_FILTERS = ("$near/", "$filter/", _SHARE)
+"""What may stand before a topic filter, each with one level behind it, in this order."""
+_BEFORE_TOPICS = "$place/"
 
 
 def mount_packet(packet: Packet, mount: str) -> Packet:
@@ -42,7 +45,7 @@ def mount_filter(topic_filter: str, mount: str) -> str:
     '$share/workers/home/7/lamp/#'
     """
     before, rest = "", topic_filter
-    for prefix in (_FILTER, _SHARE):
+    for prefix in _BEFORE_FILTERS:
         if rest.startswith(prefix):
             word, slash, behind = rest[len(prefix) :].partition("/")
             before, rest = before + prefix + word + slash, behind
@@ -79,6 +82,9 @@ def unmount_properties(properties: bytes, mount: str) -> bytes:
 
 def _mount_topic(topic: str, mount: str) -> str:
     """Return the whole topic; it may be longer than the limits allow, and is refused for that like any other."""
+    if topic.startswith(_BEFORE_TOPICS):
+        where, slash, plain = topic[len(_BEFORE_TOPICS) :].partition("/")
+        return _BEFORE_TOPICS + where + slash + mount + plain if plain else topic  # without one it is refused
     return mount + topic if topic else topic
 
 

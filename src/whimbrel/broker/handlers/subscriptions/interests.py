@@ -24,6 +24,7 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
+from whimbrel.broker.handlers.subscriptions.shared_options import SharedOptions
 from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
@@ -55,10 +56,6 @@ _IF_NEW, _NEVER = 1, 2
 _AT_LEAST_ONCE = 1
 _MOST_FENCES = 64
 """How many areas a session may name."""
-_IS_ANOTHER = (
-    "the session has a subscription to this topic with other options; say modify=yes to change it for all its devices, "
-    "or give yours a name"
-)
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
 
@@ -88,8 +85,7 @@ class Interests:
         self.retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._long_work = long_work
-        self._entering: dict[tuple[str, Identity], Subscription] = {}
-        """Subscriptions of named sessions that wait for the disk."""
+        self._shared = SharedOptions(commits, state)
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = SessionSum(
@@ -166,7 +162,7 @@ class Interests:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
                 if not options.modifies:
-                    self._check_unchanged(subscription)
+                    self._shared.check_unchanged(subscription)
                 told = self._begin_history(link, client, subscription, options, read)
             except ProtocolError as error:
                 codes.append(error.code)
@@ -329,17 +325,6 @@ class Interests:
             reason = f"max of all subscriptions together would be more than {self._most_held}"
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
-    def _check_unchanged(self, subscription: Subscription) -> None:
-        """Refuse a SUBSCRIBE that would change what a named session is subscribed to: its other devices rely on it."""
-        if is_private(subscription.session):
-            return
-        session, identity = subscription.session, (subscription.subject_filter, subscription.name)
-        there: Subscription | None = None
-        if identity in self._state.subscribed.get(session, ()):
-            there = self._entering.get((session, identity)) or self._state.hold.subscription(session, identity)
-        if there is not None and replace(there, identifier=subscription.identifier) != subscription:
-            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _IS_ANOTHER)
-
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
         """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
         is_ending = (
@@ -388,15 +373,9 @@ class Interests:
         is_owed = client.is_persistent or not is_private(session)
         apply: Apply = partial(self._state.apply_interest, fact)
         self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
-        if not is_private(session):
-            self._entering[session, identity] = subscription
-            self._commits.then(partial(self._entered, subscription, identity))
+        self._shared.enter(subscription, identity)
         if self._retains and (retain_handling == 0 or (retain_handling == _IF_NEW and is_new)):
             self._commits.then(partial(self.retained.send, link, client, subscription, fact.seq, now))
-
-    def _entered(self, subscription: Subscription, identity: Identity) -> None:
-        if self._entering.get((subscription.session, identity)) is subscription:
-            del self._entering[subscription.session, identity]
 
     def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:
         if link.closing is not None:
