@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from broker_rig import Rig
+from pathlib import Path
+from random import Random
+
+from broker_rig import NODE, SECOND_US, Peer, Rig, subscribing
 from broker_traffic import FILTERS, Traffic, Voice
 
-from whimbrel.mqtt.packets import V5, Publish, Subscribe, SubscriptionRequest
+from whimbrel.log.reader import read
+from whimbrel.model.facts import Decided, Fact, Receipt
+from whimbrel.mqtt.packets import V5, Puback, Publish, Subscribe, SubscriptionRequest
 from whimbrel.mqtt.properties import Properties
 
-__all__ = ["POLICIES", "PolicyTraffic"]
+__all__ = ["POLICIES", "PolicyTraffic", "prompt_log", "undecided"]
 
 POLICIES = (
     "if (m.n > 3) { return NULL; } return m;",
@@ -62,3 +67,58 @@ class PolicyTraffic(Traffic):
             requests = (SubscriptionRequest(wanted, qos),)
             peer.send(Subscribe(1, requests, Properties(user=(("whimbrel.policy", number),))))
         return ("put", "choose", "report", "subscribe")[kind]
+
+
+_PLACES = ("a/1", "a/2", "b/1")
+_WANTED = ("a/#", "a/1", "+/1", "$share/g/a/#", "$share/g/a/#", "$share/h/+/1")
+
+
+def prompt_log(folder: Path, seed: int, *, steps: int = 80) -> list[Fact]:
+    """Return the log of a broker whose clients stay, and acknowledge everything at once.
+
+    So nothing is decided later than it is published, and who reads the log without ``undecided`` can find it again.
+    """
+    random, rig = Random(seed), Rig(folder)
+    peers = {name: rig.client(name) for name in ("c0", "c1", "c2", "c3")}
+    for number, text in enumerate(POLICIES):
+        peers["c0"].send(Publish(f"$whimbrel/policy/{number}", text.encode()))
+    rig.settle()
+    for step in range(steps):
+        rig.now += random.choice((0, SECOND_US // 2, SECOND_US))
+        _act(random, random.choice(list(peers.values())), step)
+        _acknowledge(rig, list(peers.values()))
+    rig.close()
+    return list(read(folder, NODE))
+
+
+def _act(random: Random, peer: Peer, step: int) -> None:
+    kind, name = random.random(), str(random.randrange(len(POLICIES)))
+    if kind < 0.15:
+        named = {} if random.random() < 0.4 else {"whimbrel.policy": name}
+        request = subscribing(random.choice(_WANTED), qos=random.randrange(2))
+        peer.send(request._replace(properties=Properties(user=tuple(named.items()))))
+    elif kind < 0.2:
+        peer.send(Publish("$whimbrel/policy", random.choice((b"", name.encode(), name.encode()))))
+    elif kind < 0.3:
+        peer.send(Publish("$whimbrel/report", b'{"battery": %f}' % random.random()))
+    else:
+        rest = "x" * random.choice((0, 0, 5_000))
+        body = f'{{"n": {random.randrange(7)}, "id": {step}, "rest": "{rest}"}}'.encode()
+        qos = random.randrange(2)
+        peer.send(Publish(random.choice(_PLACES), body, qos, packet_id=qos))
+
+
+def _acknowledge(rig: Rig, peers: list[Peer]) -> None:
+    """Let everybody acknowledge until nothing is sent any more."""
+    while True:
+        rig.settle()
+        heard = [(peer, packet) for peer in peers for packet in peer.taken(Publish) if packet.qos]
+        if not heard:
+            return
+        for peer, packet in heard:
+            peer.send(Puback(packet.packet_id))
+
+
+def undecided(facts: list[Fact]) -> list[Fact]:
+    """Return a log as it would be without receipts and decisions."""
+    return [fact for fact in facts if not isinstance(fact, Decided | Receipt)]

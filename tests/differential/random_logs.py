@@ -44,6 +44,15 @@ SUBJECT_FILTERS, NAMES = (None, "a", "a/#", "+/b"), ("", "x")
 TOPIC_FILTERS = ("a", "a/#", "+/b", "$share/g/a/#", "$share/g/+/b", "$share/h/a")
 FILTERS = (None, None, "v == 1", "v > 0 || w == 'x'", "!(v < 1)", "require(w)", "v + 1 == 2")
 KEYS = KeyHashes.of_private(Scheme.PRODUCER, b"key")
+POLICIES = (
+    "if (m.v > 1) { return NULL; } return m;",
+    "if (device.Battery < 0.5) { return NULL; } m.low = 0; return m;",
+    "if (state.n == NULL) { state.n = 0; } state.n = state.n + 1; if (state.n % 3 == 0) { return NULL; } return m;",
+    "return summarise(m, 0, 'v');",
+    "if (isResponsible(m.w)) { return project(m, 'v'); } return NULL;",
+    f"state.s = m.w; state.much = '{'é' * 9_000}'; return m;",
+)
+"""The last one keeps more than it may, and is suspended."""
 _OF_A_SESSION = {PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS}
 
 
@@ -97,6 +106,7 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
     now = 1_000_000
     joined: set[tuple[str, str]] = set()
     published: list[int] = []
+    versions: dict[str | None, int] = {}
     for seq in range(1, count + 1):  # as a log numbers its facts
         now += random.choice((0, 0, 1, 3, 10))
         number = {"node": node, "seq": seq}
@@ -107,22 +117,29 @@ def _facts(random: Random, node: str, count: int, *, has_receipts: bool) -> Iter
         elif kind < 0.62:
             yield _interest(random, now, number)
         elif has_receipts and kind < 0.75 and published and joined:
-            make = _decision if random.random() < 0.25 else _receipt
-            yield make(random, now, number, random.choice(sorted(joined)), random.choice(published[-5:]))
-        elif kind < 0.94:
+            member, about = random.choice(sorted(joined)), random.choice(published[-5:])
+            if random.random() < 0.25:
+                yield _decision(random, now, number, member, about, versions)
+            else:
+                yield _receipt(random, now, number, member, about)
+        elif kind < 0.92:
             yield _presence(random, now, number, joined)
-        elif kind < 0.96:
+        elif kind < 0.95:
             yield _report(random, now, number)
-        elif kind < 0.965:
+        elif kind < 0.955:
             yield _will(random, now, number)
-        elif kind < 0.975:
-            yield _choice(random, now, number)
+        elif kind < 0.985:
+            changed = _policy(random, now, number)
+            if changed.change is PolicyChange.PUT:
+                versions[changed.name] = seq
+            yield changed
         else:
             change = random.choice((SessionChange.CREATED, SessionChange.DELETED))
             session = random.choice(ALL_SESSIONS)
             if change is SessionChange.DELETED:
                 joined -= {pair for pair in joined if pair[1] == session}
-            yield SessionChanged(**number, changed_at=now, session=session, change=change)  # type: ignore[arg-type]
+            device = client_of(session)
+            yield SessionChanged(**number, changed_at=now, session=session, device=device, change=change)  # type: ignore[arg-type]
 
 
 def _notification(random: Random, now: int, number: dict[str, object]) -> Notification:
@@ -136,7 +153,7 @@ def _notification(random: Random, now: int, number: dict[str, object]) -> Notifi
         publisher=random.choice((None, "d1", "c1", "c2")),
         qos=random.choice((0, 1, 2)),
         attributes=attributes,
-        body=random.randbytes(random.choice((0, 3))),
+        body=random.choice((b"", random.randbytes(3), b'{"v": 1, "w": "x"}')),
         expires_at=random.choice((None, None, now, now + 3, now + 10)),
         deadline_at=random.choice((None, now, now + 1, now + 5)),
         keys=random.choice((NO_KEYS, NO_KEYS, KEYS)),
@@ -162,7 +179,7 @@ def _interest(random: Random, now: int, number: dict[str, object]) -> InterestCh
         accept_insecure=random.random() < 0.9,
         qos=qos,
         no_local=has_client and random.random() < 0.3,
-        policy=random.choice((None, None, None, "p")),
+        policy=random.choice((None, None, None, "p", "q")),
     )
     return InterestChanged(**number, changed_at=now, change=change, subscription=subscription)  # type: ignore[arg-type]
 
@@ -189,10 +206,17 @@ def _receipt(
     )
 
 
-def _decision(
-    random: Random, now: int, number: dict[str, object], member: tuple[str, str], notification_seq: int
+def _decision(  # as a receipt's, and one more
+    random: Random,
+    now: int,
+    number: dict[str, object],
+    member: tuple[str, str],
+    notification_seq: int,
+    versions: dict[str | None, int],
 ) -> Decided:
+    """Return a decision as no policy made it, mostly."""
     device, session = member
+    policy = random.choice(("p", "q"))
     outcome = random.choice((Outcome.DELIVERED, Outcome.DELIVERED, Outcome.WITHHELD))
     is_sent = outcome is Outcome.DELIVERED
     return Decided(
@@ -201,18 +225,30 @@ def _decision(
         session=session,
         device=device,
         notification=NotificationId(str(number["node"]), notification_seq),
-        policy_seq=1,
-        policy="p",
+        policy_seq=versions.get(policy, 1),
+        policy=policy,
         outcome=outcome,
         body_hash=random.randbytes(32) if is_sent else None,
         body_bytes=3 if is_sent else None,
     )
 
 
-def _choice(random: Random, now: int, number: dict[str, object]) -> PolicyChanged:
-    device, chosen = random.choice((*DEVICES, "c1", "c2")), PolicyChange.CHOSEN
-    name = random.choice((None, "p", "p"))
-    return PolicyChanged(**number, changed_at=now, change=chosen, owner=device, name=name, device=device)  # type: ignore[arg-type]  # node and seq
+def _policy(random: Random, now: int, number: dict[str, object]) -> PolicyChanged:
+    """Let a policy be put, removed or chosen."""
+    change = random.choice((PolicyChange.PUT, PolicyChange.CHOSEN, PolicyChange.REMOVED))
+    if random.random() < 0.7 and change is PolicyChange.REMOVED:
+        change = PolicyChange.PUT
+    device = random.choice((*DEVICES, "c1", "c2"))
+    is_choice = change is PolicyChange.CHOSEN
+    return PolicyChanged(
+        **number,  # type: ignore[arg-type]  # node and seq
+        changed_at=now,
+        change=change,
+        owner=device,
+        name=random.choice((None, "p", "q") if is_choice else ("p", "q")),
+        text=random.choice(POLICIES) if change is PolicyChange.PUT else None,
+        device=device if is_choice else None,
+    )
 
 
 def _will(random: Random, now: int, number: dict[str, object]) -> WillChanged:
@@ -226,8 +262,10 @@ def _report(random: Random, now: int, number: dict[str, object]) -> Reported:
     state = DeviceState(
         device=random.choice(DEVICES),
         reported_at=now,
+        battery=random.choice((None, 0.2, 0.5, 0.9)),
         received=random.choice((None, 0, 1, 2, 3)),
         sent=random.choice((None, 0, 2, 3)),
+        members=random.choice(({}, {"responsible": 1, "responsible.x": 1})),
     )
     return Reported(**number, state=state)  # type: ignore[arg-type]  # node and seq
 

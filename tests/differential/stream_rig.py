@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from whimbrel.log.reader import Frontier
 from whimbrel.pipeline.files.snapshots import first_number, snapshot
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
@@ -50,6 +51,7 @@ class StreamRig:
         self.scratch = out / "_stream" / "matchers"
         self.scratch.mkdir(exist_ok=True)
         self.last: Taken | None = None
+        self._frontiers: dict[str, Frontier] = {}
 
     def take(self, ends: Mapping[str, int]) -> None:
         """Make everything that is new up to *ends*."""
@@ -68,7 +70,9 @@ class StreamRig:
         path = self.checkpoint / f"offsets-{batch}"
         end: dict[str, int] | None = _read(path)
         if end is None:
-            there = {node: min(seq, ends.get(node, -1)) for node, seq in snapshot(self._log).last.items()}
+            there = {
+                node: min(seq, ends.get(node, -1)) for node, seq in snapshot(self._log, self._frontiers).last.items()
+            }
             end = next_ends(start, there, self.plan.facts_per_batch, partial(first_number, self._log))
             if not spans(start, end):
                 return False

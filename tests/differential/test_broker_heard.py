@@ -67,6 +67,7 @@ def test_withheld_is_only_what_no_client_was_sent(seeds: range, tmp_path: Path) 
         account = _check(traffic)
         decided = [fact for fact in read(traffic.rig.folder, NODE) if isinstance(fact, Decided)]
         outcomes = {(fact.device, fact.notification.seq, fact.outcome) for fact in decided}
+        assert not [row for row in account if row.difference is not None], "each is evaluated again to the same"
         for row in account:
             if row.outcome is Outcome.WITHHELD:
                 assert (row.device, row.seq, Outcome.WITHHELD) in outcomes

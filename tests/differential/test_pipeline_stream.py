@@ -170,6 +170,7 @@ def _deliveries(out: Path) -> list[Delivery]:
             decided_at=_us(row["decided_at"]) or 0,
             lapses_at=_us(row["lapses_at"]),
             via=row["via"],
+            difference=row["difference"],
         )
         for row in read(out, "deliveries").to_pylist()
     ]

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
+from broker_rig import NODE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from policy_traffic import prompt_log, undecided
 from pyspark.sql import DataFrame, SparkSession
 from random_logs import random_log
 
@@ -74,6 +76,7 @@ def _deliveries(table: DataFrame) -> list[Delivery]:
             row.decided,
             row.lapses,
             row.via,
+            row.difference,
         )
         for row in columns.collect()
     ]
@@ -97,9 +100,17 @@ def test_matches_are_those_of_one_process(spark: SparkSession, seed: int) -> Non
 @pytest.mark.parametrize("has_receipts", [False, True])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_deliveries_are_those_of_one_process(spark: SparkSession, seed: int, *, has_receipts: bool) -> None:
-    """Ties in time, take and keep, sessions sharing devices and work, MQTT's qualities, ttl and max at their ends."""
+def test_deliveries_are_those_of_one_process(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int, *, has_receipts: bool
+) -> None:
+    """Ties in time, take and keep, sessions sharing devices and work, MQTT's qualities, ttl and max at their ends.
+
+    Policies decide, are suspended, and withhold copies that the next member of a share gets; the log of a broker, whose
+    decisions are checked, or are made again, is among the others.
+    """
     facts = _logs(seed, has_receipts=has_receipts)
+    live = prompt_log(tmp_path_factory.mktemp("live"), seed)
+    facts += live if has_receipts else undecided(live)
     wanted = SingleProcess(retention=RETENTION, assume_receipts=not has_receipts).run(facts).deliveries
     found = _deliveries(
         deliveries(_tables(spark, facts), retention=RETENTION, assume_receipts=not has_receipts, groups=5)
@@ -108,6 +119,17 @@ def test_deliveries_are_those_of_one_process(spark: SparkSession, seed: int, *, 
     decided = [each for each in found if each.via != "retained"]
     assert len(decided) == len(set(decided))
     assert {each.outcome for each in wanted} > {Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED}
+    assert any(each.outcome is Outcome.WITHHELD for each in wanted)
+    by_live = SingleProcess(retention=RETENTION, assume_receipts=False).run(live).deliveries
+    of_broker = [each for each in found if each.node == NODE]
+    assert Counter(map(_handed, of_broker)) == Counter(map(_handed, by_live))
+    assert not any(each.difference for each in of_broker)
+    assert any(each.difference for each in found) is has_receipts, "made-up decisions are found out"
+
+
+def _handed(each: Delivery) -> tuple[object, ...]:
+    """Return what a broker decides, without the time that it took."""
+    return each.seq, each.session, each.device, each.outcome, each.body_hash
 
 
 def test_sessions_with_the_same_share_are_folded_together() -> None:

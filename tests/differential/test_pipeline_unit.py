@@ -6,7 +6,9 @@ No Spark: what a worker does with a span is the same wherever the worker is.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,17 +16,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from broker_rig import NODE as BROKER
+from policy_traffic import prompt_log, undecided
 from random_logs import random_log
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log import layout
+from whimbrel.log.columns import to_arrow
 from whimbrel.log.export import export
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.accounts import Account, account, memberships
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.pipeline.stream import matchers as matchers_module
@@ -77,6 +83,50 @@ def test_rows_are_those_of_one_process_however_a_log_is_cut(
     monkeypatch.setattr(matchers_module, "SMALL", seed % 3)
     random = Random(seed)
     facts = random_log(random, NODE, facts=FACTS, has_receipts=has_receipts)
+    _check_cut(tmp_path, facts, random, seed, has_receipts=has_receipts)
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_broker_decided_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, *, is_decided: bool
+) -> None:
+    """Live, cut into spans, and in one process: the same bodies to the same devices, with decisions and without."""
+    monkeypatch.setattr(sys.modules[__name__], "NODE", BROKER)
+    monkeypatch.setattr(sys.modules[__name__], "RETENTION", Retention())
+    live = prompt_log(tmp_path / "live", seed, steps=150)
+    single = SingleProcess(assume_receipts=False).run(live).deliveries
+    facts = live if is_decided else _numbered(undecided(live))
+    tables = _check_cut(tmp_path, facts, Random(seed), seed, has_receipts=is_decided)
+    found = rows_of(tables, "deliveries")
+    handed = [(each["session"], each["device"], each["outcome"], each["body_hash"]) for each in found]
+    assert Counter(handed) == Counter((e.session, e.device, e.outcome.value, e.body_hash) for e in single)
+    assert {each["outcome"] for each in found} == {"delivered", "withheld"}
+    assert not any(each["difference"] for each in found)
+    assert _account(tables, facts).gaps == ()
+
+
+def _account(found: dict[str, list[Any]], facts: list[Fact]) -> Account:
+    """Return the account of what was wanted, and what became of it."""
+    rows: dict[str, list[dict[str, object]]] = {"presence": [], "sessions": []}
+    for fact in facts:
+        table, row = row_of(fact)
+        rows.get(table, []).append(row)
+    members = memberships(*(to_arrow(name, rows[name]) for name in rows))
+    made = (pa.Table.from_batches(found[name], TABLES[name].schema) for name in ("matches", "deliveries"))
+    matches, deliveries = made
+    return account(matches, deliveries, [], members=members)
+
+
+def _numbered(facts: list[Fact]) -> list[Fact]:
+    """Return facts without gaps in their numbers, as a log that is written has them."""
+    return [replace(fact, seq=seq) for seq, fact in enumerate(facts, start=1)]
+
+
+def _check_cut(
+    tmp_path: Path, facts: list[Fact], random: Random, seed: int, *, has_receipts: bool
+) -> dict[str, list[Any]]:
+    """Check a log that is cut, stored and read in some way against one process; return the tables."""
     log = written(tmp_path / "log", facts, random, exports=seed % 4)
     store, matchers = MemoryStore(), Matchers(tmp_path / "matchers")
     found: dict[str, list[Any]] = {}
@@ -96,7 +146,7 @@ def test_rows_are_those_of_one_process_however_a_log_is_cut(
     wanted = SingleProcess(retention=RETENTION, assume_receipts=not has_receipts).run(facts)
     matched = [(row["notification_seq"], row["session"], row["interest_seq"]) for row in rows_of(found, "matches")]
     assert Counter(matched) == Counter((each.seq, each.session, each.interest_seq) for each in wanted.matches)
-    decided = ("notification_seq", "session", "device", "outcome", "body_hash", "decided_at", "lapses_at", "via")
+    decided = "notification_seq session device outcome body_hash decided_at lapses_at via difference".split()
     delivered = [tuple(row[name] for name in decided) for row in rows_of(found, "deliveries")]
     assert Counter(delivered) == Counter(
         (
@@ -108,10 +158,12 @@ def test_rows_are_those_of_one_process_however_a_log_is_cut(
             each.decided_at,
             each.lapses_at,
             each.via,
+            each.difference,
         )
         for each in wanted.deliveries
     )
     assert rows_of(found, "dead_letters") == []
+    return found
 
 
 def numbers(piece: Piece) -> list[int]:

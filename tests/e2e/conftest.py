@@ -26,3 +26,11 @@ def spark() -> Iterator[SparkSession]:
     yield session
     if is_ours:
         session.stop()
+
+
+@pytest.fixture(scope="module")
+def on_hdfs(spark: SparkSession) -> Iterator[None]:
+    """Let paths without a scheme be those of a cluster's file system, one that does not answer: ours have theirs."""
+    spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    yield
+    spark.conf.unset("fs.defaultFS")

@@ -143,3 +143,15 @@ def test_a_login_raises_what_the_hash_of_a_password_costs(tmp_path: Path) -> Non
     assert costs == {"ann": Cost(n=2**12), "bob": Cost(n=2**10), "op": Cost(n=2**10)}
     with guarded.broker, guarded.client("pda", "ann"):
         pass
+
+
+def test_a_users_file_in_the_data_folder_counts_without_a_word(tmp_path: Path) -> None:
+    """As it was: `user add` wrote the file, `serve` did not read it, and any client was let in."""
+    broker = BrokerProcess(tmp_path, "--host", "0.0.0.0")  # noqa: S104 # refused without users
+    with pytest.raises(AssertionError, match="--insecure"):
+        broker.start()
+    Users.read(broker.data / "users", missing_ok=True).add("ann", "ann", cost=Cost(n=2**10))
+    with broker, RawClient(broker.port) as nameless:
+        nameless.send(encode(Connect("lamp", version=5), 5))
+        assert nameless.receive(Kind.CONNACK).code == 0x86
+    assert [line for line in broker.lines if "users without TLS" in line and "warning" in line]

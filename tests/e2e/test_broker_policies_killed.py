@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from random import Random
 
-import pytest
+from pyspark.sql import SparkSession
+from stream_rig import StreamRig
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Clients, Kind, P, Properties, RawClient, publish_packet
 
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided, Outcome
-from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.files.delta import read as read_table
+from whimbrel.pipeline.files.snapshots import snapshot
+from whimbrel.pipeline.jobs import run
+from whimbrel.pipeline.plans import StreamPlan
+from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.shape.state import ShapeState
 
 LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)
@@ -29,72 +35,117 @@ LONG = "x" * 5_000
 """So much that the body is made in a process of its own."""
 
 
-def _back(clients: Clients) -> RawClient:
-    return clients.connect("phone", clean=False, properties=LASTING)
+class Phone:
+    """A device that chose the policy, over all its connections; *heard* has the bodies of each notification."""
+
+    def __init__(self, clients: Clients, qos: int, random: Random) -> None:
+        self._clients, self.qos, self._random = clients, qos, random
+        self.name, self.topic = f"phone-{qos}", f"k/{qos}"
+        self.heard: dict[int, list[bytes]] = {}
+        self._link = self._connected()
+        self._link.publish("$whimbrel/policy", b"counting")
+        self._link.subscribe((self.topic, qos))
+
+    def _connected(self) -> RawClient:
+        return self._clients.connect(self.name, clean=False, properties=LASTING)
+
+    def come_back(self) -> None:
+        """Connect again."""
+        self._link = self._connected()
+
+    def hear(self, count: int) -> None:
+        """Receive some, and acknowledge about half of them."""
+        for _ in range(count):
+            found = self._link.receive(Kind.PUBLISH)
+            self._note(found.payload)
+            if self._random.random() < 0.5:
+                self._link.answer(Kind.PUBACK if self.qos == 1 else Kind.PUBREC, found.packet_id)
+
+    def drain(self) -> None:
+        """Receive and acknowledge all there is: of three last ones, one is withheld at most, and all come in order."""
+        for number in range(3):
+            self._link.publish(self.topic, json.dumps({"id": -1 - number}).encode())
+        while self._note(self._link.message().payload) >= 0:
+            pass
+        for each in self._link.messages_so_far():
+            self._note(each.payload)
+        self._link.disconnect()
+
+    def _note(self, body: bytes) -> int:
+        number: int = json.loads(body)["id"]
+        self.heard.setdefault(number, []).append(body)
+        return number
 
 
-def _acknowledge(phone: RawClient, packet_id: int, qos: int) -> None:
-    phone.answer(Kind.PUBACK if qos == 1 else Kind.PUBREC, packet_id)
-
-
-def _hear(phone: RawClient, count: int, qos: int, random: Random, heard: dict[int, set[bytes]]) -> None:
-    """Receive some, and acknowledge about half of them."""
-    for _ in range(count):
-        found = phone.receive(Kind.PUBLISH)
-        heard.setdefault(json.loads(found.payload)["id"], set()).add(found.payload)
-        if random.random() < 0.5:
-            _acknowledge(phone, found.packet_id, qos)
-
-
-def _drain(phone: RawClient, heard: dict[int, set[bytes]]) -> None:
-    """Receive and acknowledge all there is: of three last ones, one is withheld at most, and all come in order."""
-    for number in range(3):
-        phone.publish("k/t", json.dumps({"id": -1 - number}).encode())
-    found = [phone.message()]
-    while json.loads(found[-1].payload)["id"] >= 0:
-        found.append(phone.message())
-    for each in [*found, *phone.messages_so_far()]:
-        heard.setdefault(json.loads(each.payload)["id"], set()).add(each.payload)
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_kill_9_lets_no_policy_run_twice(tmp_path: Path, qos: int) -> None:
-    """Each round the broker dies while it decides, sends and is acknowledged."""
-    random, heard = Random(qos), dict[int, set[bytes]]()
+def _killed(folder: Path) -> list[Phone]:
+    """Let a broker die, again and again, while it decides, sends and is acknowledged; return what was heard."""
+    random = Random(1)
     with (
-        BrokerProcess(tmp_path, settings={"log": {"view_interval_s": 0.1}}) as broker,
+        BrokerProcess(folder, settings={"log": {"view_interval_s": 0.1}}) as broker,
         Clients(broker.port, "k") as all_,
     ):
-        phone = _back(all_)
-        phone.publish("$whimbrel/policy/counting", POLICY)
-        phone.publish("$whimbrel/policy", b"counting")
-        phone.subscribe(("k/#", qos))
+        all_.connect("author").publish("$whimbrel/policy/counting", POLICY)
+        phones = [Phone(all_, qos, random) for qos in (1, 2)]
         for number in range(ROUNDS):
             publisher = all_.connect(f"publisher-{number}")
             for each in range(BURST):
                 body = {"id": number * BURST + each, "rest": LONG if each % 10 == 5 else ""}
-                data = publish_packet("k/t", json.dumps(body).encode(), qos=qos, packet_id=each + 1, version=5)
-                publisher.send(data)
-            _hear(phone, random.randrange(1, 12), qos, random, heard)
+                for qos in (1, 2):
+                    packet_id = 2 * each + qos
+                    data = json.dumps(body).encode()
+                    publisher.send(publish_packet(f"k/{qos}", data, qos=qos, packet_id=packet_id, version=5))
+            for phone in phones:
+                phone.hear(random.randrange(3, 12))
             broker.kill()
             broker.start()
-            phone = _back(all_)
-        _drain(phone, heard)
-        phone.disconnect()
-    facts = list(read(tmp_path / "data" / "log", "node-1"))
-    decided = [fact for fact in facts if isinstance(fact, Decided)]
-    about = [fact.notification.seq for fact in decided]
-    assert len(about) == len(set(about)) > BURST // 2, "decided once"
-    assert all(len(bodies) == 1 for bodies in heard.values()), "what came again was the same"
-    hashes = {fact.body_hash for fact in decided}
-    assert {hashlib.sha256(body).digest() for bodies in heard.values() for body in bodies} <= hashes
-    numbers = [json.loads(body)["n"] for bodies in heard.values() for body in bodies]
-    assert len(numbers) == len(set(numbers)), "no run counted twice"
+            for phone in phones:
+                phone.come_back()
+        for phone in phones:
+            phone.drain()
+    return phones
+
+
+def _handed(account: list[Delivery]) -> Counter[tuple[object, ...]]:
+    return Counter((e.seq, e.device, e.outcome.value, e.body_hash, e.difference) for e in account)
+
+
+def _tabled(out: Path) -> Counter[tuple[object, ...]]:
+    columns = ("notification_seq", "device", "outcome", "body_hash", "difference")
+    return Counter(tuple(row[name] for name in columns) for row in read_table(out, "deliveries").to_pylist())
+
+
+def test_kill_9_lets_no_policy_run_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """At QoS 1 and 2: what comes again is what was decided, and live, batch and stream have one account of it."""
+    phones, log = _killed(tmp_path), tmp_path / "data" / "log"
+    facts = list(read(log, "node-1"))
+    account = SingleProcess(assume_receipts=False).run(facts).deliveries
     shape = ShapeState()
     for fact in facts:
         shape.apply(fact)
-    assert shape.manual("k-phone", "counting") == {"n": len(decided)}
-    account = SingleProcess(assume_receipts=False).run(facts).deliveries
-    delivered = {row.body_hash for row in account if row.device == "k-phone" and row.outcome is Outcome.DELIVERED}
-    assert delivered == {fact.body_hash for fact in decided if fact.outcome is Outcome.DELIVERED}
-    assert sum(row.outcome is Outcome.WITHHELD for row in account) == len(decided) // 3
+    for phone in phones:
+        device = f"k-{phone.name}"
+        decided = [fact for fact in facts if isinstance(fact, Decided) and fact.device == device]
+        _check(phone, decided)
+        assert shape.manual(device, "counting") == {"n": len(decided)}, "the variables are those of the log"
+        own = [row for row in account if row.device == device]
+        delivered = {row.body_hash for row in own if row.outcome is Outcome.DELIVERED}
+        assert delivered == {fact.body_hash for fact in decided if fact.outcome is Outcome.DELIVERED}
+        assert sum(row.outcome is Outcome.WITHHELD for row in own) == len(decided) // 3
+    assert not any(row.difference for row in account), "what is evaluated again is what was decided"
+    run(spark, log=log, out=tmp_path / "batch", tables=("deliveries",))
+    stream = StreamRig(log=log, out=tmp_path / "stream", plan=StreamPlan(tables=("deliveries",)))
+    stream.take(snapshot(log).last)
+    assert _handed(account) == _tabled(tmp_path / "batch") == _tabled(tmp_path / "stream")
+
+
+def _check(phone: Phone, decided: list[Decided]) -> None:
+    """Check what a phone heard against what was decided about it."""
+    about = [fact.notification.seq for fact in decided]
+    assert len(about) == len(set(about)) > 5, "decided once"
+    assert any(len(bodies) > 1 for bodies in phone.heard.values()), "some came again"
+    assert all(len(set(bodies)) == 1 for bodies in phone.heard.values()), "and were the same"
+    heard = {body for bodies in phone.heard.values() for body in bodies}
+    assert {hashlib.sha256(body).digest() for body in heard} <= {fact.body_hash for fact in decided}
+    numbers = [json.loads(body)["n"] for body in heard]
+    assert len(numbers) == len(set(numbers)), "no run counted twice"
+    assert len(decided) - max(numbers) <= 1, "the broker goes on with the variables of its log"

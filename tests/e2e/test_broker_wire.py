@@ -269,7 +269,7 @@ def test_control_characters_of_a_client_reach_no_log_line(tmp_path: Path, form: 
 
 def test_metrics_are_on_loopback_unless_told(tmp_path: Path) -> None:
     """A broker that lets other machines in does not show everybody what it does."""
-    with BrokerProcess(tmp_path / "default", "--host", "0.0.0.0", "--http-port", "0") as broker:  # noqa: S104 # the point
+    with BrokerProcess(tmp_path / "default", "--host", "0.0.0.0", "--insecure", "--http-port", "0") as broker:  # noqa: S104
         socket.create_connection(("127.0.0.2", broker.port), timeout=10).close()
         assert _metric(broker, "whimbrel_clients_connected") == 0
         with pytest.raises(ConnectionRefusedError):

@@ -351,6 +351,8 @@ def _is_a_search_worth_its_name(places: Mapping[str, bytes]) -> None:
     assert any(place.startswith("rows of part-") for place in where)
     assert all(any(place.endswith(kind) for place in where) for kind in (".seg", ".sqlite", ".parquet"))
     named = {place for _, place in _found({"name": USER_NAME}, places)}
-    assert {"users", "log show"} <= named
-    assert b"listening" in places["output"]
+    assert {"users", "log show", "output"} <= named
+    assert "output" not in where, "a body is in the log of the process"
+    said = (b"listening", b"connection refused", b"publication refused", b"subscription refused", b"request refused")
+    assert all(each in places["output"] for each in said)
     assert b"whimbrel_named_sessions 4" in places["metrics of the first run"]

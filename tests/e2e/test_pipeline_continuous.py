@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from whimbrel.cli.main import app
 from whimbrel.pipeline.files.delta import read
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("on_hdfs")]
 
 PATIENCE_S = 120  # a machine that does much else at the same time
 HEAD = [
@@ -133,7 +133,7 @@ def test_tables_follow_a_log_until_they_are_told_to_stop(spark: SparkSession, tm
 def test_one_pass_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: Path) -> None:
     """Whoever has no process to spare lets cron run it; state that was lost is said by the doctor."""
     del spark  # it is the session that the commands find
-    log, out = tmp_path / "log", tmp_path / "out"
+    log, out = tmp_path / "log", tmp_path / "5 % of [x]"
     command = ["pipeline", "run", "--log", str(log), "--out", str(out), "--available-now", "--assume-receipts"]
     _append(log, HEAD + _published(3, 20))
     done = CliRunner().invoke(app, command)

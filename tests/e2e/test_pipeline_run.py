@@ -28,7 +28,10 @@ from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.spark.source import register
 from whimbrel.sim.logs.generate import Recipe, generate
 
+pytestmark = pytest.mark.usefixtures("on_hdfs")
+
 EVENTS = 5_000
+OUT = "tables, 5 % [of] {a,b} #1"  # no name that a shell, a URL or a pattern leaves alone
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +61,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -> None:
     """Every table is written, and matches and deliveries are those of one process."""
-    done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(ward), "--out", str(tmp_path / "out"), "--json"])
+    done = CliRunner().invoke(app, ["pipeline", "run", "--log", str(ward), "--out", str(tmp_path / OUT), "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)["tables"]
     assert set(told) == set(TABLES_MADE)
     wanted = SingleProcess().run(_facts(ward))
     matches = {
         (row["notification_node"], row["notification_seq"], row["interest_seq"])
-        for row in _rows(tmp_path / "out" / "matches")
+        for row in _rows(tmp_path / OUT / "matches")
     }
     assert matches == {(each.node, each.seq, each.interest_seq) for each in wanted.matches}
     assert told["matches"]["rows"] == len(wanted.matches) > 1_000
@@ -79,7 +82,7 @@ def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -
             row["outcome"],
             row["body_hash"],
         )
-        for row in _rows(tmp_path / "out" / "deliveries")
+        for row in _rows(tmp_path / OUT / "deliveries")
     }
     assert found == {
         (d.node, d.seq, d.session, d.device, d.subscriptions, d.outcome.value, d.body_hash) for d in wanted.deliveries
@@ -88,11 +91,11 @@ def test_a_log_becomes_tables(spark: SparkSession, ward: Path, tmp_path: Path) -
     assert told["popularity"]["rows"] > 0
     assert told["replicas"]["rows"] > 0
     assert told["dead_letters"]["rows"] == 0
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("_")]
+    assert not [path for path in (tmp_path / OUT).iterdir() if path.name.startswith("_")]
     register(spark)
     source = spark.read.format("whimbrel").option("table", "popularity")
-    assert source.load(str(tmp_path / "out")).count() == told["popularity"]["rows"]
-    _check_backfill(ward, tmp_path / "out")
+    assert source.load(str(tmp_path / OUT)).count() == told["popularity"]["rows"]
+    _check_backfill(ward, tmp_path / OUT)
 
 
 def _check_backfill(log: Path, out: Path) -> None:
@@ -110,7 +113,6 @@ def _check_backfill(log: Path, out: Path) -> None:
     for words, refused in (
         (["--since", "tomorrow"], "--since: found 'tomorrow', allowed is a time such as 24h, a date"),
         (["--until", "1h", "--available-now"], "--until: a stream writes all rows"),
-        (["--since", "1h", "--until", "2h"], "one that begins before it ends"),
     ):
         done = CliRunner().invoke(app, [*command, *words])
         assert done.exit_code != 0
@@ -119,7 +121,7 @@ def _check_backfill(log: Path, out: Path) -> None:
 
 def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing half-written is ever visible, and nothing is left behind."""
-    out = tmp_path / "out"
+    out = tmp_path / OUT
 
     def plan(subjects: int) -> DataFrame:
         rows = [(f"s{number}", 1, 0.5, 1, 100) for number in range(subjects)]
@@ -143,16 +145,16 @@ def test_a_failure_leaves_the_old_table(spark: SparkSession, tmp_path: Path) -> 
 def test_tables_of_an_older_whimbrel_are_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
     """Who reads the Parquet files of the folder would read both; nothing is read before it is said."""
     create(tmp_path / "log")
-    (tmp_path / "out" / "matches").mkdir(parents=True)
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "out" / "matches" / "part-0.parquet")
+    (tmp_path / OUT / "matches").mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / OUT / "matches" / "part-0.parquet")
     with pytest.raises(InvalidValueError, match="older Whimbrel made these tables"):
-        jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
+        jobs.run(spark, log=tmp_path / "log", out=tmp_path / OUT)
 
 
 def test_an_empty_log_has_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
     """Nobody came: that is no error."""
     create(tmp_path / "log")
-    made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
+    made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / OUT)
     assert {name: told["rows"] for name, told in made.items()} == dict.fromkeys(TABLES_MADE, 0)
 
 
@@ -161,12 +163,12 @@ def test_a_log_from_a_newer_version_is_refused(spark: SparkSession, tmp_path: Pa
     create(tmp_path / "log")
     (tmp_path / "log" / "whimbrel-log.json").write_text('{"format": 99}')
     with pytest.raises(NewerLogError, match="99"):
-        jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        jobs.run(spark, log=tmp_path / "log", out=tmp_path / OUT)
+    assert not (tmp_path / OUT).exists()
 
 
 def test_unknown_tables_are_named(spark: SparkSession, tmp_path: Path) -> None:
     """A clear message names what was found and what is allowed."""
     create(tmp_path / "log")
     with pytest.raises(InvalidValueError, match=r"gossip.*matches, deliveries"):
-        jobs.run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["gossip"])
+        jobs.run(spark, log=tmp_path / "log", out=tmp_path / OUT, tables=["gossip"])

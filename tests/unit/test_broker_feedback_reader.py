@@ -132,13 +132,14 @@ def _linked(seq: int, device: str, connection: float) -> pa.Table:
 
 def test_a_delta_table_is_what_its_commits_say(tmp_path: Path) -> None:
     """Files that no commit names, or that compaction replaced, are none of it; what is new is learned."""
-    output, reader = DeltaOutput(tmp_path, "link_quality"), _feedback_reader(tmp_path)
+    out = tmp_path / "5 % of [x]"
+    output, reader = DeltaOutput(out, "link_quality"), _feedback_reader(out)
     output.create()
     assert reader.look().troubles == ()
     for batch, connection in enumerate((0.1, 0.2, 0.3)):
         output.add(batch, _linked(batch, "d", connection))
         assert reader.look().connections == {"d": connection}
-    pq.write_table(_linked(9, "d", 0.9), tmp_path / "link_quality" / "of-no-commit.parquet")
+    pq.write_table(_linked(9, "d", 0.9), out / "link_quality" / "of-no-commit.parquet")
     assert reader.look().connections is None
     output.compact()
     output.add(3, _linked(3, "e", 0.5))

@@ -531,6 +531,8 @@ def test_subscribe_and_unsubscribe_by_request(rig: Rig) -> None:
         "keys": [],
         "insecure": False,
         "policy": None,
+        "near": None,
+        "stale": None,
     }
     assert maker.ask("show", session="ann")["subscriptions"] == [answer["subscription"]]
     assert not maker.ask("unsubscribe", session="ann", topic="a/+")["ok"]

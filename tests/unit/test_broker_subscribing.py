@@ -78,7 +78,9 @@ def test_a_filter_in_the_topic_may_be_shared() -> None:
         ((("ttl", "²"),), "allowed is a whole number"),
         ((("max", "99999999999"),), "max='99999999999', allowed is"),
         ((("name", "x"), ("name", "y")), "name twice"),
-        ((("near", "x"),), "which this broker does not offer"),
+        ((("near", "x"),), "near: found 'x', allowed is lat,lon,radius"),
+        ((("near", "91,0,5"),), "found 91.0, allowed is a number from -90 to 90"),
+        ((("stale", "-1"),), "stale: found '-1'"),
     ],
 )
 def test_a_bad_option_is_refused_in_words(user: tuple[tuple[str, str], ...], words: str) -> None:

@@ -233,7 +233,7 @@ def test_a_subscription_in_json_is_as_the_wire_has_it() -> None:
     """One word for one thing, so that scripts need not learn two."""
     assert json.loads(json.dumps(tree_of(SUBSCRIPTION))) == {
         "topic": "a/#", "name": "n", "filter": "t > 1", "ttl": 60, "max": 5, "qos": 1, "keys": [KEY],
-        "insecure": False,
+        "insecure": False, "near": None, "stale": None,
     }  # fmt: skip
 
 

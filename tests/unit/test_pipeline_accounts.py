@@ -94,6 +94,18 @@ def test_a_row_that_is_missing_is_seen(index: int) -> None:
     assert world.account().gap_count == 1
 
 
+def test_a_share_that_a_policy_withheld_is_served_by_the_next() -> None:
+    """Who was to have it has an entry too; that no one got it, though each was to, is no gap."""
+    world = World()
+    world.deliveries.append(_delivery(12, "$mqtt/worker-1", "worker-1", "withheld"))
+    assert world.account().closes
+    assert {each.device: each.withheld for each in world.account().devices}["worker-1"] == 1
+    world.deliveries[4]["outcome"] = "withheld"
+    assert world.account().closes
+    world.deliveries[4]["outcome"] = world.deliveries[-1]["outcome"] = "delivered"
+    assert world.account().gap_count == 1
+
+
 def test_what_is_held_is_held_for_whoever_has_no_row() -> None:
     """Without its receipt, a device is owed what its session still holds."""
     world = World()

@@ -21,11 +21,14 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
+from whimbrel.broker.access.users import UserChanges
 from whimbrel.broker.config import Config
 from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
-from whimbrel.broker.handlers.connections.connecting import Connecting, Verify
+from whimbrel.broker.handlers.connections.client_requests import ClientRequests
+from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.connections.silence import end_silent
+from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
@@ -45,7 +48,9 @@ from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
@@ -104,14 +109,17 @@ class Broker:
         self.feedback = Feedback()
         """What the pipeline found out; the shell reads it."""
         access = config.access
+        self._listener = ListenerRules(verify=verify, admits_anonymous=access.admits_anonymous)
         self.blocking_tasks = BlockingTasks(
             access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
         )
         """What the shell has to ask."""
         self._commits = CommitQueue(log)
         self._sender = state.volatile.sender = Sender(self.counters)
+        self.events = self._sender.events
+        self.events.per_second = config.observe.log_lines_per_second
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
-        self._gate = state.volatile.gate = gate = Gate(authorizer)
+        self._gate = state.volatile.gate = gate = Gate(authorizer, checks_sources=access.check_retain_source)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
         self._driver = Driver(self._commits, self.blocking_tasks, self._long_work)
@@ -145,10 +153,15 @@ class Broker:
             rng=rng,
         )
         self._publishing.answer = self._sessions.received
+        requests = ClientRequests(self._commits, state, self._sender, authorizer, self._long_work)
+        self._publishing.answer_operator = requests.received
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
         shaping = self._delivering.shaping
         self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
-        self._policies = Policies(config, self._commits, state, self._sender, self._publishing, shaping)
+        self._policies = Policies(
+            config, self._commits, state, self._sender, self._publishing, shaping, self._long_work
+        )
+        self._user_check = UserCheck(self.blocking_tasks)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
@@ -161,9 +174,8 @@ class Broker:
             wills,
             self._ownership,
             self._policies,
-            self.blocking_tasks,
+            self._user_check,
             rng=rng,
-            verify=verify,
             opened=self._opened,
             leaving=self.history.lost,
         )
@@ -191,6 +203,11 @@ class Broker:
         self._ownership.notices += end_unreadable(state, self._interests, self._commits.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
+
+    @property
+    def late(self) -> Mapping[str, int]:
+        """How many copies missed their deadline, by subject."""
+        return self._sender.late
 
     @property
     def dirty(self) -> list[Link]:
@@ -241,9 +258,19 @@ class Broker:
 
     # -- what the shell tells ----------------------------------------------------------------------------------------
 
-    def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
-        """Return the link for a connection that was opened."""
-        link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
+    def opened(
+        self,
+        shell: object,
+        address: str,
+        now: int,
+        *,
+        verified_user: str | None = None,
+        listener: ListenerRules | None = None,
+    ) -> Link:
+        """Return the link for a connection that was opened, through *listener* if it was one with rules of its own."""
+        rules = listener or self._listener
+        machine = ServerConnection(self._limits, mount=rules.mount)
+        link = Link(machine, shell, address, verified_user=verified_user, listener=rules)
         link.last_at = now
         link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)
@@ -332,6 +359,8 @@ class Broker:
 
     def _end_step(self, now: int) -> None:
         """Send what was handed over, and let go of links that are closing."""
+        if self.state.volatile.arrived:
+            self._interests.retained.send_arrived()
         if self.state.volatile.ready:
             self._delivering.pump_ready(self._commits.last_at)
         if self._sender.full:
@@ -347,6 +376,8 @@ class Broker:
         self.memory.count_incoming(-link.incoming_bytes)
         link.incoming_bytes = 0
         link.closing = link.closing or "the peer closed it"
+        if link.client is None and link.parked is None and link.machine.failure is None:
+            self.events.note(Event.CLOSED, link, now, reason=link.closing)
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
             self._connecting.lost(link.client, now, is_draining=self.is_draining)
@@ -403,6 +434,7 @@ class Broker:
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
+        self._sessions.absent.tick(stamp)
         self.history.look()
         self._delivering.pump_ready(stamp)
         self._let_go(now)
@@ -421,6 +453,20 @@ class Broker:
     def tell_system(self, values: Mapping[str, str], now: int) -> None:
         """Publish what the broker says of itself, by topic."""
         publish_system_messages(self.state, self._gate, self._sender, values, now)
+
+    def replace_users(self, config: Config, verify: Verify | None, changes: UserChanges) -> int:
+        """Let other users count from now on; close the connections of those that changed, and return how many."""
+        self._listener.verify, self._listener.admits_anonymous = verify, config.access.admits_anonymous
+        self._user_check.epoch += 1
+        self._ownership.replace(config)
+        closed = 0
+        for link in list(self.links):
+            refusal = None if link.closing is not None else self._user_check.revocation(link, changes)
+            if refusal is not None:
+                self._sender.fail(link, *refusal)
+                closed += 1
+        self._let_go(self._commits.last_at)
+        return closed
 
     def replace_rights(self, rights: Rights) -> None:
         """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
@@ -496,6 +542,7 @@ class Broker:
         most, reason = self.config.limits.connections, self.preparation.reason
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or cannot write to its disk"
+        link.parked = connect  # until it is answered
         if reason is not None:
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
         elif len(self.links) > most:

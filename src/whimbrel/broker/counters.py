@@ -23,6 +23,10 @@ class Counters:
     """Publications of QoS 0 that no session wanted, and that the log left out for it (``[log] unwanted``)."""
     sent: int = 0
     """Copies that were written to clients."""
+    missed_deadlines: int = 0
+    """Copies that were sent when the deadline of their publication had passed."""
+    foreign_places: int = 0
+    """Bare properties place, radius and deadline of publications that are the application's: they do not parse."""
     reports: int = 0
     """Reports of devices that were taken in."""
     bad_reports: int = 0

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from whimbrel.mqtt.codes import ReasonCode
 
-__all__ = ["CLIENT_BYTES", "NAMED_SESSION_BYTES", "PENDING_BYTES", "Memory", "subscription_bytes"]
+__all__ = ["CLIENT_BYTES", "NAMED_SESSION_BYTES", "PENDING_BYTES", "PLACE_BYTES", "Memory", "subscription_bytes"]
 
 CLIENT_BYTES = 4_500
 """A client, connected or away, with its private session."""
@@ -25,14 +25,18 @@ PENDING_BYTES = 1_200
 """One notification that one session has not received yet, beside the notification itself, which is there once."""
 _PASSING = 8
 """One in so many bytes is for what passes through."""
+PLACE_BYTES = 700
+"""Where a device is: it counts for a week at most, whether the device comes back or not."""
+_NEAR_BYTES = 2_400
+"""A near beside it: a polygon has up to 64 corners."""
 _PLAIN_BYTES, _CONTENT_BYTES, _BYTES_A_CHARACTER = 1_200, 2_400, 5
 
 
-def subscription_bytes(filter_text: str | None) -> int:
+def subscription_bytes(filter_text: str | None, *, is_near: bool = False) -> int:
     """Return how much memory a subscription takes, about."""
     if filter_text is None:
-        return _PLAIN_BYTES
-    return _PLAIN_BYTES + _CONTENT_BYTES + _BYTES_A_CHARACTER * len(filter_text)
+        return _PLAIN_BYTES + is_near * _NEAR_BYTES
+    return _PLAIN_BYTES + is_near * _NEAR_BYTES + _CONTENT_BYTES + _BYTES_A_CHARACTER * len(filter_text)
 
 
 class _Tally(Protocol):

@@ -18,17 +18,22 @@ from collections.abc import Sequence
 
 from whimbrel.errors import InvalidValueError
 
-__all__ = ["IN_CONNECT", "IN_PUBLISH", "IN_SUBSCRIBE", "NUMBER", "PREFIX", "Pairs", "is_marked", "split_own"]
+__all__ = ["IN_CONNECT", "IN_PUBLISH", "IN_SUBSCRIBE", "NUMBER", "PREFIX", "SECRET", "Pairs", "is_marked", "split_own"]
 
 PREFIX = "whimbrel."
 _MARK = ("whimbrel", "1")
 """What a CONNECT carries so that names without the prefix are the broker's too."""
 
 IN_CONNECT = ("session", "password", "receipt", "key", "policy")
-IN_SUBSCRIBE = ("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "since")
+IN_SUBSCRIBE = (
+    *("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "stale", "since"),
+    "modify",
+)
 """UNSUBSCRIBE has the same."""
-IN_PUBLISH = ("key", "insecure")
+IN_PUBLISH = ("key", "insecure", "place", "radius", "deadline")
 """A will has the same."""
+SECRET = ("key", "insecure")
+"""Of these, what is taken off a publication; the others travel on (``placing``)."""
 
 NUMBER = f"{PREFIX}id"
 """Which notification a copy is of, ``node:seq``, on connections that subscribed with ``since``."""

@@ -17,7 +17,8 @@ from whimbrel.cli.options.connection import ClientId, Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import MAX_LINE_BYTES
 from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, keys_from
-from whimbrel.cli.options.values import read_whole_seconds
+from whimbrel.cli.options.places import read_place
+from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.errors import MalformedLineError
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
@@ -53,6 +54,17 @@ def publish(
             "--property", metavar="K=V", help="A user property, which filters see as an attribute; repeatable."
         ),
     ] = None,
+    place: Annotated[
+        str | None, typer.Option("--place", metavar="LAT,LON", parser=read_place, help="Where it is published.")
+    ] = None,
+    radius: Annotated[
+        float | None,
+        typer.Option("--radius", metavar="M", min=0, help="Who is farther than M metres from there does not hear it."),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option("--deadline", metavar="TIME", parser=read_seconds, help="From when on a copy is late: 2.5s."),
+    ] = None,
     keys: Keys = None,
     key_file: KeyFile = None,
     insecure: Insecure = None,
@@ -65,15 +77,18 @@ def publish(
 
     With --qos 1 or 2 the broker's answer is waited for; with --qos 0 there is none. A BODY that is a JSON object can
     be selected by content: see `whimbrel subscribe --filter`. With keys, only subscriptions with keys that match get
-    it. Exits 1 if the broker cannot be reached or refuses.
+    it. With --place and --radius, only sessions that are there get it. Exits 1 if the broker cannot be reached or
+    refuses.
 
     Example: whimbrel publish ward/3/bed/4 '{"temperature": 39.2}' --qos 1
     """
     if sum((body is not None, file is not None, lines)) > 1:
         raise typer.BadParameter("BODY, --file and --lines exclude each other")
     given = [_pair(text) for text in properties or ()]
-    if not connection.is_v5 and (given or expiry is not None or insecure is not None):
-        raise typer.BadParameter("--property, --expiry, --insecure and --secure need MQTT 5")
+    if radius is not None and place is None:
+        raise typer.BadParameter("--radius needs --place, the middle of the circle")
+    if not connection.is_v5 and (given or expiry is not None or insecure is not None or deadline is not None):
+        raise typer.BadParameter("--property, --expiry, --deadline, --insecure and --secure need MQTT 5")
     own_keys = keys_from(keys, key_file)
     # MQTT 3.1.1 has no place for the keys of one message; those of the connection are for every message.
     shared_keys, own_keys = ((), own_keys) if connection.is_v5 else (own_keys, ())
@@ -81,8 +96,9 @@ def publish(
 
     async def send(connected: Client, payload: bytes) -> None:
         code = await connected.publish(
-            topic, payload, qos=qos, retain=retain, expiry_s=expiry, user=given, keys=own_keys, insecure=insecure
-        )
+            topic, payload, qos=qos, retain=retain, expiry_s=expiry, user=given, keys=own_keys, insecure=insecure,
+            place=place, radius_m=radius, deadline_s=deadline,
+        )  # fmt: skip
         if as_json:
             typer.echo(json.dumps(_outcome(topic, code, len(payload)), ensure_ascii=False))
 

@@ -46,11 +46,15 @@ def serve(
         str | None, typer.Option("--tls-client-ca", metavar="FILE", help="Who signs clients' certificates, as PEM.")
     ] = None,
     users: Annotated[
-        str | None, typer.Option("--users", metavar="FILE", help="Who may connect; made by `whimbrel user add`.")
+        str | None,
+        typer.Option("--users", metavar="FILE", help="Who may connect; if not given, DIR/users where there is one."),
     ] = None,
     rights: Annotated[
         str | None, typer.Option("--rights", metavar="FILE", help="Who may use which topics, as TOML.")
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond loopback without users: any client may connect.")
+    ] = False,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Start although records of the log are missing, this once.")
     ] = False,
@@ -70,8 +74,7 @@ def serve(
     from whimbrel.broker.config_files import print_config as printed
     from whimbrel.broker.config_files import read_config
 
-    config = Config() if config_file is None else read_config(config_file)
-    config = config.with_overrides({
+    overrides = {
         "node.name": node,
         "node.data": data,
         "listen.host": host,
@@ -86,7 +89,15 @@ def serve(
         "tls.client_ca": tls_client_ca,
         "access.users": users,
         "access.rights": rights,
-    })  # fmt: skip
+        "access.insecure": insecure or None,
+    }
+
+    def read() -> Config:
+        """Return the settings as they are now; a reload reads them again."""
+        config = Config() if config_file is None else read_config(config_file)
+        return config.with_overrides(overrides)
+
+    config = read()
     if print_config:
         typer.echo(printed(config), nl=False)
         return
@@ -94,7 +105,7 @@ def serve(
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
-    server = Server(config, accepts_loss=accept_loss)
+    server = Server(config, accepts_loss=accept_loss, reread=read, set_log_level=_set_level)
     found = server.restored
     if found.lost is not None:
         log.warning("records are missing, and that is accepted", lost=found.lost)
@@ -120,7 +131,7 @@ async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: 
     except BaseException:
         server.close()
         raise
-    log.info("listening", host=server.config.listen.host, **server.ports)
+    log.info("listening", host=server.config.listen.host, **server.ports, **server.sockets)
     from whimbrel.broker.shell.collector import Collector  # see above
 
     collector, loop = Collector(), asyncio.get_running_loop()
@@ -189,6 +200,10 @@ def _set_up_logging(form: str, level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    _set_level(level)
+
+
+def _set_level(level: str) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))

@@ -13,6 +13,7 @@ import typer
 from whimbrel.cli.options.connection import ClientId, Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.passwords import Insecure, KeyFile, Keys, SessionPasswordFile, keys_from, session_password
+from whimbrel.cli.options.places import Near, OwnPlace, Stale
 from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.language.filters import parse
 
@@ -57,7 +58,13 @@ def subscribe(
             "--join", metavar="SESSION", help="Join a named session and subscribe there; needs --client-id. Repeatable."
         ),
     ] = None,
+    modify: Annotated[
+        bool, typer.Option("--modify", help="With --join: change the session's subscription if its options differ.")
+    ] = False,
     session_password_file: SessionPasswordFile = None,
+    near: Near = None,
+    stale: Stale = None,
+    place: OwnPlace = None,
     keys: Keys = None,
     key_file: KeyFile = None,
     insecure: Insecure = None,
@@ -83,7 +90,8 @@ def subscribe(
     A message is acknowledged after it was printed. With --client-id and --session-expiry the broker keeps messages
     while this command does not run. With --join the subscription is made in a named session, the first of several, for
     all its devices. With --since the broker's log comes first, and --json shows the id of each message, from which
-    another --since goes on. A connection that is lost is made again. Exits 0 after --count messages, 1 when
+    another --since goes on. With --near only messages that were published near enough come, and with --place the
+    broker knows where we are. A connection that is lost is made again. Exits 0 after --count messages, 1 when
     --timeout is over before, or if the broker cannot be reached or refuses.
 
     Example: whimbrel subscribe 'ward/+/bed/#' --filter 'temperature > 38.5' --qos 1
@@ -98,6 +106,8 @@ def subscribe(
         raise typer.BadParameter("--session-expiry needs MQTT 5")
     if not connection.is_v5 and not join and (ttl is not None or most is not None or name or insecure is not None):
         raise typer.BadParameter("--ttl, --max, --name, --insecure and --secure need MQTT 5, or --join")
+    if not connection.is_v5 and not join and stale is not None:
+        raise typer.BadParameter("--stale needs MQTT 5, or --join")
     if since is not None and (join or not connection.is_v5):
         raise typer.BadParameter("--since needs MQTT 5, and no --join: it is for this client alone")
     own_keys = keys_from(keys, key_file)
@@ -105,7 +115,7 @@ def subscribe(
     shared_keys, own_keys = ((), own_keys) if connection.is_v5 or join else (own_keys, ())
     joins = _joins(join or [], session_password_file)
     client = connection.client(
-        client_id, session_expiry_s=session_expiry, is_lasting=True, join=joins, keys=shared_keys
+        client_id, session_expiry_s=session_expiry, is_lasting=True, join=joins, keys=shared_keys, place=place
     )
 
     async def listen() -> None:
@@ -113,8 +123,10 @@ def subscribe(
             for topic_filter in topic_filters:
                 await client.subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
-                    insecure=insecure, since=since,
+                    insecure=insecure, near=near, stale_s=stale, since=since, modify=modify,
                 )  # fmt: skip
+            if place is not None:  # the broker has it before the next command is typed
+                await client.report(place=place)
             if sys.stderr.isatty():  # who types the next command must know when
                 typer.echo(f"subscribed to {', '.join(topic_filters)}; Ctrl-C ends", err=True)
             await print_all(client, count, as_json=as_json)

@@ -24,15 +24,22 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
-File = Annotated[Path, typer.Option("--file", metavar="FILE", help="The users file.")]
-DEFAULT_FILE = Path("whimbrel-data/users")
+File = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="The users file; if not given, DIR/users of --data.")
+]
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="The broker's data folder, as `serve --data` has it.")
+]
+DEFAULT_DATA = Path("whimbrel-data")
+_USERS = "users"
 
 
 @app.command()
 def add(
     name: Name,
     *,
-    file: File = DEFAULT_FILE,
+    file: File = None,
+    data: Data = DEFAULT_DATA,
     group: Annotated[
         list[str] | None,
         typer.Option("--group", metavar="GROUP", help="A group the user is in; may be given several times."),
@@ -46,13 +53,15 @@ def add(
 
     Asks for the password twice, without showing it; --password-file takes it from the one line of a file instead.
     Only a hash of it is kept. The groups of a user who is there stay as they are, unless --group is given.
-    The broker uses the file if its configuration names it: users in the section [access].
+    A broker uses the file `users` in its data folder, or the one that it is told: users in the section [access].
+    One that runs reads it again with `whimbrel reload`.
     """
     from whimbrel.broker.access.users import check_group, check_user_name  # see Users above
 
     check_user_name(name)  # before a password is typed for nothing
     for each in group or ():
         check_group(each)
+    file = file or data / _USERS
     users = _read(file, missing_ok=True)
     password = _asked(name) if password_file is None else password_from(password_file)
     is_new = users.add(name, password, groups=group or None)
@@ -62,10 +71,12 @@ def add(
 @app.command("list")
 def list_(
     *,
-    file: File = DEFAULT_FILE,
+    file: File = None,
+    data: Data = DEFAULT_DATA,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Print the users and their groups, one user a line."""
+    file = file or data / _USERS
     users = _read(file)
     found = [(name, sorted(users.groups(name))) for name in users.names()]
     if as_json:
@@ -78,8 +89,9 @@ def list_(
 
 
 @app.command()
-def remove(name: Name, *, file: File = DEFAULT_FILE) -> None:
+def remove(name: Name, *, file: File = None, data: Data = DEFAULT_DATA) -> None:
     """Remove the user NAME; exit 1 if there is no such user."""
+    file = file or data / _USERS
     if not _read(file).remove(name):
         typer.echo(f"{name}: no such user in {file}", err=True)
         raise typer.Exit(1)

@@ -22,6 +22,7 @@ from whimbrel.client.errors import (
 from whimbrel.client.joining import Join, Receipt
 from whimbrel.client.link import Tls
 from whimbrel.client.messages import Message, Payload
+from whimbrel.client.operating.clients import Clients, ClientSummary
 from whimbrel.client.sessions import Sessions
 from whimbrel.hold.access import AccessControlList, Grant, Right
 from whimbrel.mqtt.certificates import CertificateError
@@ -36,6 +37,8 @@ __all__ = [
     "Client",
     "ClientClosedError",
     "ClientError",
+    "ClientSummary",
+    "Clients",
     "ConnectRefusedError",
     "Device",
     "DismissedError",

@@ -52,6 +52,8 @@ class SessionSubscription:
     """Hashes of keys, as ``scheme:hex``."""
     insecure: bool = True
     """Whether notifications are accepted whose keys do not match."""
+    near: str | None = None
+    stale_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,8 @@ def subscription_of(found: object) -> SessionSubscription:
         qos=None if qos is None else _whole(members, "qos"),
         keys=_array(members, "keys", lambda key: _text({"keys": key}, "keys")),
         insecure=_flag(members, "insecure"),
+        near=None if members.get("near") is None else _text(members, "near"),
+        stale_s=None if members.get("stale") is None else _number(members, "stale"),
     )
 
 

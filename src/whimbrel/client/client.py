@@ -43,6 +43,7 @@ from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
 from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, Tls, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
+from whimbrel.client.operating.clients import Clients
 from whimbrel.client.outbox import Outbox
 from whimbrel.client.requests import TOPICS, Request, Requests
 from whimbrel.client.sessions import CHANGES, Sessions
@@ -191,6 +192,8 @@ class Client:
         self._changes = ChangeQueues(self._hear_changes, self._room.set, bound=queue_messages)
         self.sessions = Sessions(self._joins, self._requests, self._ask, self._changes, lambda: self.terms.client_id)
         """The named sessions of the broker."""
+        self.clients = Clients(self._ask)
+        """The clients of the broker, for operators."""
         self.policies = Policies(partial(self.publish, qos=1), self._ask)
         """The policies of the broker."""
 
@@ -266,6 +269,9 @@ class Client:
         user: Sequence[tuple[str, str]] = (),
         keys: Sequence[str] = (),
         insecure: bool | None = None,
+        place: str | None = None,
+        radius_m: float | None = None,
+        deadline_s: float | None = None,
     ) -> ReasonCode:
         """Publish, and return the broker's code: success, or that there are no subscribers.
 
@@ -273,11 +279,14 @@ class Client:
         timeout, does not take it back. At QoS 0 it returns when the publication is on its way, which is no promise.
         *keys* are added to those of the connection; *insecure* says whether subscriptions without matching keys may
         have it (5 only).
+
+        *place* is where it is published, ``lat,lon`` in degrees; with *radius_m* only sessions at most so many metres
+        from there hear it. A copy that is sent later than *deadline_s* is counted as late (5 only).
         """
         packet = publication(
             topic, payload, version=self._connect.version, qos=qos, retain=retain, expiry_s=expiry_s,
             content_type=content_type, response_topic=response_topic, correlation_data=correlation_data, user=user,
-            keys=keys, insecure=insecure,
+            keys=keys, insecure=insecure, place=place, radius_m=radius_m, deadline_s=deadline_s,
         )  # fmt: skip
         if not qos:
             link = await self._linked()
@@ -300,11 +309,15 @@ class Client:
         """Tell the broker the state of this device, and how many messages it received since its last report.
 
         *battery* is what is left of its charge, 0 to 1, *display* a width and height in pixels, *place* ``lat,lon`` in
-        degrees; None is not known. *members* are other variables that a policy of this device reads. A report is
+        degrees; None is not known. A report of a place alone only moves the device: it is short, and says nothing of
+        how many messages were received. *members* are other variables that a policy of this device reads. A report is
         a fact of the broker's log and is not published.
         """
-        count = self._received - self._reported
-        said: dict[str, object] = {**(members or {}), "battery": battery, "place": place, "received": count}
+        is_move = place is not None and battery is None and display is None and not members
+        count = 0 if is_move else self._received - self._reported
+        said: dict[str, object] = {**(members or {}), "battery": battery, "place": place}
+        if not is_move:
+            said["received"] = count
         if display is not None:
             said["display"] = {"width": display[0], "height": display[1]}
         body = payload_of({name: value for name, value in said.items() if value is not None})
@@ -323,7 +336,7 @@ class Client:
                 await self.report(
                     battery=reporting.battery(),
                     display=reporting.display,
-                    place=reporting.place,
+                    place=reporting.place() if callable(reporting.place) else reporting.place,
                     members=reporting.members,
                 )
             except PublishRefusedError as error:
@@ -358,7 +371,10 @@ class Client:
         keys: Sequence[str] = (),
         insecure: bool | None = None,
         policy: str | None = None,
+        near: str | None = None,
+        stale_s: float | None = None,
         since: str | int | None = None,
+        modify: bool = False,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
 
@@ -368,19 +384,26 @@ class Client:
         are wanted whose keys do not match *keys* and those of the connection. *policy* decides what is handed over for
         it, if the device has chosen none.
 
+        *near* says where the messages are that are wanted: ``lat,lon,R`` in a circle of R metres,
+        ``lat,lon;lat,lon;…`` in a polygon, ``R`` within so many metres of the session, ``any`` also those for areas
+        elsewhere. A place that a device of the session reported counts for *stale_s*, 120 seconds if it is not said.
+
+        A named session's subscription of the same topic filter and name belongs to all its devices. If it has other
+        options, the broker refuses (0x83) unless *modify* says that it is to change.
+
         With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
         ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
         on behind the last message that came, so that each comes once. For MQTT 5, and the client's private session.
 
-        MQTT 3.1.1 has *filter* only, except in a named session. In the private session, a subscription that was granted
-        is renewed whenever the broker has forgotten it; in a named one it is the session's.
+        MQTT 3.1.1 has *filter* and *near* only, except in a named session. In the private session, a subscription that
+        was granted is renewed whenever the broker has forgotten it; in a named one it is the session's.
         """
         interest = Interest(
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=name,
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
             identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
             insecure=insecure, policy=None if policy is None else check_policy(policy),
-            since=None if since is None else str(since),
+            near=near, stale_s=stale_s, since=None if since is None else str(since), modifies=modify,
         )  # fmt: skip
         interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version

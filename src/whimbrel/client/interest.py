@@ -1,8 +1,8 @@
 """Interests: what an application wants to hear of, and how each version of MQTT says it (docs/reference/mqtt.md).
 
 Version 5 says a content filter and its options as user properties. Version 3.1.1 has no place for options, and says a
-content filter as ``$filter/<base64url of its text>/<topic filter>``; in a named session it subscribes by a request,
-which has them all (docs/reference/sessions.md).
+content filter as ``$filter/<base64url of its text>/<topic filter>`` and a near as ``$near/<near>/`` before it; in a
+named session it subscribes by a request, which has them all (docs/reference/sessions.md).
 
 Rule: a key stands in no ``repr`` and in no error.
 """
@@ -17,6 +17,7 @@ from whimbrel.client.joining import PRIVATE
 from whimbrel.client.messages import ID_PROPERTY
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.filters import parse
+from whimbrel.model.near import parse_near, parse_stale_us
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Publish, SubscriptionRequest
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties
@@ -24,7 +25,7 @@ from whimbrel.mqtt.topics import check_topic_filter, split_share
 
 __all__ = ["Interest", "Places"]
 
-_IN_TOPIC = "$filter/"
+_IN_TOPIC, _NEAR = "$filter/", "$near/"
 _HIGHEST = 268_435_455
 """The largest subscription identifier there is (MQTT 5, 3.8.2.1.2)."""
 
@@ -48,6 +49,12 @@ class Interest:
     insecure: bool | None = None
     """Whether notifications are accepted whose keys do not match; None: the broker's default."""
     policy: str | None = None
+    near: str | None = None
+    """Where the messages are that are wanted: ``lat,lon,R``, a polygon, ``R`` metres from the session, or ``any``."""
+    stale_s: float | None = None
+    """For how long a reported place counts; None: the broker's default."""
+    modifies: bool = False
+    """Whether a named session's subscription with other options is to change; a request always changes it."""
     since: str | None = None
     """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 
@@ -59,6 +66,10 @@ class Interest:
             raise InvalidValueError("topic filter", self.topic_filter, "one of MQTT", error.reason) from error
         if self.filter_text is not None:
             parse(self.filter_text)
+        if self.near is not None:
+            parse_near(self.near)
+        if self.stale_s is not None:
+            parse_stale_us(f"{self.stale_s:.6f}")
         for what, number in (("ttl_s", self.ttl_s), ("max", self.max_held)):
             if number is not None and (not isinstance(number, int) or number < 0):
                 raise InvalidValueError(what, number, "a whole number from 0 on")
@@ -76,10 +87,13 @@ class Interest:
 
     def wire_filter(self, version: int) -> str:
         """Return the topic filter as it stands in a packet."""
-        if version == V5 or self.filter_text is None:
+        if version == V5:
             return self.topic_filter
-        encoded = base64.urlsafe_b64encode(self.filter_text.encode()).decode().rstrip("=")
-        return f"{_IN_TOPIC}{encoded}/{self.topic_filter}"
+        wanted = self.topic_filter
+        if self.filter_text is not None:
+            encoded = base64.urlsafe_b64encode(self.filter_text.encode()).decode().rstrip("=")
+            wanted = f"{_IN_TOPIC}{encoded}/{wanted}"
+        return wanted if self.near is None else f"{_NEAR}{parse_near(self.near)}/{wanted}"
 
     def properties(self, version: int, *, home: str = PRIVATE) -> Properties:
         """Return the properties of SUBSCRIBE on a connection whose home is *home*.
@@ -88,6 +102,8 @@ class Interest:
         """
         options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None, "policy": self.policy}
         given = [(name, str(value)) for name, value in options.items() if value is not None]
+        if self.stale_s is not None:
+            given.append(("stale", f"{self.stale_s:.6f}"))
         given += [("key", key) for key in self.keys]
         if self.insecure is not None:
             given.append(("insecure", "yes" if self.insecure else "no"))
@@ -96,10 +112,16 @@ class Interest:
         if version != V5:
             if given or self._has_packet_options():
                 found = ", ".join(dict.fromkeys(name for name, _ in given)) or "options"
-                raise InvalidValueError("subscription in MQTT 3.1.1", found, "a topic filter, a QoS and a filter")
+                raise InvalidValueError(
+                    "subscription in MQTT 3.1.1", found, "a topic filter, a QoS, a filter and a near"
+                )
             return NO_PROPERTIES
+        if self.modifies:
+            given.append(("modify", "yes"))
         if self.filter_text is not None:
             given.insert(0, ("filter", self.filter_text))
+        if self.near is not None:
+            given.append(("near", self.near))
         if self.session != home:
             given.append(("session", self.session))
         return Properties(user=tuple(given), identifiers=() if self.identifier is None else (self.identifier,))
@@ -114,10 +136,15 @@ class Interest:
     def members(self) -> dict[str, object]:
         """Return the members of a request that subscribes; what it has no place for is refused rather than dropped."""
         if self._has_packet_options():
-            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys, insecure and policy"
+            allowed = "a topic filter, a QoS, filter, ttl, max, name, keys, insecure, policy, near and stale"
             raise InvalidValueError("request to subscribe", "options", allowed)
-        options = {"filter": self.filter_text, "ttl": self.ttl_s, "max": self.max_held, "insecure": self.insecure}
-        options["policy"] = self.policy
+        options: dict[str, object] = {
+            "filter": self.filter_text,
+            "ttl": self.ttl_s,
+            "max": self.max_held,
+            "insecure": self.insecure,
+        }
+        options |= {"policy": self.policy, "near": self.near, "stale": self.stale_s}
         members: dict[str, object] = {name: value for name, value in options.items() if value is not None}
         if self.keys:
             members["keys"] = list(self.keys)

@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 
 from whimbrel.client.joining import checked_keys
 from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.model.bounds import real
+from whimbrel.model.near import MAX_NEAR_M
+from whimbrel.model.place import Place
 from whimbrel.mqtt.packets import V5, Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
@@ -16,6 +19,8 @@ __all__ = ["ID_PROPERTY", "Message", "Payload", "message_of", "payload_of", "pub
 
 _BROKERS_OWN = ("key", "insecure")
 """User properties that speak to the broker where a client says that it knows Whimbrel, as ours does."""
+
+_MAX_DEADLINE_S = 7 * 86_400
 
 ID_PROPERTY = "whimbrel.id"
 """The user property that says which notification a copy is of."""
@@ -88,6 +93,27 @@ def payload_of(payload: Payload) -> bytes:
         ) from error
 
 
+def _placed(
+    topic: str, place: str | None, radius_m: float | None, deadline_s: float | None, *, version: int
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return the topic and the user properties that say where a publication is heard, and by when it is due."""
+    if place is None:
+        if radius_m is not None:
+            raise InvalidValueError("radius_m", radius_m, "none without a place")
+        said = []
+    else:
+        said = [("place", str(Place.parse(place)))]
+    if radius_m is not None:
+        said.append(("radius", f"{real('radius_m', radius_m, 0, MAX_NEAR_M):.9g}"))
+    if version != V5:
+        if deadline_s is not None:
+            raise InvalidValueError("publication in MQTT 3.1.1", "deadline_s", "place and radius_m")
+        return (f"$place/{','.join(value for _, value in said)}/{topic}" if said else topic), []
+    if deadline_s is not None:
+        said.append(("deadline", f"{real('deadline_s', deadline_s, 0, _MAX_DEADLINE_S):.6f}"))
+    return topic, said
+
+
 def publication(
     topic: str,
     payload: Payload,
@@ -102,8 +128,12 @@ def publication(
     user: Sequence[tuple[str, str]] = (),
     keys: Sequence[str] = (),
     insecure: bool | None = None,
+    place: str | None = None,
+    radius_m: float | None = None,
+    deadline_s: float | None = None,
 ) -> Publish:
     """Return the packet; what 3.1.1 has no place for is refused rather than dropped."""
+    topic, placed = _placed(topic, place, radius_m, deadline_s, version=version)
     values = {
         Property.MESSAGE_EXPIRY_INTERVAL: expiry_s,
         Property.CONTENT_TYPE: content_type,
@@ -127,6 +157,6 @@ def publication(
         raise InvalidValueError("publication in MQTT 3.1.1", found, "none of the properties of MQTT 5")
     if qos not in {0, 1, 2}:
         raise InvalidValueError("QoS", qos, "0, 1 or 2")
-    pairs = (*user, *protection)
+    pairs = (*user, *placed, *protection)
     properties = Properties(given, user=pairs) if given or pairs else NO_PROPERTIES
     return Publish(topic, payload_of(payload), qos, retain, properties=properties)

@@ -168,12 +168,14 @@ class Sessions:
         subscription: str = "",
         keys: Sequence[str] = (),
         insecure: bool | None = None,
+        near: str | None = None,
+        stale_s: float | None = None,
         password: str | None = None,
     ) -> SessionSubscription:
         """Subscribe in the session *name*, which need not be joined; *subscription* is the subscription's name."""
         interest = Interest(
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=subscription,
-            keys=checked_keys(keys), insecure=insecure, session=name,
+            keys=checked_keys(keys), insecure=insecure, session=name, near=near, stale_s=stale_s,
         )  # fmt: skip
         answer = await self._asked("subscribe", name, interest.members(), password)
         return subscription_of(answer.get("subscription"))

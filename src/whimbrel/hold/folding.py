@@ -1,10 +1,15 @@
 """Folding a log: the hold without a wire, for readers that only ask for the outcomes.
 
 A log of a broker has receipts, and they decide. Where there are none (imported or generated logs), what is handed over
-counts as received at once. What MQTT sends with quality 0 has no receipt in any log: the hold settles it by itself.
+counts as received at once, unless a policy withholds it. What MQTT sends with quality 0 has no receipt in any log: the
+hold settles it by itself.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
 
 from whimbrel.hold.commands import Command, Forget, HandOver, Settle
 from whimbrel.hold.counting import Matches
@@ -13,14 +18,20 @@ from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import Fact, Outcome
 
-__all__ = ["Folding", "Settled"]
+__all__ = ["Folding", "Judge", "Settled"]
 
-Settled = tuple[list[Settle], list[int]]
+Settled: TypeAlias = tuple[list[Settle], list[int]]
 """Outcomes, and the notifications that were forgotten."""
+Judge: TypeAlias = Callable[[HandOver], Outcome]
+"""Decides about a hand-over: delivered or withheld."""
+
+
+def _deliver(_: HandOver) -> Outcome:
+    return Outcome.DELIVERED
 
 
 class Folding:
-    """A hold whose commands are answered on the spot."""
+    """A hold whose commands are answered on the spot; *judge* says how hand-overs end where no receipt does."""
 
     def __init__(
         self,
@@ -29,9 +40,10 @@ class Folding:
         retention: Retention = DEFAULT_RETENTION,
         assume_receipts: bool = True,
         hold: Hold | None = None,
+        judge: Judge = _deliver,
     ) -> None:
         self.hold = Hold(node, retention=retention) if hold is None else hold
-        self._assume_receipts = assume_receipts
+        self._assume_receipts, self._judge = assume_receipts, judge
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
         """Take the next fact in."""
@@ -63,18 +75,17 @@ class Folding:
     def _answered(self, commands: list[Command]) -> Settled:
         settled: list[Settle] = []
         forgotten: list[int] = []
-        for command in commands:
-            if type(command) is HandOver:
-                if self._assume_receipts and not command.is_own_receipt:
-                    via = "held" if command.is_held else "live"
-                    for session, _ in command.sessions:
-                        # Receipts settle and forget, and hand nothing over: they need no answer.
-                        for answer in self.hold.confirmed(
-                            self.hold.now, session, command.device, command.seq, Outcome.DELIVERED, via=via
-                        ):
-                            _note(answer, settled, forgotten)
-            else:
+        left = deque(commands)
+        while left:
+            command = left.popleft()
+            if type(command) is not HandOver:
                 _note(command, settled, forgotten)
+            elif self._assume_receipts and not command.is_own_receipt:
+                outcome = self._judge(command)
+                via = "held" if command.is_held else "live"
+                for session, _ in command.sessions:
+                    # What a policy withheld of a share is handed over to the next who serves it (rule 21).
+                    left += self.hold.confirmed(self.hold.now, session, command.device, command.seq, outcome, via=via)
         return settled, forgotten
 
 

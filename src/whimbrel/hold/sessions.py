@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from whimbrel.hold.commands import Command, Identity, Matches
+from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.changes import Changes
@@ -73,7 +74,9 @@ class Hold:
         publications = Publications(
             self._state, self._view, endings, self._lanes, members, keeping, has_fast_lane=has_fast_lane
         )
-        self._places = Places(self._state, self._view) if heeds_places else None
+        self.places = Places(self._state, self._view)
+        """Where the devices are; they are told of reports where places are heeded."""
+        self._places = self.places if heeds_places else None
         self._presence, self._choose = members.presence, members.choose
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
         # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.
@@ -118,6 +121,16 @@ class Hold:
         """Tell whether a device is a member of a session, present or away."""
         found = self._state.sessions.get(session)
         return found is not None and device in found.members
+
+    def sessions_of(self, device: str) -> tuple[str, ...]:
+        """Return the named sessions that a device is present in, in alphabetical order."""
+        return tuple(sorted(name for name in self._state.joined.get(device, ()) if not is_private(name)))
+
+    def absent(self, session: str) -> list[tuple[str, int]]:
+        """Return the devices of a named session that are away, and since when."""
+        found = self._state.sessions.get(session)
+        members = {} if found is None else found.members
+        return [(device, member.away_at) for device, member in members.items() if member.away_at is not None]
 
     @property
     def named_count(self) -> int:

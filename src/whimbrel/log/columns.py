@@ -26,7 +26,15 @@ from whimbrel.model.facts import Fact
 from whimbrel.model.rows import COLUMNS, UNBOUNDED, fact_of
 from whimbrel.model.tables import ATTRIBUTES_TYPE, TABLES, TIME_TYPE
 
-__all__ = ["columns_to_arrow", "completed", "from_arrow", "rows_from_arrow", "to_arrow", "values_to_arrow"]
+__all__ = [
+    "attributes_from",
+    "columns_to_arrow",
+    "completed",
+    "from_arrow",
+    "rows_from_arrow",
+    "to_arrow",
+    "values_to_arrow",
+]
 
 Arrow: TypeAlias = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; pyarrow ships no types."""
@@ -109,7 +117,7 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
             column = column.cast(field.type)
         if field.type == TIME_TYPE:
             column = column.cast(pa.int64())  # Python's own times end in the year 9999
-        values: list[Any] = _attributes_values(column) if field.type == ATTRIBUTES_TYPE else column.to_pylist()
+        values: list[Any] = attributes_from(column) if field.type == ATTRIBUTES_TYPE else column.to_pylist()
     except _NOT_ARROW as error:
         raise InvalidValueError(field.name, str(error), f"values of {field.type}") from None
     if not field.nullable and column.null_count:
@@ -117,7 +125,7 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
     return values
 
 
-def _attributes_values(column: Arrow) -> list[Attributes | None]:
+def attributes_from(column: Arrow) -> list[Attributes | None]:
     """Return the attributes of each row; read flat, as ``_attributes_array`` writes them."""
     found: list[Attributes | None] = []
     for chunk in getattr(column, "chunks", [column]):

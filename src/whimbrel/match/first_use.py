@@ -99,6 +99,15 @@ class Kernels:
         self._lock = threading.Lock()
         self._is_loaded, self._is_closed = False, False
 
+    @property
+    def state(self) -> str:
+        """Whether the kernels are loaded, compiled (the first content filters load them), compiling or not compiled."""
+        if self._is_loaded:
+            return "loaded"
+        if self._child is not None and self._child.poll() is None:
+            return "compiling"
+        return "compiled" if is_compiled() else "not compiled"
+
     def begin(self) -> None:
         """Have a child process compile the kernels if they are not in the cache; return at once."""
         with self._lock:

@@ -353,6 +353,11 @@ _OUTPUT = (
                 pa.string(),
                 "How its receipt says that it came: live, held or retained; null if none did, as at quality 0.",
             ),
+            _maybe(
+                "difference",
+                pa.string(),
+                "What its policy decides otherwise than the log says, in words; null if nothing, or none decided.",
+            ),
         ],
         is_log=False,
     ),

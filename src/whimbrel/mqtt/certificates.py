@@ -10,7 +10,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidInputError
 
-__all__ = ["CertificateError", "load_authorities", "load_certificate"]
+__all__ = ["CertificateError", "load_authorities", "load_certificate", "load_revoked", "valid_until"]
 
 _MISMATCH = "KEY_VALUES_MISMATCH"
 
@@ -36,6 +36,23 @@ def load_authorities(context: ssl.SSLContext, ca: Path | str) -> None:
         raise CertificateError(f"{ca}: {error.strerror or error}") from None
 
 
+def load_revoked(context: ssl.SSLContext, revoked: Path | str) -> None:
+    """Let *context* refuse the certificates that the revocation lists of *revoked* name.
+
+    A list that is out of date lets no certificate of its authority pass: what was revoked since is not known.
+    """
+    before = context.cert_store_stats()["crl"]
+    try:
+        context.load_verify_locations(revoked)
+    except ssl.SSLError:
+        pass  # said below
+    except OSError as error:
+        raise CertificateError(f"{revoked}: {error.strerror or error}") from None
+    if context.cert_store_stats()["crl"] == before:
+        raise CertificateError(f"{revoked} has no certificate revocation list in PEM")
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
 def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None) -> None:
     """Let *context* prove who we are; without *key* it stands in the same file as the certificate."""
     for path in (certificate, key):
@@ -51,3 +68,13 @@ def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path
             raise CertificateError(f"{key or certificate} does not belong to {certificate}") from None
         where = certificate if key is None else f"{certificate} or {key}"
         raise CertificateError(f"{where} is no certificate, or no key, in PEM") from None
+
+
+def valid_until(certificate: Path | str) -> int | None:
+    """Return until when the first certificate in a file of PEM is valid, in seconds since 1970; None if unreadable."""
+    from cryptography import x509  # only a service with TLS needs it
+
+    try:
+        return int(x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_after_utc.timestamp())
+    except (OSError, ValueError):
+        return None

@@ -5,7 +5,7 @@ outcome yet (held). An *entry* is a notification, a session and a device: a row 
 still holds the notification, each of its devices that has no row, for what is held is owed to all of them.
 
 Rule: a session that wants a notification has an entry for it. Of the sessions that want it only through the same share,
-one has; a share is served by one.
+one has; a share is served by one. Those whose policies withheld it have entries too: it went on to the next.
 Rule: a device that was a member of the session then, and did not leave it, has an entry of its own.
 Rule: an entry is there once, and only for what matched. A row without a device says that the session had no device,
 and is the only entry of its session; without one, something is held for the next device that connects.
@@ -227,22 +227,28 @@ class Entries:
 
 
 def _judge_sessions(
-    shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Container[str | None]], gaps: Gaps
+    shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Mapping[str | None, str]], gaps: Gaps
 ) -> None:
     served: defaultdict[tuple[str, int, str], list[str]] = defaultdict(list)
+    withheld: set[tuple[str, int, str]] = set()
     for (node, seq, session), through in shares.items():
-        has_entry = (node, seq, session) in devices
+        found = devices.get((node, seq, session))
+        has_entry = found is not None
+        is_withheld = found is not None and set(found.values()) == {Outcome.WITHHELD.value}
         if None in through and not has_entry:
             gaps.add(f"{node}:{seq} matched in {session} and has no entry there")
         for share in through:
             if share is not None:
                 # Who wants it otherwise too may be given it twice over, in one entry: it does not count here.
-                served[node, seq, share] += [session] if has_entry and len(through) == 1 else []
+                is_served = has_entry and not is_withheld and len(through) == 1
+                served[node, seq, share] += [session] if is_served else []
+                if is_withheld:
+                    withheld.add((node, seq, share))
     others = _served_among_others(shares, devices)
     for (node, seq, share), sessions in served.items():
         if len(sessions) > 1:
             gaps.add(f"{node}:{seq} was given to {len(sessions)} of {share}: {', '.join(sorted(sessions))}")
-        elif not sessions and (node, seq, share) not in others:
+        elif not sessions and (node, seq, share) not in others and (node, seq, share) not in withheld:
             gaps.add(f"{node}:{seq} matched {share} and was given to none of it")
     for node, seq, session in devices:
         if (node, seq, session) not in shares:

@@ -2,7 +2,6 @@
 
 Rule: a table appears whole or not at all: executors write its files, and one commit replaces those of before.
 Rule: with an interval only the rows of it are replaced, in one commit a table (``intervals``).
-Rule: paths have a scheme wherever Spark sees them: what is without one may be anywhere, say on HDFS.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
 from whimbrel.pipeline.intervals import Interval, has_intervals
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, may_have
+from whimbrel.pipeline.spark.paths import read_parquet, spark_path
 from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
 from whimbrel.pipeline.tables.deliveries import LogTables, deliveries, last_times
 from whimbrel.pipeline.tables.latency import latency
@@ -205,10 +205,7 @@ def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path
     """Return a table that another one is made of."""
     if name not in made:
         return _table(name, log, plan, made)
-    paths = [path.as_uri() for path in made[name]]
-    return (
-        log.spark.read.schema(SCHEMAS[name]).parquet(*paths) if paths else log.spark.createDataFrame([], SCHEMAS[name])
-    )
+    return read_parquet(log.spark, SCHEMAS[name], made[name])
 
 
 @contextmanager
@@ -233,7 +230,7 @@ def _write(table: DataFrame, out: Path, name: str, interval: Interval | None = N
     fresh = out / name / f"run-{uuid4().hex}"
     try:
         with _times_in_micros(table.sparkSession):
-            table.write.parquet(fresh.as_uri())
+            table.write.parquet(spark_path(fresh))
         paths = [path for path in sorted(fresh.glob("*.parquet")) if statistics(path, ())[0]]
         if interval is None:
             replace_table(out, name, paths)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from whimbrel.errors import FilterError
-from whimbrel.hold.commands import Identity, Settle
+from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
@@ -22,6 +22,7 @@ from whimbrel.model.facts import (
     Fact,
     InterestChanged,
     Outcome,
+    PolicyChanged,
     Receipt,
     Reported,
     SessionChange,
@@ -30,6 +31,7 @@ from whimbrel.model.facts import (
 from whimbrel.model.notification import Notification
 from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.pipeline.fold.policies import Content, PolicyFold
 
 __all__ = ["Delivery", "Match", "SingleProcess"]
 
@@ -62,6 +64,7 @@ class Delivery:
     decided_at: int = field(compare=True)
     lapses_at: int | None = field(compare=True)
     via: str | None = None
+    difference: str | None = None
 
 
 class _Node:
@@ -70,7 +73,9 @@ class _Node:
     def __init__(self, node: str, *, retention: Retention, assume_receipts: bool) -> None:
         self.node = node
         self.matcher = Matcher()
-        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts)
+        self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts, judge=self.decide)
+        self.policies = PolicyFold()
+        self.decides = assume_receipts
         self.interests: dict[tuple[str, Identity], int] = {}
         """The seq of the interest in force."""
         self.owners: dict[str, tuple[str, Identity]] = {}
@@ -81,6 +86,41 @@ class _Node:
         self.published: dict[int, Notification] = {}
         self.shaped: dict[tuple[int, str | None], bytes] = {}
         """By notification and device, the hash of the body that a policy decided to hand over."""
+        self.seen: dict[int, Content] = {}
+        """By notification, what policies may see of it."""
+        self.differences: dict[tuple[int, str | None], str] = {}
+
+    def publish(self, fact: Notification) -> None:
+        """Keep what policies may see of a notification."""
+        self.published[fact.seq] = fact
+        if self.decides or self.policies.are_any:
+            body = fact.body if self.decides or self.policies.needs_bodies else None
+            self.seen[fact.seq] = Content(fact.attributes, fact.subject, len(fact.body), body)
+
+    def decide(self, command: HandOver) -> Outcome:
+        """Let policies decide about a hand-over."""
+        seq, device, hold = command.seq, command.device, self.folding.hold
+        named: list[str | None] = []
+        for session, identities in sorted(command.sessions):
+            for identity in identities:
+                subscription = hold.subscription(session, identity)
+                named.append(None if subscription is None else subscription.policy)
+        decided = self.policies.decide(device, named, self.seen.get(seq), now=hold.now)
+        if decided.body_hash is not None:
+            self.shaped[seq, device] = decided.body_hash
+        return decided.outcome
+
+    def check(self, fact: Decided) -> None:
+        """Note what a decision handed over, and what it decided otherwise than its policy does."""
+        seq = fact.notification.seq
+        if not self.folding.hold.is_stored(seq):
+            return
+        if fact.body_hash is not None:
+            self.shaped[seq, fact.device] = fact.body_hash
+        own_hash = hashlib.sha256(self.published[seq].body).digest()
+        difference = self.policies.difference(fact, self.seen.get(seq), own_hash)
+        if difference is not None:
+            self.differences.setdefault((seq, fact.device), difference)
 
 
 class SingleProcess:
@@ -107,21 +147,24 @@ class SingleProcess:
             node = self._nodes[fact.node] = _Node(fact.node, **kept)  # type: ignore[arg-type]  # by name
         wanted: list[tuple[str, tuple[Identity, ...]]] = []
         if isinstance(fact, Notification):
-            node.published[fact.seq] = fact
+            node.publish(fact)
             wanted = list(self._matched(node, fact))
         elif isinstance(fact, InterestChanged):
             if not _is_readable(fact.subscription.filter_text):
                 return  # a dead letter: it changes nothing
             self._change(node, fact)
         elif isinstance(fact, SessionChanged) and fact.change is SessionChange.DELETED:
+            node.policies.end_session(fact)
             for session, identity in [key for key in node.interests if key[0] == fact.session]:
                 node.matcher.remove(_id(session, identity))
                 del node.interests[(session, identity)]
-        elif isinstance(fact, Decided) and fact.body_hash is not None:
-            if node.folding.hold.is_stored(fact.notification.seq):
-                node.shaped[fact.notification.seq, fact.device] = fact.body_hash
-        elif isinstance(fact, Reported) and fact.state.place is not None:
-            node.places[fact.state.device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
+        elif isinstance(fact, Decided) and not self._assume_receipts:
+            node.check(fact)
+            node.policies.take(fact)
+        elif isinstance(fact, Reported | PolicyChanged):
+            node.policies.take(fact)
+            if isinstance(fact, Reported) and fact.state.place is not None:
+                node.places[fact.state.device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
         elif isinstance(fact, Receipt) and fact.via == RETAINED and fact.published_at is not None:
             self.deliveries.append(_retained(fact))
         self._note(node, node.folding.apply(fact, wanted)[0])
@@ -177,6 +220,7 @@ class SingleProcess:
                     decided_at,
                     lapses_at,
                     via,
+                    node.differences.get((seq, device)),
                 )
             )
 

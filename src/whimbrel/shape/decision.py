@@ -24,7 +24,7 @@ from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
 from whimbrel.shape.variables import fit, variable_bytes
 
-__all__ = ["MAX_SET_BYTES", "Decision", "decide", "decided", "finished"]
+__all__ = ["MAX_SET_BYTES", "Decision", "decide", "decide_on", "decided", "finished"]
 
 
 MAX_SET_BYTES = 65_536
@@ -60,6 +60,20 @@ def decide(
 ) -> Decision:
     """Run *policy* once for one device."""
     arrival = Arrival(notification.attributes, notification.subject or "", len(notification.body))
+    return decide_on(policy, arrival, notification.body, automatic, manual, now=now, limits=limits)
+
+
+def decide_on(
+    policy: Policy,
+    arrival: Arrival,
+    body: bytes,
+    automatic: Attributes,
+    manual: Attributes,
+    *,
+    now: int,
+    limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
+) -> Decision:
+    """Do what ``decide`` does for what is known of a notification; a *body* that is no image and no JSON may be b""."""
     run = Run(arrival, automatic, manual, now)
     try:
         message = policy.run(run)
@@ -67,21 +81,21 @@ def decide(
             return _failed(run, Fault.VARIABLES)
         if message is None:
             return _made(run, Outcome.WITHHELD)
-        return _shaped(run, message, notification, limits)
+        return _shaped(run, message, body, limits)
     except TransformError as error:
         return _failed(run, error.fault)
     except Exception:  # noqa: BLE001 # section 4.3: all exceptions are caught; one here is our defect, not the device's
         return _failed(run, Fault.ERROR)
 
 
-def _shaped(run: Run, message: Message, notification: Notification, limits: PolicyLimits) -> Decision:
+def _shaped(run: Run, message: Message, body: bytes, limits: PolicyLimits) -> Decision:
     data, changes = message.data, message.changes
     attributes = None
     if sum(variable_bytes(name, value) for name, value in changes.items() if value is not None) > MAX_SET_BYTES:
         raise TransformError(Fault.ATTRIBUTES)
     if changes or not message.is_original:
-        attributes = _attributes(notification.attributes if message.is_original else {}, changes)
-    source = notification.body if data.is_original else data.text
+        attributes = _attributes(run.arrival.attributes if message.is_original else {}, changes)
+    source = body if data.is_original else data.text
     if isinstance(source, str):
         source = source.encode()
     if not source and not data.is_original:

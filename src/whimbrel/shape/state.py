@@ -9,10 +9,12 @@ without a policy, and its owner is told, until a new version is put.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
 from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged, Reported
+from whimbrel.model.place import Place
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.variables import AutomaticVariables, ManualVariables
 
@@ -55,6 +57,11 @@ class ShapeState:
         elif isinstance(fact, PolicyChanged):
             self._apply_policy(fact)
 
+    def moved(self, device: str, place: Place, reported_at: int) -> None:
+        """Take in a report that only says where a device is."""
+        self.touched.add(("device", device))
+        self.devices.setdefault(device, AutomaticVariables()).move(place, reported_at)
+
     def automatic(self, device: str) -> Attributes:
         """Return the automatic variables of *device*; those of a device that never reported are none."""
         found = self.devices.get(device)
@@ -77,6 +84,18 @@ class ShapeState:
         """Return the version of *policy* to run; None if there is none, or if it is suspended."""
         return None if policy is None or self.is_suspended(policy) else self.policies.get(policy)
 
+    def asked(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
+        """Return the policies that decide about a hand-over, in order; None stands for one that sends what arrived.
+
+        That of the device, if it is in force; else those *named* by the subscriptions, each once. Of one that is not in
+        force, because it was never put, was removed, or is suspended, nothing is asked. Nothing is returned if none is.
+        """
+        own = self.in_force(self.chosen(device))
+        if own is not None:
+            return (own,)
+        found = dict.fromkeys(self.in_force(name) for name in named)
+        return tuple(found) if any(version is not None for version in found) else ()
+
     def forget(self, device: str) -> None:
         """Forget a device that is gone for good."""
         self.touched.add(("device", device))
@@ -86,21 +105,28 @@ class ShapeState:
             self._drop_variables(key)
 
     def _apply_decision(self, fact: Decided) -> None:
-        if fact.changed or fact.removed:
-            key = fact.device, fact.policy
+        self.change_variables(fact.device, fact.policy, fact.changed, fact.removed)
+        version = self.policies.get(fact.policy)
+        if version is not None and version.seq == fact.policy_seq:  # the failures of an older one are not this one's
+            self.count_failure(fact.policy, fact.reason)
+
+    def change_variables(self, device: str, policy: str, changed: Attributes, removed: tuple[str, ...]) -> None:
+        """Take in the manual variables that a decision set and removed."""
+        if changed or removed:
+            key = device, policy
             self.touched.add(("variables", *key))
             manual = self.variables.setdefault(key, ManualVariables())
-            manual.take(fact.changed, fact.removed)
+            manual.take(changed, removed)
             if not manual.values:
                 del self.variables[key]
-        version = self.policies.get(fact.policy)
-        if version is None or version.seq != fact.policy_seq:
-            return  # the failures of an older version are not this one's
-        if fact.reason in _BLAMED:
-            self.touched.add(("policy", fact.policy))
-            self.failures[fact.policy] = self.failures.get(fact.policy, 0) + 1
-        elif fact.reason is None and self.failures.pop(fact.policy, 0):
-            self.touched.add(("policy", fact.policy))
+
+    def count_failure(self, policy: str, reason: str | None) -> None:
+        """Take in that a decision of the *policy* in force failed for *reason*, or did not."""
+        if reason in _BLAMED:
+            self.touched.add(("policy", policy))
+            self.failures[policy] = self.failures.get(policy, 0) + 1
+        elif reason is None and self.failures.pop(policy, 0):
+            self.touched.add(("policy", policy))
 
     def _drop_variables(self, key: tuple[str, str]) -> None:
         if self.variables.pop(key, None) is not None:

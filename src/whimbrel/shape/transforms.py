@@ -39,8 +39,15 @@ class Work:
     @property
     def key(self) -> bytes:
         """What equal work has in common: content, transforms (level, display, names) and changes."""
-        told = repr((self.transforms, sorted(self.changes.items()))).encode()
-        return hashlib.sha256(hashlib.sha256(self.body).digest() + told).digest()
+        return hashlib.sha256(hashlib.sha256(self.body).digest() + self._asked.encode()).digest()
+
+    def is_equal(self, other: Work) -> bool:
+        """Tell whether *other* is equal work."""
+        return self._asked == other._asked and self.body == other.body
+
+    @property
+    def _asked(self) -> str:
+        return repr((self.transforms, sorted(self.changes.items())))
 
 
 def needed(work: Work) -> Work | None:

@@ -110,6 +110,15 @@ class Authorizer:
             self._receiving.put(question, found)
         return found
 
+    def may_hear_anywhere(self, user: str | None, client_id: str, topic_filter: str) -> bool:
+        """Tell whether a user's client may subscribe to *topic_filter* with ``near=any``."""
+        return self._rights.may_hear_anywhere(user, self._groups(user), client_id, topic_filter)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether rights decide anything at all."""
+        return self._rights is not Rights.OPEN
+
     def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
         """Tell whether a client may make the request *topic*, which concerns the sessions of others."""
         return self._rights.may_operate(link.user, self._groups(link.user), client_id, topic)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from whimbrel.broker.access.keyring import Keyring, for_publication, read_insecure
-from whimbrel.broker.own_properties import IN_PUBLISH, split_own
+from whimbrel.broker.own_properties import IN_PUBLISH, PREFIX, SECRET, split_own
+from whimbrel.broker.placing import read_placing
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.mqtt.codes import ReasonCode
@@ -43,11 +44,15 @@ def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Pu
 
 
 def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
-    """Raise ``ProtocolError`` if a request or a report, whose keys mean nothing, has some that are none."""
+    """Raise ``ProtocolError`` if a request or a report, whose keys and places mean nothing, has some that are none."""
     if packet.properties.user:
         _, secured = unlocked_by(packet, keyring, is_ours=is_ours)
         if isinstance(secured, str):
             raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
+        try:
+            read_placing(packet.properties.user, is_ours=is_ours)
+        except InvalidValueError as error:
+            raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, f"user property {error}") from None
 
 
 def unlocked_will(will: Will, keyring: Keyring, *, is_ours: bool) -> tuple[Will, Secured | str]:
@@ -61,12 +66,14 @@ def _unlocked(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tup
     if not user and not keyring.publications.hashes:
         return properties, OPEN
     try:
-        own, rest = split_own(user, IN_PUBLISH, is_ours=is_ours)
+        own, _ = split_own(user, IN_PUBLISH, is_ours=is_ours)
         insecure = [read_insecure(value) for name, value in own if name == "insecure"]
         if len(insecure) > 1:
             raise InvalidValueError("insecure", f"{len(insecure)} of them", "one")
         keys = for_publication(value for name, value in own if name == "key") | keyring.publications
     except InvalidValueError as error:
         return properties, f"user property {error}"
-    bare = properties.with_user(tuple(rest)) if own else properties
-    return bare, Secured(keys, any(insecure)) if keys.hashes else OPEN
+    if any(name in SECRET for name, _ in own):
+        taken = {PREFIX + name for name in SECRET}.union(SECRET if is_ours else ())
+        properties = properties.with_user(tuple(pair for pair in user if pair[0] not in taken))
+    return properties, Secured(keys, any(insecure)) if keys.hashes else OPEN

@@ -20,6 +20,7 @@ So a wider subscription passes a narrower denial, and deliveries are asked about
 does not arrive through a wildcard.
 Rule: a share is another matter: what one member may not have would be lost for all. It is allowed only if no topic in
 it is denied (``may_share``).
+Rule: ``anywhere`` is the right to subscribe with ``near=any``. Where there are rights, only a rule gives it.
 Rule: ``operate`` is the right to requests that concern the sessions of others. No default gives it, only a rule.
 
 Rules are found through an index of topics, by the filter that has ``+`` for each level with a placeholder; those found
@@ -66,6 +67,8 @@ class Action(Enum):
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
+    ANYWHERE = "anywhere"
+    """Subscribe with ``near=any``: hear what is published for an area without being there."""
     OPERATE = "operate"
     """Make a request that concerns the sessions of others; the topic is that of the request."""
 
@@ -176,7 +179,9 @@ class Rights:
     @property
     def is_open(self) -> bool:
         """Whether every client may publish and subscribe to everything, so that no check is needed."""
-        return self._allows_by_default and all(rule.actions == {Action.OPERATE} for rule, _ in self._entries)
+        return self._allows_by_default and all(
+            rule.actions <= {Action.OPERATE, Action.ANYWHERE} for rule, _ in self._entries
+        )
 
     def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether the client may publish to *topic*."""
@@ -208,6 +213,14 @@ class Rights:
             if covers(filled, topic_filter):
                 return True
         return self._allows_by_default
+
+    def may_hear_anywhere(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
+        """Return whether a rule lets the client subscribe with ``near=any``; where there are no rights, it may."""
+        if self is Rights.OPEN:
+            return True
+        levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
+        who, is_meant = (user, groups, client_id), partial(_covers, topic_filter)
+        return self._decided(Action.ANYWHERE, who, "/".join(levels), is_meant, default=False)
 
     def may_operate(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether a rule lets the client make the request *topic*, which concerns the sessions of others."""

@@ -32,6 +32,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -41,7 +42,7 @@ from whimbrel.hold.access import DEFAULT_COST, MIN_SALT_BYTES, Cost, PasswordHas
 from whimbrel.log.files import make_folder, rename, write_all
 from whimbrel.model.bounds import name as checked_name
 
-__all__ = ["User", "Users", "check_group", "check_user_name"]
+__all__ = ["User", "UserChanges", "Users", "check_group", "check_user_name"]
 
 MAX_FILE_BYTES = 64 << 20
 MAX_NAME_BYTES = 255
@@ -93,6 +94,15 @@ def _checked(what: str, value: object, separators: str) -> str:
     return name
 
 
+class UserChanges(NamedTuple):
+    """How the users of a file differ from those that were read before."""
+
+    revoked: frozenset[str] = frozenset()
+    """Users who are gone, or have another password."""
+    regrouped: frozenset[str] = frozenset()
+    """Users who are in other groups."""
+
+
 class Users:
     """The users of one file; what they were when it was read, and after each change made here."""
 
@@ -102,6 +112,8 @@ class Users:
         self._key = secrets.token_bytes(32)
         self._known: dict[str, tuple[PasswordHash, bytes]] = {}
         """Of users who have logged in: the hash that their password was compared with, and its keyed hash."""
+        self._in_file = {name: user.password for name, user in users.items()}
+        """The hashes as the file has them: those in memory may have been raised where the file could not be written."""
         self._set(users)
 
     @classmethod
@@ -112,6 +124,21 @@ class Users:
     def _set(self, users: Mapping[str, User]) -> None:
         # One assignment, so that another thread sees the old or the new, whole.
         self._state = (dict(users), tuple(user.password for user in users.values()) or (_nobody(),))
+
+    def __len__(self) -> int:
+        return len(self._state[0])
+
+    def take(self, newer: Users) -> UserChanges:
+        """Let the users be those of *newer*, which was read later; passwords that are the same stay remembered."""
+        with self._changing:
+            before, found = self._state[0], dict(newer._state[0])
+            revoked = {name for name in before if newer._in_file.get(name) != self._in_file.get(name)}
+            regrouped = {name for name in before.keys() & found.keys() if before[name].groups != found[name].groups}
+            for name in (before.keys() & found.keys()) - revoked:
+                found[name] = replace(found[name], password=before[name].password)
+            self._path, self._in_file = newer._path, newer._in_file
+            self._set(found)
+        return UserChanges(frozenset(revoked), frozenset(regrouped))
 
     # -- ask -----------------------------------------------------------------------------------------------------------
 
@@ -173,6 +200,7 @@ class Users:
                 if found is not None and found.password == user.password:
                     lines[_place(lines, user.name)] = replace(found, password=hashed).to_line()
                     _put(path, lines)
+                    self._in_file = {**self._in_file, user.name: hashed}
         except (OSError, ConfigError) as error:
             advice = f"set the password anew with `whimbrel user add {user.name}`"
             _log.warning("the hash of a password stays as it is in the file", reason=str(error), advice=advice)
@@ -201,6 +229,7 @@ class Users:
             else:
                 lines[_place(lines, name)] = user.to_line()
             _put(path, lines)
+            self._in_file = {**self._in_file, name: user.password}
             self._set({**users, name: user})
         return before is None
 

@@ -7,6 +7,8 @@ has what ``Link.after_seq`` says. At QoS 2 the bytes wait for fsync as well.
 Rule: a hand-over is decided once. One that was decided and has no receipt is sent as it was decided, after a crash too.
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
+Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
+and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from whimbrel.shape.transforms import Work
 __all__ = ["Shaping", "TransformJob"]
 
 _EXACTLY_ONCE = 2
+_MOST_TRIES = 3
+"""How often a body is made for a hand-over that asks for another one each time."""
 _Chain = Sequence[PolicyVersion | None]
 _Suspended = Callable[[PolicyVersion, int], None]
 
@@ -47,13 +51,9 @@ class TransformJob(NamedTuple):
     out: Outgoing
     chain: _Chain
     """The policies that are still to be asked; the first has decided, but for its body."""
-    decision: Decision
-
-    @property
-    def work(self) -> Work:
-        """What is to be made."""
-        assert self.decision.work is not None
-        return self.decision.work
+    work: Work
+    """What is to be made."""
+    tries: int
 
     def then(self, result: object, now: int) -> None:
         """Take in the body, or the fault."""
@@ -94,7 +94,7 @@ class Shaping:
 
     def _chain(self, client: Client, out: Outgoing) -> _Chain:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
-        return self._decisions.policies_for(client.id, [name for each in terms for name in each.policies])
+        return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
 
     def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
         """Decide about a hand-over that may be sent now, and do what was decided."""
@@ -111,8 +111,20 @@ class Shaping:
         else:
             self._ask(client, link, out, chain, now)
 
-    def _ask(self, client: Client, link: Link, out: Outgoing, chain: _Chain, now: int) -> None:
-        """Ask the policies that are left, one after the other, until one sends something."""
+    def _ask(
+        self,
+        client: Client,
+        link: Link,
+        out: Outgoing,
+        chain: _Chain,
+        now: int,
+        *,
+        made: tuple[TransformJob, bytes | Fault] | None = None,
+    ) -> None:
+        """Ask the policies that are left, one after the other, until one sends something.
+
+        What was *made* for the first of them before counts if it is what that asks for now.
+        """
         notification = self._notification(out.message)
         for at, version in enumerate(chain):
             policy = None if version is None else self._decisions.agents.of(version.text)
@@ -128,10 +140,14 @@ class Shaping:
                 now=now,
                 limits=self._limits,
             )
+            if decision.work is not None and made is not None:
+                decision = _with_body(decision, *made)
             if decision.work is not None:
-                link.shaping = job = TransformJob(self, client, link, out, chain[at:], decision)
+                tries = 1 if made is None else made[0].tries + 1
+                link.shaping = job = TransformJob(self, client, link, out, chain[at:], decision.work, tries)
                 self.jobs.append(job)
                 return
+            made = None
             fact = self._append(client, out, version, decision, notification, now)
             if fact.outcome is Outcome.DELIVERED:
                 self._hand_over(client, link, out, fact, body=decision.body)
@@ -147,19 +163,10 @@ class Shaping:
         if client.link is not link or link.closing is not None:
             return  # the hold has it still
         now = self._commits.now(now)
-        version = job.chain[0]
-        assert version is not None
         if self._chain(client, out)[-len(job.chain) :] != tuple(job.chain):  # another policy decides now
             self.begin(client, link, out, now)
         else:
-            decision = finished(job.decision, result)
-            fact = self._append(client, out, version, decision, self._notification(out.message), now)
-            if fact.outcome is Outcome.DELIVERED:
-                self._hand_over(client, link, out, fact, body=decision.body)
-            elif len(job.chain) > 1:
-                self._ask(client, link, out, job.chain[1:], now)
-            else:
-                self._withhold(client, out, now)
+            self._ask(client, link, out, job.chain, now, made=(job, result))
         self._go_on(client, now)
 
     def _append(
@@ -237,3 +244,11 @@ class Shaping:
         assert isinstance(fact, Notification)
         self._read = message, fact
         return fact
+
+
+def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> Decision:
+    """Return *decision* with what was made for it, if that is what it asks for."""
+    assert decision.work is not None
+    if isinstance(result, Fault) or decision.work.is_equal(job.work):
+        return finished(decision, result)
+    return finished(decision, Fault.TIME_OUT) if job.tries >= _MOST_TRIES else decision

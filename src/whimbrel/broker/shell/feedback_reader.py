@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -223,7 +224,7 @@ def _committed(table: Path) -> Iterator[_File]:
     if len(uris) > MAX_FILES:
         raise InvalidValueError(str(table), f"{len(uris)} files", f"at most {MAX_FILES}")
     for uri in uris:
-        path = Path(uri.removeprefix("file://"))
+        path = Path(unquote(uri.removeprefix("file://")))
         found = path.stat()
         yield _File(str(path.relative_to(table)), found.st_size, found.st_mtime_ns)
 

@@ -26,6 +26,10 @@ _SYS = {
 """The names of the log's gauges under ``$SYS/broker/log``."""
 
 
+_MOST_LATE = 100
+"""Of how many subjects missed deadlines are told, those with the most."""
+
+
 class LogFigures(NamedTuple):
     """What is known of the log on disk: what there is now, and what was done so far."""
 
@@ -66,7 +70,9 @@ def gauges(broker: Broker) -> dict[str, int]:
 def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_FIGURES) -> dict[str, str]:
     """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
     counters, now = broker.counters, gauges(broker)
-    told = {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in log.gauges.items()}
+    late = sorted(broker.late.items(), key=lambda each: -each[1])[:_MOST_LATE]
+    told = {f"$SYS/broker/deadlines/missed/{subject}": str(count) for subject, count in late}
+    told |= {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in log.gauges.items()}
     return told | {
         "$SYS/broker/version": f"whimbrel {__version__}",
         "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
@@ -79,6 +85,7 @@ def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_FIGURES) 
         "$SYS/broker/store/messages/count": str(now["held_notifications"]),
         "$SYS/broker/store/messages/bytes": str(now["held_bytes"]),
         "$SYS/broker/memory/bytes": str(now["memory_bytes"]),
+        "$SYS/broker/deadlines/missed": str(counters.missed_deadlines),
         "$SYS/broker/messages/received": str(counters.received),
         "$SYS/broker/messages/sent": str(counters.sent),
         "$SYS/broker/publish/messages/dropped": str(counters.dropped + counters.displaced),

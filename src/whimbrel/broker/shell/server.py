@@ -15,19 +15,18 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.access.users import Users
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
+from whimbrel.broker.exposure import exposures
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
@@ -35,8 +34,10 @@ from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.log_clock import LogClock
-from whimbrel.broker.shell.net.listeners import Listeners, tls_context
+from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.operating.operations import Operations
+from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
@@ -59,18 +60,27 @@ _REFUSED_TODAY = (
 
 
 class Server:
-    """A broker on its ports; *accepts_loss*: start although records are missing from the log."""
+    """A broker on its ports; *accepts_loss*: start although records are missing from the log.
 
-    def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
-        self.config = config
-        self._users = Users.read(Path(config.access.users)) if config.access.users else None
-        rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
+    A reload asks *reread* for the settings as they are then, and tells *set_log_level* which lines are to be written.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        accepts_loss: bool = False,
+        reread: Callable[[], Config] | None = None,
+        set_log_level: Callable[[str], None] = lambda _level: None,
+    ) -> None:
+        self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
+        self._reloading = Reloading(config, self._learner, reread=reread, set_log_level=set_log_level)
+        self.config = config = self._reloading.config
         self._pack = Kernels(PackingProcess(), say=_say)
         self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._askers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="ask")
-        self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
         self._storage = Storage(config, accepts_loss=accepts_loss)
         state, self.restored = self._storage.open(Routes(self._matcher))
         clock = LogClock(self.restored.time.now, say=_tell_time)
@@ -79,8 +89,8 @@ class Server:
             self._storage.log,
             state,
             rng=random.SystemRandom(),
-            authorizer=Authorizer(rights, self._groups),
-            verify=None if self._users is None else partial(self._users.log_in, cost=config.access.password_cost),
+            authorizer=Authorizer(self._reloading.files.rights, self._reloading.groups),
+            verify=self._reloading.verify,
             died_at=self.restored.time.died_at,
             now=clock.now(),
         )
@@ -91,7 +101,7 @@ class Server:
         self._log_sync = LogSync(self._running, self._storage.log, self._disk, self.stop)
         self._turns = Turns(self._running, self._log_sync, self._askers, self._storage.history)
         answer = partial(health.answer, self._running, self._storage.keeper)
-        self._listeners = Listeners(self._running, self._turns, answer)
+        self._listeners = Listeners(self._running, self._turns, answer, self._reloading.rules_of)
         heartbeat = HeartbeatWriter(self._running, self._storage.heartbeat, self._disk)
         self._timers = Timers(
             self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat, self._storage
@@ -99,11 +109,19 @@ class Server:
         self._system_topics = SystemTopics(
             self._running, self._learner, self._turns.flush_soon, self._storage.keeper.figures
         )
+        self._operations = Operations(
+            self._running, self._reloading, self._storage, self._listeners, self._turns, self._pack
+        )
 
     @property
     def ports(self) -> dict[str, int]:
         """The ports that it listens on, by kind."""
         return self._listeners.ports
+
+    @property
+    def sockets(self) -> dict[str, str]:
+        """The Unix sockets that it listens on, by the name of their listener."""
+        return self._listeners.sockets
 
     @property
     def failure(self) -> str | None:
@@ -118,19 +136,18 @@ class Server:
     def _matcher(self) -> Matcher:
         return Matcher(run=self._packers.submit, pack=self._pack)
 
-    def _groups(self, user: str | None) -> frozenset[str]:
-        return frozenset() if self._users is None or user is None else self._users.groups(user)
-
     async def start(self) -> None:
         """Listen."""
         self._running.loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        secured = tls_context(self.config.tls)
+        for warned in exposures(self.config):
+            _say(warned.level, warned.text)
         self._pack.begin()
         if self.broker.preparation.reason is not None:
             _say("info", f"{self.broker.preparation.reason}: until then CONNECT is answered with 0x88")
         self.broker.tick(self._running.clock.now())  # before any client comes back to a session that is over
-        await self._listeners.start(secured)
+        await self._operations.start()
+        await self._listeners.start(self._reloading.files.secured)
         self._timers.start()
         self._log_sync.start()
         self._system_topics.start()
@@ -153,6 +170,7 @@ class Server:
     async def _drain(self) -> None:
         """Disconnect all clients, and write everything down."""
         self._listeners.close()
+        self._operations.close()
         if self.failure is None:
             self.broker.drain()
             self._turns.flush()
@@ -177,6 +195,7 @@ class Server:
     def close(self) -> None:
         """Let go of everything."""
         self._running.is_closed = True
+        self._operations.close()
         self._turns.slowing.stop()
         self._pack.stop_compiling()
         for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES
+from whimbrel.broker.memory import CLIENT_BYTES, NAMED_SESSION_BYTES, PLACE_BYTES
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
 from whimbrel.broker.state.held_messages import HeldMessages
+from whimbrel.broker.state.places.fences import Crossing, Fences
+from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.routes import Found, Routes
 from whimbrel.broker.state.terms_cache import TermsCache
@@ -25,8 +27,9 @@ from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import Client
 from whimbrel.broker.wire.messages import Message, packet_id_of, secured_of
+from whimbrel.broker.wire.notices import crossed
 from whimbrel.hold.commands import Command, Identity
-from whimbrel.hold.private import client_of, is_private
+from whimbrel.hold.private import client_of, is_private, private_session
 from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.hold.touched_rows import Key
 from whimbrel.log.records import body_of
@@ -46,6 +49,8 @@ from whimbrel.model.facts import (
     time_of,
 )
 from whimbrel.model.notification import Notification
+from whimbrel.model.place import Place
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange, Subscription
 
 __all__ = ["BrokerState"]
@@ -58,20 +63,23 @@ class BrokerState:
 
     def __init__(self, node: str, *, hold: Hold | None = None, routes: Routes | None = None) -> None:
         self.node = node
-        self.hold = Hold(node) if hold is None else hold
+        self.hold = Hold(node, heeds_places=True) if hold is None else hold
         self.routes = Routes() if routes is None else routes
+        self.routes.heard = self.hold.places.heard
         self.memory = self.routes.memory
         """How much memory all of this takes."""
         self.memory.hold = self.hold.tally
         self.clients: dict[str, Client] = {}
         self.held = HeldMessages(self.memory)
         self.retained = Retained(self.memory)
+        self.areas = RetainedAreas(lambda session: self._touch(("arrived", session)))
+        self.fences = Fences(self.hold.places.sightings)
         self.wills = Wills(self._touch_will, self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, those that wait for fsync among them, and how many each asks to be held."""
         self.decisions = Decisions(node, self.memory)
         self.view = BrokerView(
-            self.hold, self.memory, self.clients, self.held, self.retained, self.wills, self.decisions
+            self.hold, self.memory, self.clients, self.held, self.retained, self.wills, self.decisions, self.areas
         )
         self._touch = self.view.touch
         self.volatile = VolatileState()
@@ -116,7 +124,35 @@ class BrokerState:
             self._perform(self.hold.apply(fact), fact.changed_at)
         else:
             self.take(fact)
+            known = len(self.hold.places)
             self._perform(self.hold.apply(fact), time_of(fact))
+            self.memory.counted += (len(self.hold.places) - known) * PLACE_BYTES
+            if isinstance(fact, Reported) and fact.state.place is not None:
+                self.moved(fact.state.device, fact.state.place, fact.state.reported_at)
+
+    def move(self, device: str, seq: int, place: Place, now: int) -> None:
+        """Apply a report that only moves a device; the time of the hold is for the caller to advance."""
+        if device not in self.hold.places:
+            self.memory.counted += PLACE_BYTES
+        self.hold.places.sighted(device, Sighting(seq, now, place))
+        self.moved(device, place, now)
+
+    def moved(self, device: str, place: Place, now: int) -> None:
+        """Take in that a device has a place, which is noted already: its sessions may enter and leave areas."""
+        if self.fences:
+            self._cross(self.fences.moved(private_session(device), now), now)
+        if self.areas:
+            for session in (private_session(device), *self.hold.sessions_of(device)):
+                arrived = [(session, message) for message in self.areas.entered(session, place)]
+                if self.volatile.sender is not None:
+                    self.volatile.arrived += arrived
+
+    def _cross(self, crossings: Iterable[Crossing], now: int) -> None:
+        """Tell clients that they entered or left areas that they named."""
+        for device, name, is_inside in crossings:
+            client = self.clients.get(device)
+            if client is not None:
+                self.tell(client, crossed(name, is_inside=is_inside), now)
 
     def take(self, fact: Reported | PolicyChanged | Decided) -> None:
         """Let policies know of a fact, as soon as it is appended."""
@@ -126,11 +162,15 @@ class BrokerState:
             self.routes.forget()  # who may be served without the hold was worked out for the other case
 
     def _match(self, message: Message, notification: Notification) -> Found:
-        secured = secured_of(notification)
-        if not self.routes.has_content and secured is OPEN:
-            return self.routes.by_subject(message.subject)
-        handles = self.routes.by_content([message.subject], [notification.attributes], [secured])[0]
-        return self.routes.subscribers(message.subject, handles, secured)
+        secured, routes, placing = secured_of(notification), self.routes, message.placing
+        if not routes.has_content and secured is OPEN and placing is None:
+            return routes.by_subject(message.subject)
+        attributes = notification.attributes
+        handles = routes.by_content([message.subject], [attributes], [secured])[0] if routes.has_content else []
+        if placing is None:
+            return routes.subscribers(message.subject, handles, secured)
+        near = routes.near.wanting(message.subject, attributes, secured)
+        return routes.subscribers_at(message.subject, handles, near, secured, placing, notification.published_at)
 
     def apply_publication(
         self,
@@ -159,7 +199,7 @@ class BrokerState:
         if commands:
             self._perform(commands, at if now is None else now, message)
         if message.retain:
-            self._retain(message)
+            self._retain(message, found)
 
     def applying_publication(
         self, message: Message, found: Found, packet_id: int, at: int, *, now: int, received: Collection[str]
@@ -177,7 +217,7 @@ class BrokerState:
         )
         yield from self.performing(commands, now, of=message)
         if message.retain:
-            self._retain(message)
+            self._retain(message, found)
 
     def _receive(self, message: Message, packet_id: int) -> None:
         """Note the packet identifier of a publication of QoS 2, which may come again."""
@@ -186,12 +226,24 @@ class BrokerState:
             publisher.received.add(packet_id)
             self._touch(("client", publisher.id))
 
-    def _retain(self, message: Message) -> None:
+    def _retain(self, message: Message, found: Found) -> None:
         self._touch(("retained", message.subject))
+        had_source = message.subject in self.retained.sources
         if message.payload:
-            self.retained.put(message)
+            client = self.clients.get(message.publisher or "")
+            source = self.wills.owner_of(message.publisher or "") if client is None else client.owner
+            self.retained.put(message, source)
+            if source is not None or had_source:
+                self._touch(("source", message.subject))
+            if self.areas or message.placing is not None:
+                self.areas.put(message)
+                for session, _ in found if message.placing is not None else ():
+                    self.areas.see(session, message)  # it comes, or came, as it was published
         else:
             self.retained.remove(message.subject)
+            self.areas.remove(message.subject)
+            if had_source:
+                self._touch(("source", message.subject))
 
     def applying_presence(self, fact: PresenceChanged) -> Generator[None, None, list[Command]]:
         """Apply a change of a device's presence in pieces; return the hold's commands."""
@@ -241,9 +293,15 @@ class BrokerState:
         if fact.change is InterestChange.REMOVED:
             identity = (subscription.subject_filter, subscription.name)
             self.routes.remove(subscription.session, identity)
+            self.fences.remove(subscription.session, identity)
             self.subscribed.get(subscription.session, {}).pop(identity, None)
         else:
             self._subscribe(subscription)
+            self._cross(self.fences.put(subscription, fact.changed_at), fact.changed_at)
+            if self.areas:  # what is retained where the session is comes with SUBSCRIBE
+                for each in self.hold.places.sightings(subscription.session):
+                    for _ in self.areas.entered(subscription.session, each.place):
+                        pass
         self.terms.forget(subscription.session)
         self._perform(commands, fact.changed_at, changer=fact.device)
 
@@ -270,6 +328,8 @@ class BrokerState:
                 self.routes.remove(fact.session, (subscription.subject_filter, subscription.name))
             self.terms.forget(fact.session)
             self.subscribed.pop(fact.session, None)
+            self.fences.end(fact.session)
+            self.areas.end(fact.session)
             if not is_private(fact.session):
                 for device in self.hold.members(fact.session):
                     if (member := self.clients.get(device)) is not None:
@@ -320,8 +380,19 @@ class BrokerState:
     def tick(self, now: int) -> None:
         """Let time pass to *now*."""
         self._perform(self.hold.tick(now), now)
+        if self.fences:
+            self._cross(self.fences.tick(now), now)
 
     # -- questions ---------------------------------------------------------------------------------------------------
+
+    def is_heard(self, message: Message, subscription: Subscription, now: int) -> bool:
+        """Tell whether places let a subscription have a message *now*."""
+        placing = message.placing
+        if subscription.near is None and (placing is None or placing.radius_m is None):
+            return True
+        place, area = (None, None) if placing is None else (placing.place, placing.area)
+        asked = (subscription.session, ((subscription.subject_filter, subscription.name),))
+        return bool(self.hold.places.heard([asked], place=place, area=area, at=now))
 
     def is_owed(self, found: Found) -> bool:
         """Tell whether any of these sessions could ask for a QoS 1 or 2 publication after a crash."""
@@ -363,10 +434,14 @@ class BrokerState:
                 else:
                     yield key, value
 
-        state = cls(node, hold=Hold.restore(node, of_the_hold()), routes=routes)
-        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
+        state = cls(node, hold=Hold.restore(node, of_the_hold(), heeds_places=True), routes=routes)
+        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES + len(state.hold.places) * PLACE_BYTES
         state.view.restore(node, own)
         for session in state.hold.sessions():
             for subscription in state.hold.subscriptions(session):
                 state._subscribe(subscription)
+                state._cross(state.fences.put(subscription, state.hold.now), state.hold.now)
+        for message in state.retained:
+            if message.placing is not None:
+                state.areas.put(message)
         return state

@@ -13,6 +13,7 @@ import cbor2
 from whimbrel.broker.memory import CLIENT_BYTES, Memory
 from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
+from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import Client
@@ -27,7 +28,7 @@ from whimbrel.model.rows import fact_of
 __all__ = ["OWN_KINDS", "BrokerView"]
 
 _MANY = 250
-OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will"}
+OWN_KINDS = DECISION_KINDS | {"notification", "retained", "source", "client", "will", "arrived"}
 """The kinds of rows that are not the hold's."""
 
 
@@ -43,7 +44,9 @@ class BrokerView:
         retained: Retained,
         wills: Wills,
         decisions: Decisions,
+        areas: RetainedAreas,
     ) -> None:
+        self._areas = areas
         self._hold, self._memory, self._clients = hold, memory, clients
         self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
         self._touched = TouchedRows(
@@ -51,7 +54,9 @@ class BrokerView:
                 "client": self._client_row,
                 "notification": lambda seq: _body(held.by_seq.get(seq)),
                 "retained": lambda subject: _body(retained.get(subject)),
+                "source": lambda subject: _text(retained.sources.get(subject)),
                 "will": wills.row,
+                "arrived": areas.row,
             },
             encode=bytes,  # each row is encoded already
         )
@@ -81,7 +86,9 @@ class BrokerView:
         keys: list[Key] = [("client", name) for name in self._clients]
         keys += [("notification", seq) for seq in self._held]
         keys += [("retained", subject) for subject in self._retained.subjects()]
+        keys += [("source", subject) for subject in self._retained.sources]
         keys += [("will", device) for device in self._wills.devices()]
+        keys += [("arrived", session) for session in self._areas.sessions()]
         self._touched.touch_only(keys)
 
     def discard_changes(self) -> None:
@@ -119,8 +126,13 @@ class BrokerView:
                 self._restore_client(str(whose), value)
             elif kind == "will":
                 self._wills.restore(node, str(whose), value)
+            elif kind == "arrived":
+                self._areas.restore(str(whose), value)
             elif kind == "retained":
-                self._retained.put(_message(node, value))
+                message = _message(node, value)
+                self._retained.put(message, self._retained.sources.get(message.subject))
+            elif kind == "source":
+                self._retained.sources[str(whose)] = value.decode()
             else:
                 self._held.restore(_message(node, value))
 
@@ -142,6 +154,10 @@ def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:
 
 def _body(message: Message | None) -> bytes | None:
     return None if message is None else message.body
+
+
+def _text(source: str | None) -> bytes | None:
+    return None if source is None else source.encode()
 
 
 def _message(node: str, body: bytes) -> Message:

@@ -15,10 +15,11 @@ from whimbrel.broker.memory import Memory
 from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import Decided, PolicyChanged, Reported
+from whimbrel.model.place import Place
 from whimbrel.model.rows import fact_of
 from whimbrel.shape.agents import Agents
 from whimbrel.shape.rows import KINDS, Key, keys, restore_row, row_of
-from whimbrel.shape.state import PolicyVersion, ShapeState
+from whimbrel.shape.state import ShapeState
 
 __all__ = ["DECISION_KINDS", "Decisions", "ShapeFact"]
 
@@ -56,6 +57,12 @@ class Decisions:
         if isinstance(fact, Decided) and is_held:
             self._keep(fact)
 
+    def moved(self, device: str, seq: int, place: Place, reported_at: int) -> None:
+        """Take in a report that only says where a device is."""
+        if seq > self.seq:
+            self.seq = seq
+            self.shape.moved(device, place, reported_at)
+
     def _keep(self, fact: Decided) -> None:
         seq, device = fact.notification.seq, fact.device
         self._kept.setdefault(seq, {}).setdefault(device, []).append(fact)
@@ -91,21 +98,6 @@ class Decisions:
         self.shape.forget(device)
         for kept in [kept for kept, found in self._kept.items() if device in found]:
             self.received(device, kept)
-
-    # -- questions ---------------------------------------------------------------------------------------------------
-
-    def policies_for(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
-        """Return the policies that decide about a hand-over, in order; None stands for one that sends what arrived.
-
-        That of the device, if it is in force; else those *named* by the subscriptions, each once. Of one that is not in
-        force, because it was never put, was removed, or is suspended, nothing is asked. Nothing is returned if none is.
-        """
-        shape = self.shape
-        own = shape.in_force(shape.chosen(device))
-        if own is not None:
-            return (own,)
-        found = dict.fromkeys(shape.in_force(name) for name in named)
-        return tuple(found) if any(version is not None for version in found) else ()
 
     # -- the view ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Pure: records in, messages out; who reads them, and when they are sent, is decid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from whimbrel.broker.wire.messages import Message
@@ -16,6 +17,7 @@ from whimbrel.log.records import BODY, PUBLICATIONS, values_from
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.topics import matches
 from whimbrel.model.notification import Notification
+from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.rows import COLUMNS, fact_of
 from whimbrel.model.subscription import Subscription
 
@@ -58,9 +60,21 @@ class HistoryChunk(NamedTuple):
 
 
 class PastMatches:
-    """Which publications *subscription* wants, not older than *since_at*; *device* is who asks."""
+    """Which publications *subscription* wants, not older than *since_at*; *device* is who asks.
 
-    def __init__(self, node: str, subscription: Subscription, device: str, *, since_at: int) -> None:
+    *sightings* are where the members of its session were last when it asked: places are those of now too.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        subscription: Subscription,
+        device: str,
+        *,
+        since_at: int,
+        sightings: Sequence[Sighting] = (),
+    ) -> None:
+        self._sightings = sightings
         self._node, self._subscription, self.since_at = node, subscription, since_at
         self._wanted = subscription.subject_filter or "#"
         self._filter: Filter | None = None
@@ -89,6 +103,13 @@ class PastMatches:
             return False
         if not may_deliver(
             fact.keys, asked.keys, deliver_insecure=fact.deliver_insecure, accept_insecure=asked.accept_insecure
+        ):
+            return False
+        if (asked.near is not None or fact.radius_m is not None) and not hears(
+            asked.near,
+            places_at(self._sightings, now=now, stale_us=asked.stale_us),
+            place=fact.place,
+            area=fact.area,
         ):
             return False
         if asked.filter_text is None:

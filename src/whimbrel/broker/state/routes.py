@@ -13,13 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.access.work_budget import pattern_instructions
 from whimbrel.broker.memory import Memory, subscription_bytes
+from whimbrel.broker.placing import Placing
+from whimbrel.broker.state.places.near_routes import NearRoutes, needs_place
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -30,6 +32,7 @@ from whimbrel.match.matcher import Interest, Matcher, ReadInterest
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS
+from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import Subscription
 
 __all__ = ["Found", "Routes", "is_long"]
@@ -51,6 +54,13 @@ _FEW = 10
 """Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
 
 
+class Heard(Protocol):
+    """Leaves out the subscriptions that do not hear what was published at *place* for *area* at *at* (rule 20)."""
+
+    def __call__(self, matches: Found, *, place: Place | None, area: Area | None, at: int) -> Found:
+        """Return who hears it."""
+
+
 class Routes:
     """The subscriptions of a broker; *make_matcher* gives the index for content filters.
 
@@ -63,6 +73,9 @@ class Routes:
         self._stopwatch = stopwatch
         self._plain = TopicIndex()
         self._matcher = make_matcher()
+        self.near = NearRoutes(make_matcher)
+        self.heard: Heard | None = None
+        """Who decides about places: the hold, once there is one."""
         self._numbers: dict[tuple[str, Identity], int] = {}
         """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
         self.memory = Memory()
@@ -102,12 +115,13 @@ class Routes:
     @property
     def at_once(self) -> int:
         """How many notifications may be matched in one turn of the loop: as many as ask not too many such filters."""
-        unpacked = self._matcher.content.unpacked
+        unpacked = self._matcher.content.unpacked + self.near.unpacked
         return _MOST_ASKED if unpacked < _LITTLE else max(1, _MOST_ASKED // unpacked)
 
     def settle(self) -> None:
         """Let the matcher make itself at home with what did not change since the last call."""
         self._matcher.content.settle()
+        self.near.settle()
 
     def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
         """Read the content filter of a subscription, yielding after each step if it is long; return it for ``expect``.
@@ -140,7 +154,9 @@ class Routes:
         self.remove(subscription.session, identity)
         subject_filter = asked_for(subscription.subject_filter) or "#"
         self._last += 1
-        is_plain = subscription.filter_text is None and subscription.keys == NO_KEYS and subscription.accept_insecure
+        is_near = needs_place(subscription)
+        is_open = subscription.filter_text is None and subscription.keys == NO_KEYS and subscription.accept_insecure
+        is_plain = is_open and not is_near
         number = self._last if is_plain else -self._last
         if is_plain:
             self._plain.add(subject_filter, number)
@@ -149,22 +165,30 @@ class Routes:
             if refusal is not None:
                 self.refused_today[subscription.session, identity] = refusal
             try:
-                handle = self._matcher.add(str(number), _interest(subscription), self._expected(subscription))
+                self._put_indexed(number, subscription, is_near=is_near)
             except FilterError as error:
                 self.unreadable[subscription.session, identity] = error.reason
                 self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
                 return
-            self._handles[number] = handle
-            self._by_handle[handle] = number
         self._numbers[subscription.session, identity] = number
         instructions = 0 if is_plain else pattern_instructions(subscription)
         if instructions:
             self._programs[number] = instructions
             self.pattern_instructions += instructions
-        size = subscription_bytes(subscription.filter_text)
+        size = subscription_bytes(subscription.filter_text, is_near=is_near)
         self._wanted[number] = (subscription.session, identity, subject_filter, size)
         self.memory.counted += size
         self._changed()
+
+    def _put_indexed(self, number: int, subscription: Subscription, *, is_near: bool) -> None:
+        """Put a subscription where content, keys and places are asked; ``FilterError`` if its filter is unreadable."""
+        interest, read = _interest(subscription), self._expected(subscription)
+        if is_near:
+            self.near.put(number, interest, read)
+            return
+        handle = self._matcher.add(str(number), interest, read)
+        self._handles[number] = handle
+        self._by_handle[handle] = number
 
     def remove(self, session: str, identity: Identity) -> None:
         """Remove a subscription, if it is there."""
@@ -178,6 +202,8 @@ class Routes:
         self.pattern_instructions -= self._programs.pop(number, 0)
         if number > 0:
             self._plain.remove(subject_filter, number)
+        elif number in self.near:
+            self.near.remove(number)
         else:
             del self._by_handle[self._handles.pop(number)]
             self._matcher.remove(str(number))
@@ -230,6 +256,21 @@ class Routes:
         """Return all subscribers of a notification: for its subject, and those of *handles* for its content."""
         plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
         return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
+
+    def subscribers_at(
+        self, subject: str, handles: Sequence[int], near: Sequence[int], secured: Secured, placing: Placing, at: int
+    ) -> Found:
+        """Return the subscribers who hear a notification that was published somewhere at the time *at*.
+
+        Of those with a ``near``, the numbers *near* want it for subject and content.
+        """
+        found = self.subscribers(subject, handles, secured)
+        if near:
+            found = self._merged(near, found)
+        if not near and placing.radius_m is None:
+            return found
+        assert self.heard is not None
+        return self.heard(found, place=placing.place, area=placing.area, at=at)
 
     def whose(self, handle: int) -> tuple[str, Identity]:
         """Return session and subscription of a handle."""

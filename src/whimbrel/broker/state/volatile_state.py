@@ -17,7 +17,7 @@ __all__ = ["VolatileState"]
 class VolatileState:
     """The way to connected clients, the clients with something to send, and requests that wait for the disk."""
 
-    __slots__ = ("changing", "counters", "deleting", "gate", "ready", "sender")
+    __slots__ = ("arrived", "changing", "counters", "deleting", "gate", "ready", "sender")
 
     def __init__(self) -> None:
         self.counters = Counters()
@@ -27,6 +27,8 @@ class VolatileState:
         """Decides what may be sent to a connection; None as long as ``sender`` is."""
         self.ready: list[Client] = []
         """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
+        self.arrived: list[tuple[str, Message]] = []
+        """Sessions that entered the area of a retained message, and the message; the handlers send it."""
         self.changing: dict[str, str] = {}
         """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
         self.deleting: set[str] = set()

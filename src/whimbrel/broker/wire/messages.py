@@ -10,17 +10,19 @@ from typing import ClassVar
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.own_properties import NUMBER
+from whimbrel.broker.placing import Placing
 from whimbrel.log.records import BODY, time_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.mounts import unmount_properties
 from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_text, encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties, passed_on
 
-__all__ = ["LONG", "Message", "kept_bytes", "number_property", "packet_id_of", "secured_of"]
+__all__ = ["LONG", "Message", "kept_bytes", "number_property", "packet_id_of", "placing_of", "secured_of"]
 
 _IDENTIFIERS = 65_535
 _EXPIRY, _ALIAS, _IDENTIFIER, _USER = b"\x02", b"\x23", b"\x0b", b"\x26"
@@ -51,8 +53,10 @@ class Message:
         "_payload_bytes",
         "_variant",
         "body",
+        "deadline_at",
         "expires_at",
         "packet_id",
+        "placing",
         "properties",
         "publisher",
         "qos",
@@ -78,6 +82,8 @@ class Message:
         expires_at: int | None = None,
         properties: bytes = b"",
         secured: Secured = OPEN,
+        placing: Placing | None = None,
+        deadline_at: int | None = None,
     ) -> None:
         self.seq, self.publisher, self.subject = seq, publisher, subject
         self._payload: bytes | None = payload
@@ -86,6 +92,8 @@ class Message:
         self.body = body
         """The record of it in the log, which is also what a view keeps."""
         self.secured = secured
+        self.placing, self.deadline_at = placing, deadline_at
+        """Where it is heard, if places make a difference to it; and from when on a copy is late."""
         self.packet_id = packet_id_of(seq).to_bytes(2)
         self._variant: object = None
         self._parts: tuple[bytes, bytes] | None = None
@@ -105,6 +113,8 @@ class Message:
             properties=notification.properties,
             body=body,
             secured=secured_of(notification),
+            placing=placing_of(notification),
+            deadline_at=notification.deadline_at,
         )
 
     @classmethod
@@ -133,6 +143,8 @@ class Message:
             expires_at=self.expires_at,
             properties=properties,
             secured=self.secured,
+            placing=self.placing,
+            deadline_at=self.deadline_at,
         )
 
     def attributes(self) -> Attributes:
@@ -181,18 +193,20 @@ class Message:
         alias: int = 0,
         is_alias_known: bool = False,
         own: bytes = b"",
+        mount: str = "",
     ) -> bytes:
-        """Return the PUBLISH for a client, with its *own* properties before those of its publisher."""
+        """Return the PUBLISH for a client at *mount*, with its *own* properties before those of its publisher."""
         remaining = 0
         if version == V5 and self.expires_at is not None:
             remaining = max(1, -(-(self.expires_at - now) // _SECOND_US))
-        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own)
+        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own, mount)
         parts = self._parts
         if parts is None or self._variant != variant:
             properties = b""
             if version == V5:
-                properties = _own_properties(remaining, alias, identifiers) + own + self.properties
-            topic = b"" if is_alias_known else self.subject.encode()
+                passed = unmount_properties(self.properties, mount) if mount else self.properties
+                properties = _own_properties(remaining, alias, identifiers) + own + passed
+            topic = b"" if is_alias_known else self.subject.removeprefix(mount).encode()
             parts = publish_parts(
                 topic, self.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
             )
@@ -218,6 +232,11 @@ def secured_of(notification: Notification) -> Secured:
     if not notification.keys.hashes and notification.deliver_insecure:
         return OPEN
     return Secured(notification.keys, notification.deliver_insecure)
+
+
+def placing_of(notification: Notification) -> Placing | None:
+    """Return where a notification was published; None if it has no place."""
+    return None if notification.place is None else Placing(notification.place, notification.radius_m)
 
 
 def number_property(node: str, seq: int) -> bytes:

@@ -16,6 +16,8 @@ from whimbrel.model.subscription import InterestChange, Subscription
 
 __all__ = [
     "ANSWERS",
+    "CLIENTS",
+    "NEAR",
     "OWN",
     "POLICIES",
     "POLICY",
@@ -24,6 +26,7 @@ __all__ = [
     "TOLD",
     "can_be_told",
     "changed_subscription",
+    "crossed",
     "is_told",
     "listens",
     "put_out",
@@ -35,6 +38,8 @@ __all__ = [
 OWN = "$whimbrel/"
 """What all topics begin with that are about Whimbrel itself."""
 SESSIONS = f"{OWN}session/"
+CLIENTS = f"{OWN}clients/"
+"""Where operators ask about clients."""
 REPORT = f"{OWN}report"
 """Where devices report their state to."""
 POLICY = f"{OWN}policy"
@@ -43,7 +48,9 @@ POLICIES = f"{POLICY}/"
 """Where policies are put, each under its name."""
 ANSWERS = f"{SESSIONS}answer"
 """Where requests are answered that cannot say where to."""
-TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes", f"{POLICIES}+/suspended")
+NEAR = f"{OWN}near/"
+"""Where a client is told that it enters and leaves an area, each under the name that it gave to the area."""
+TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes", f"{POLICIES}+/suspended", f"{NEAR}+")
 """All that clients are told: a subscription to any other topic of our own would wait for ever."""
 _SECOND_US = 1_000_000
 
@@ -72,6 +79,11 @@ def changed_subscription(
     return _message(f"{SESSIONS}{session}/changes", tree)
 
 
+def crossed(name: str, *, is_inside: bool) -> Message:
+    """Return the notice that a client entered or left the area *name*; it does not say where."""
+    return _message(f"{NEAR}{name}", {"near": name, "change": "entered" if is_inside else "left"})
+
+
 def put_out(session: str, device: str, *, is_deleted: bool) -> Message:
     """Return what a device is told that *device* put out of a session, or whose session it deleted."""
     tree = {"session": session, "change": "deleted" if is_deleted else "left", "device": device}
@@ -91,6 +103,8 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
         "keys": list(subscription.keys.texts()),
         "insecure": subscription.accept_insecure,
         "policy": subscription.policy,
+        "near": None if subscription.near is None else str(subscription.near),
+        "stale": None if subscription.stale_us is None else subscription.stale_us / _SECOND_US,
     }
 
 

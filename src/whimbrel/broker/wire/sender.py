@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
+from whimbrel.broker.wire.events import EventLines
 from whimbrel.broker.wire.gate import has_room
 from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
+from whimbrel.mqtt.mounts import has_name
 from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
@@ -16,12 +18,19 @@ __all__ = ["Sender"]
 
 _LONGEST_REASON = 1_000
 
+_MOST_LATE = 1_000
+"""Of how many subjects missed deadlines are counted apart; of more, only together."""
+
 
 class Sender:
     """What is to be written and closed."""
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
+        self.late: dict[str, int] = {}
+        """How many copies missed their deadline, by subject; of the first so many subjects."""
+        self.events = EventLines()
+        """What the log of the process is to say of clients."""
         self.dirty: list[Link] = []
         """Links with something to write, or to be closed."""
         self.leaving: list[Link] = []
@@ -69,6 +78,8 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
+        if message.deadline_at is not None:
+            self._note_late(message, now)
         self.send(link, data)
         return True
 
@@ -97,15 +108,30 @@ class Sender:
         if data is None:
             return False
         self.counters.sent += 1
+        if out.message.deadline_at is not None and not out.dup:
+            self._note_late(out.message, now)
         self.send(link, data)
         return True
+
+    def _note_late(self, message: Message, now: int) -> None:
+        """Count a copy that is sent when its deadline has passed; it is sent all the same, in its turn."""
+        if message.deadline_at is None or now < message.deadline_at:
+            return
+        self.counters.missed_deadlines += 1
+        if message.subject in self.late or len(self.late) < _MOST_LATE:
+            self.late[message.subject] = self.late.get(message.subject, 0) + 1
 
     @staticmethod
     def _fitted(
         link: Link, message: Message, qos: int, now: int, *, retain: bool, dup: bool, identifiers: tuple[int, ...]
     ) -> bytes | None:
-        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4)."""
+        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4).
+
+        What does not stand below the link's mount point has no name there, and does not fit either.
+        """
         machine = link.machine
+        if machine.mount and not has_name(message.subject, machine.mount):
+            return None
         alias, is_known = 0, False
         most = machine.max_packet_bytes
         if machine.has_outbound_aliases:
@@ -124,6 +150,7 @@ class Sender:
             alias=alias,
             is_alias_known=is_known,
             own=b"" if link.numbered_by is None else number_property(link.numbered_by, message.seq),
+            mount=machine.mount,
         )
         return None if most and len(data) > most else data
 

@@ -93,10 +93,14 @@ class Connection:
         is_lasting: bool = False,
         join: Sequence[Join] = (),
         keys: Sequence[str] = (),
+        place: str | None = None,
         told: Callable[[str], None] = _print_error,
     ) -> Client:
-        """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost."""
-        from whimbrel.client import Backoff, Client, Tls  # see above
+        """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost.
+
+        With a *place* it reports regularly that it is there.
+        """
+        from whimbrel.client import Backoff, Client, Reporting, Tls  # see above
 
         self.check()
         secured = Tls(
@@ -116,6 +120,7 @@ class Connection:
             told=told,
             join=join,
             keys=keys,
+            reports=None if place is None else Reporting(place=place, battery=lambda: None),
         )
 
 

@@ -45,13 +45,14 @@ def doctor(
 
     Example: whimbrel doctor --config broker.toml
     """
-    from whimbrel.broker.config import Config  # see above
+    from whimbrel.broker.config import Config
     from whimbrel.broker.config_files import read_config
+    from whimbrel.broker.exposure import with_users_of_data  # see above
 
     config = Config() if config_file is None else read_config(config_file)
     config = config.with_overrides({"node.data": data})
     is_well = True
-    for found in findings(config):
+    for found in findings(with_users_of_data(config)):
         is_well = is_well and found.is_well
         typer.echo(f"{'ok      ' if found.is_well else 'LOOK AT '} {found.name}: {found.told}")
     if not is_well:
@@ -96,8 +97,9 @@ def _port(name: str, host: str, port: int) -> Finding:
 
 
 def _access(config: Config) -> Iterator[Finding]:
-    from whimbrel.broker.access.topic_rights import Rights  # see above
+    from whimbrel.broker.access.topic_rights import Rights
     from whimbrel.broker.access.users import Users
+    from whimbrel.broker.exposure import check_exposure, exposures  # see above
     from whimbrel.broker.shell.net.listeners import tls_context
 
     checks: dict[str, tuple[str, Callable[[], object]]] = {
@@ -112,6 +114,9 @@ def _access(config: Config) -> Iterator[Finding]:
                 yield Finding(name, True, f"{file} can be used")
             except (WhimbrelError, OSError) as error:
                 yield Finding(name, False, str(error))
-    is_open = not config.access.users and config.listen.host not in {"127.0.0.1", "::1", "localhost"}
-    if is_open:
-        yield Finding("users", False, f"every client may connect to {config.listen.host}: `whimbrel user add`")
+    try:
+        check_exposure(config)
+    except WhimbrelError as error:
+        yield Finding("users", False, str(error))
+    for warned in exposures(config):
+        yield Finding("access", warned.level == "info", warned.text)

@@ -26,6 +26,7 @@ from whimbrel.cli.options.passwords import (
     read_access_options,
     session_password,
 )
+from whimbrel.cli.options.places import Near, OwnPlace, Stale
 from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.cli.session.connection import AskingConnection, DeviceConnection, ask
 from whimbrel.cli.session.printing import counts_text, print_changes, print_done, tree_of, words_of
@@ -138,6 +139,7 @@ def join(
         float | None,
         typer.Option("--timeout", metavar="TIME", parser=read_seconds, help="Stop after TIME, with exit code 1."),
     ] = None,
+    place: OwnPlace = None,
     session_password_file: SessionPasswordFile = None,
     connection: DeviceConnection,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
@@ -154,7 +156,7 @@ def join(
     from whimbrel.client import Join  # see above
 
     joined = Join(name, session_password(name, session_password_file), "keep" if is_keep else "take")
-    client = connection.client_of_device(is_lasting=True, join=[joined])
+    client = connection.client_of_device(is_lasting=True, join=[joined], place=place)
 
     async def listen() -> None:
         async with client, client.sessions.changes() as changes:
@@ -359,6 +361,8 @@ def subscribe(
         int | None, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for who is away.")
     ] = None,
     subscription_name: SubscriptionName = "",
+    near: Near = None,
+    stale: Stale = None,
     keys: Keys = None,
     key_file: KeyFile = None,
     insecure: Insecure = None,
@@ -380,7 +384,7 @@ def subscribe(
     async def work(sessions: Sessions) -> SessionSubscription:
         return await sessions.subscribe(
             name, topic_filter, qos=qos, filter=filter_text, ttl_s=ttl, max=most, subscription=subscription_name,
-            keys=given, insecure=insecure, password=password,
+            keys=given, insecure=insecure, near=near, stale_s=stale, password=password,
         )  # fmt: skip
 
     found = ask(connection.client_of_its_own(), work)

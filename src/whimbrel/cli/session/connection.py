@@ -29,9 +29,11 @@ class DeviceConnection(Connection):
         str | None, typer.Option("--device", metavar="ID", help="Which device we are; if not given, USER@HOST/cli.")
     ] = None
 
-    def client_of_device(self, *, is_lasting: bool = False, join: Sequence[Join] = ()) -> Client:
-        """Return a client that is the device."""
-        return self.client(self.device or this_device(), is_lasting=is_lasting, join=join)
+    def client_of_device(
+        self, *, is_lasting: bool = False, join: Sequence[Join] = (), place: str | None = None
+    ) -> Client:
+        """Return a client that is the device, and reports its *place*."""
+        return self.client(self.device or this_device(), is_lasting=is_lasting, join=join, place=place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ def words_of(subscription: SessionSubscription) -> str:
         "qos": subscription.qos,
         "ttl": subscription.ttl_s,
         "max": subscription.max,
+        "near": subscription.near,
+        "stale": None if subscription.near is None else subscription.stale_s,
         "keys": len(subscription.keys) or None,
         "insecure": ("yes" if subscription.insecure else "no") if subscription.keys else None,
     }
@@ -67,4 +69,5 @@ def tree_of(subscription: SessionSubscription) -> dict[str, object]:
     """Return a subscription as the wire says it."""
     tree = asdict(subscription)
     tree["topic"], tree["ttl"] = tree.pop("topic_filter"), tree.pop("ttl_s")
+    tree["stale"] = tree.pop("stale_s")
     return tree

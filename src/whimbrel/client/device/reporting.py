@@ -37,7 +37,8 @@ class Reporting:
     """Asked each time; it must not wait."""
     display: tuple[int, int] | None = None
     """Width and height in pixels."""
-    place: str | None = None
+    place: str | Callable[[], str | None] | None = None
+    """``lat,lon`` in degrees; asked each time if it can be called, and it must not wait."""
     members: Mapping[str, object] = field(default_factory=dict)
     """Other variables that a policy of this device reads, such as sets."""
 

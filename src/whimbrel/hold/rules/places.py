@@ -20,18 +20,36 @@ class Places:
     def __init__(self, state: State, view: View) -> None:
         self._state, self._view = state, view
 
+    def __contains__(self, device: str) -> bool:
+        return device in self._state.places
+
+    def __len__(self) -> int:
+        return len(self._state.places)
+
     def reported(self, fact: Reported) -> None:
         """Note where a device is; a report without a place changes nothing."""
         if fact.state.place is not None:
-            device = fact.state.device
-            self._state.places[device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
-            self._view.touch(("place", device))
+            self.sighted(fact.state.device, Sighting(fact.seq, fact.state.reported_at, fact.state.place))
+
+    def sighted(self, device: str, sighting: Sighting) -> None:
+        """Note where a device is."""
+        self._state.places[device] = sighting
+        self._view.touch(("place", device))
+
+    def sightings(self, name: str) -> list[Sighting]:
+        """Return the last places of the members of a session, stale ones too."""
+        session, places = self._state.sessions.get(name), self._state.places
+        if session is None or not places:
+            return []
+        return [places[device] for device in session.members if device in places]
 
     def heard_by(self, notification: Notification, matches: Matches) -> Matches:
         """Return *matches* without the subscriptions that do not hear *notification*."""
         return self.heard(matches, place=notification.place, area=notification.area, at=notification.published_at)
 
-    def heard(self, matches: Matches, *, place: Place | None, area: Area | None, at: int) -> Matches:
+    def heard(
+        self, matches: Matches, *, place: Place | None, area: Area | None, at: int
+    ) -> list[tuple[str, tuple[Identity, ...]]]:
         """Return *matches* without the subscriptions that do not hear what was published for *area* at *at*."""
         found: list[tuple[str, tuple[Identity, ...]]] = []
         for name, identities in matches:
@@ -40,7 +58,7 @@ class Places:
             if area is None and all((s := subscriptions.get(i)) is None or s.near is None for i in identities):
                 found.append((name, identities))  # places make no difference to it
                 continue
-            sightings = [] if session is None else [self._state.places.get(device) for device in session.members]
+            sightings = self.sightings(name)
             stays = []
             for identity in identities:
                 wanted = subscriptions.get(identity)

@@ -11,13 +11,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
 from whimbrel.pipeline.doctor.logs import Extent, extents
+from whimbrel.pipeline.spark.paths import local_path
 from whimbrel.pipeline.stream.batch_record import BatchRecord
 
 __all__ = ["check_checkpoint", "check_reach", "check_running", "check_table", "examine_stream"]
@@ -192,11 +192,10 @@ def _committed(path: Path) -> int | None:
     """Return the last batch that Spark says is over; None if its checkpoint is not on a disk of this machine."""
     if not path.exists():
         return -1
-    place = urlsplit(json.loads(path.read_text(encoding="utf-8"))["checkpoint"])
-    if place.scheme != "file":
+    place = local_path(json.loads(path.read_text(encoding="utf-8"))["checkpoint"])
+    if place is None:
         return None
-    commits = Path(unquote(place.path)) / "commits"
-    return max((int(each.name) for each in commits.glob("[0-9]*") if each.name.isdigit()), default=-1)
+    return max((int(each.name) for each in (place / "commits").glob("[0-9]*") if each.name.isdigit()), default=-1)
 
 
 def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:

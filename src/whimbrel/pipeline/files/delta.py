@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -50,6 +51,7 @@ __all__ = [
     "check_folder",
     "data_files",
     "delta_schema",
+    "files_of",
     "open_table",
     "read",
     "replace_table",
@@ -409,7 +411,12 @@ def data_files(out: Path, table: str) -> list[Path]:
     folder = out / table
     if not DeltaTable.is_deltatable(str(folder)):
         return []
-    return [Path(uri.removeprefix("file://")) for uri in DeltaTable(str(folder)).file_uris()]
+    return files_of(DeltaTable(str(folder)))
+
+
+def files_of(delta: DeltaTable) -> list[Path]:
+    """Return the files of a version of a table; the library names them as URLs, in which ``%20`` is a space."""
+    return [Path(unquote(uri.removeprefix("file://"))) for uri in delta.file_uris()]
 
 
 def by_window(rows: Any) -> dict[int, Any]:  # pyarrow.Tables

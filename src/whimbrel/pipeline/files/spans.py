@@ -94,8 +94,9 @@ class SpanReader:
         self._look()
         while first <= last:
             piece = undisturbed(partial(self._piece, first, last, now))
-            yield piece
             first = piece.last + 1
+            yield piece
+            del piece  # before the next one is read
 
     def _look(self) -> None:
         """Find out where the numbers are."""

@@ -8,17 +8,34 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.model.facts import PolicyChange, PresenceChange
-from whimbrel.pipeline.fold.folds import DECISION, EVENT, INTEREST, POLICY, PRESENCE, PUBLISHED, RECEIPT, SESSION
+from whimbrel.hold.sessions import RETAINED
+from whimbrel.log.columns import attributes_from, from_arrow
+from whimbrel.log.records import body_of
+from whimbrel.model.attributes import NO_ATTRIBUTES
+from whimbrel.model.facts import PresenceChange
+from whimbrel.model.rows import COLUMNS
+from whimbrel.pipeline.fold.folds import (
+    DECISION,
+    EVENT,
+    INTEREST,
+    POLICY,
+    PRESENCE,
+    PUBLISHED,
+    RECEIPT,
+    REPORT,
+    SESSION,
+)
+from whimbrel.pipeline.fold.policies import attributes_bytes, body_seen
 from whimbrel.pipeline.fold.versions import PackedVersions
 
-__all__ = ["EVENT_TABLES", "PUBLISHED_COLUMNS", "other_events", "published_events"]
+__all__ = ["EVENT_TABLES", "PUBLISHED_COLUMNS", "RECORDED", "Seen", "other_events", "published_events"]
 
 Arrow = Any
 """A ``pyarrow`` batch or table; pyarrow ships no types."""
@@ -62,19 +79,22 @@ _TOLD = {
         ("session", "device", "change", "confirms"),
         {"receipt": "name", "sent_seq": "notification_seq"},
     ),
-    "sessions": _Told(SESSION, "changed_at", ("session", "change")),
+    "sessions": _Told(SESSION, "changed_at", ("session", "device", "change")),
     "receipts": _Told(
         RECEIPT,
         "handed_at",
         ("session", "device", "notification_seq", "via", "published_at", "subject", "body_hash", "subscriptions"),
         {"outcome": "change"},
     ),
-    "policies": _Told(POLICY, "changed_at", ("device", "change", "name")),
-    "decisions": _Told(
-        DECISION, "decided_at", ("session", "device", "notification_seq", "body_hash"), {"outcome": "change"}
-    ),
+    "reports": _Told(REPORT, "reported_at", ("device",)),
+    "policies": _Told(POLICY, "changed_at", ("device",)),
+    "decisions": _Told(DECISION, "decided_at", ("session", "device")),
 }
-EVENT_TABLES: Mapping[str, tuple[str, ...]] = {name: told.needed for name, told in _TOLD.items()}
+RECORDED = frozenset({"reports", "policies", "decisions"})
+"""The tables whose rows travel as records, whole."""
+EVENT_TABLES: Mapping[str, tuple[str, ...]] = {
+    name: COLUMNS[name] if name in RECORDED else told.needed for name, told in _TOLD.items()
+}
 """The tables whose rows are events, beside publications, and their columns that matter."""
 
 
@@ -83,13 +103,28 @@ def other_events(name: str, rows: Arrow) -> Arrow:
     told = _TOLD[name]
     if name == "presence":
         rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
-    elif name == "policies":  # what a device chose decides which hand-overs have receipts; the texts do not
-        rows = rows.filter(pc.equal(rows.column("change"), PolicyChange.CHOSEN.value))
     given = {each: rows.column(each) for each in told.columns}
+    if name == "receipts":
+        given |= _of_retained(rows)
     given |= {new: rows.column(old) for old, new in told.renamed.items()}
     given |= {"node": rows.column("node"), "seq": rows.column("seq"), "at": rows.column(told.at)}
     given |= {"kind": pa.repeat(told.kind, rows.num_rows), "group": pa.repeat(0, rows.num_rows)}
+    if name in RECORDED:
+        given["content"] = pa.array([body_of(fact)[0] for fact in from_arrow(name, rows)], pa.binary())
     return _events(given, rows.num_rows)
+
+
+_RETAINED_ONLY = ("published_at", "subject", "body_hash", "subscriptions")
+"""What the fold asks receipts of retained notifications for, and no others."""
+
+
+def _of_retained(rows: Arrow) -> dict[str, Arrow]:
+    """Return the columns that only receipts of retained notifications need: null in nearly all rows."""
+    is_retained = pc.fill_null(pc.equal(rows.column("via"), RETAINED), False)  # Arrow's own
+    if not pc.any(is_retained).as_py():
+        return {each: pa.nulls(rows.num_rows, EVENT.field(each).type) for each in _RETAINED_ONLY}
+    places = pc.if_else(is_retained, pa.array(np.arange(rows.num_rows)), None)
+    return {each: rows.column(each).take(places) for each in _RETAINED_ONLY}
 
 
 PUBLISHED_COLUMNS = ("node", "seq", "published_at", "expires_at", "deadline_at", "subject", "body", "qos", "publisher")
@@ -98,7 +133,17 @@ _CARRIED = {"publisher": "device"} | {name: name for name in PUBLISHED_COLUMNS i
 _CARRIED["published_at"] = "at"
 
 
-def published_events(batch: Arrow, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Arrow]:
+class Seen(Enum):
+    """What policies may have to see of publications."""
+
+    NOTHING = 0
+    ATTRIBUTES = 1
+    BODIES = 2
+
+
+def published_events(
+    batch: Arrow, found: PackedVersions, rows: Any, handles: Any, *, seen: Seen = Seen.NOTHING
+) -> Iterator[Arrow]:
     """Yield one event per publication and group, with the numbers of the interests that want it.
 
     *rows* of *batch* and *handles* of versions are as ``PackedVersions.match`` finds them.
@@ -117,6 +162,8 @@ def published_events(batch: Arrow, found: PackedVersions, rows: Any, handles: An
         "interests": pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles[order]])),
         "body_hash": _hashes(batch.column("body"), wanted),
     }
+    if seen is not Seen.NOTHING:
+        given |= _contents(batch, wanted, has_bodies=seen is Seen.BODIES)
     yield _events(given, distinct.size)
 
 
@@ -125,6 +172,20 @@ def _hashes(bodies: Arrow, rows: Any) -> Arrow:
     distinct, places = np.unique(rows, return_inverse=True)
     found = [hashlib.sha256(body).digest() for body in bodies.take(pa.array(distinct)).to_pylist()]
     return pa.array(found, pa.binary()).take(pa.array(places))
+
+
+def _contents(batch: Arrow, rows: Any, *, has_bodies: bool) -> dict[str, Arrow]:
+    """Return what policies may see of some rows, ascending."""
+    distinct, places = np.unique(rows, return_inverse=True)
+    some = batch.take(pa.array(distinct))
+    told = attributes_from(some.column("attributes"))
+    attributes = pa.array([attributes_bytes(each or NO_ATTRIBUTES) for each in told], pa.binary())
+    bodies = some.column("body")
+    again = pa.array(places)
+    kept = {"content": attributes.take(again), "body_bytes": pc.binary_length(bodies).take(again)}
+    if has_bodies:
+        kept["body"] = pa.array(map(body_seen, bodies.to_pylist()), pa.binary()).take(again)
+    return kept
 
 
 def _events(given: Mapping[str, Arrow], count: int) -> Arrow:

@@ -10,27 +10,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from whimbrel.hold.commands import Identity, Settle
+from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import RETAINED, Hold
+from whimbrel.log.records import BODY, row_from
 from whimbrel.model.facts import (
+    Decided,
     Fact,
     InterestChanged,
     Mode,
     Outcome,
-    PolicyChange,
     PolicyChanged,
     PresenceChange,
     PresenceChanged,
+    Reported,
     SessionChange,
     SessionChanged,
 )
+from whimbrel.model.rows import fact_of
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
+from whimbrel.pipeline.fold.policies import Content, KeptContent, PolicyFold
 
 __all__ = [
     "DECISION",
@@ -40,6 +45,7 @@ __all__ = [
     "PRESENCE",
     "PUBLISHED",
     "RECEIPT",
+    "REPORT",
     "SESSION",
     "Event",
     "Fold",
@@ -49,8 +55,10 @@ __all__ = [
     "fold",
 ]
 
-PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION = range(7)
+PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT = range(8)
 """The kinds of events."""
+_RECORDED = frozenset({POLICY, DECISION, REPORT})
+"""Those that travel as the records that they are in a log."""
 
 EVENT = pa.schema(
     [
@@ -79,6 +87,9 @@ EVENT = pa.schema(
         pa.field("published_at", TIME_TYPE),
         pa.field("subscriptions", SUBSCRIPTIONS_TYPE),
         pa.field("policy", pa.string()),
+        pa.field("content", pa.binary()),
+        pa.field("body_bytes", pa.int64()),
+        pa.field("body", pa.binary()),
     ]
 )
 """Everything that the fold needs, with the group it belongs to."""
@@ -111,6 +122,11 @@ class Event(NamedTuple):
     """Of a retained notification, and for which subscriptions it was sent."""
     subscriptions: Any
     policy: Any
+    content: Any
+    """The attributes of a publication, where policies may read them; of a report, policy or decision its record."""
+    body_bytes: Any
+    body: Any
+    """That of a publication, where policies may read it."""
 
 
 class Known(NamedTuple):
@@ -149,10 +165,13 @@ def _fact(node: str, event: Event) -> Fact:
             policy=event.policy,
         )
         return InterestChanged(**number, change=InterestChange(event.change), subscription=subscription)
-    if event.kind == POLICY:
-        chosen = PolicyChange(event.change)
-        return PolicyChanged(**number, change=chosen, owner=event.device, name=event.name, device=event.device)
-    return SessionChanged(**number, session=event.session, change=SessionChange(event.change))
+    return SessionChanged(**number, session=event.session, device=event.device, change=SessionChange(event.change))
+
+
+def _recorded(node: str, event: Event) -> Fact:
+    """Return the fact whose record an event has."""
+    seq, number = BODY.unpack_from(event.content)
+    return fact_of(*row_from(node, seq, number, event.content[BODY.size :]))
 
 
 # -- the fold ----------------------------------------------------------------------------------------------------------
@@ -161,15 +180,33 @@ def _fact(node: str, event: Event) -> Fact:
 class Fold:
     """One group of sessions of one node, folded; *hold* is what a fold before it knew."""
 
-    def __init__(self, node: str, *, retention: Retention, assume_receipts: bool, hold: Hold | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        *,
+        retention: Retention,
+        assume_receipts: bool,
+        hold: Hold | None = None,
+        policies: PolicyFold | None = None,
+    ) -> None:
         self.node = node
-        self._folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+        self._folding = Folding(
+            node, retention=retention, assume_receipts=assume_receipts, hold=hold, judge=self._decide
+        )
+        self._decides = assume_receipts
+        self.policies = PolicyFold() if policies is None else policies
         self.whose: dict[int, tuple[str, Identity]] = {}
         """By seq of the interest: its session and identity."""
         self.known: dict[int, Known] = {}
         """By seq, what is held."""
         self.shaped: dict[int, dict[str, bytes]] = {}
         """By seq and device, the hash of the body that a policy decided to hand over."""
+        self.differences: dict[int, dict[str, str]] = {}
+        """By seq and device, how a decision of the log differs from what its policy decides."""
+        self.contents: dict[int, KeptContent] = {}
+        """By seq, what policies can see of what is held."""
+        self.changed: set[int] = set()
+        """The notifications of which any of the last three has changed; for a view that follows."""
 
     @property
     def hold(self) -> Hold:
@@ -180,14 +217,7 @@ class Fold:
         """Take the next event in."""
         folding = self._folding
         if event.kind == PUBLISHED:
-            self.known[event.seq] = Known(event.body_hash, event.at, event.subject, event.deadline_at)
-            matches: dict[str, list[Identity]] = {}
-            for interest in event.interests:
-                session, identity = self.whose[interest]
-                matches.setdefault(session, []).append(identity)
-            wanted = [(session, tuple(identities)) for session, identities in matches.items()]
-            qos = CONFIRMED if event.qos is None else event.qos
-            settled = folding.published(event.seq, event.at, event.expires_at, wanted, qos=qos, publisher=event.device)
+            settled = self._publish(event)
         elif event.kind == RECEIPT:
             if event.via == RETAINED:
                 self._add_retained(event, out)
@@ -195,19 +225,74 @@ class Fold:
             else:
                 outcome, seq = Outcome(event.change), event.notification_seq
                 settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
-        elif event.kind == DECISION:
-            if event.body_hash is not None and event.notification_seq in self.known:
-                self.shaped.setdefault(event.notification_seq, {})[event.device] = event.body_hash
-            settled = folding.tick(event.at)
+        elif event.kind in _RECORDED:
+            settled = self._take_recorded(event)
         else:
             if (
                 event.kind == INTEREST and event.change != InterestChange.REMOVED.value
             ):  # a removed interest wants nothing
                 self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
-            settled = folding.apply(_fact(self.node, event))
+            fact = _fact(self.node, event)
+            if isinstance(fact, SessionChanged):
+                self.policies.end_session(fact)
+            settled = folding.apply(fact)
         self._write(settled, out)
         if event.kind == PUBLISHED and not folding.hold.is_stored(event.seq):
-            self.known.pop(event.seq, None)
+            self._forget(event.seq)
+
+    def _publish(self, event: Event) -> Settled:
+        self.known[event.seq] = Known(event.body_hash, event.at, event.subject, event.deadline_at)
+        if event.content is not None and (self._decides or self.policies.are_any):
+            body = event.body if self._decides or self.policies.needs_bodies else None
+            self.contents[event.seq] = KeptContent(event.content, event.body_bytes, body)
+            self.changed.add(event.seq)
+        matches: dict[str, list[Identity]] = {}
+        for interest in event.interests:
+            session, identity = self.whose[interest]
+            matches.setdefault(session, []).append(identity)
+        wanted = [(session, tuple(identities)) for session, identities in matches.items()]
+        qos = CONFIRMED if event.qos is None else event.qos
+        return self._folding.published(event.seq, event.at, event.expires_at, wanted, qos=qos, publisher=event.device)
+
+    def _take_recorded(self, event: Event) -> Settled:
+        """Take in a report, a policy or a decision."""
+        fact = _recorded(self.node, event)
+        if isinstance(fact, Decided):
+            if self._decides:
+                return self._folding.tick(event.at)
+            self._check(fact)
+        assert isinstance(fact, Reported | PolicyChanged | Decided)
+        self.policies.take(fact)
+        return self._folding.apply(fact)
+
+    def _check(self, fact: Decided) -> None:
+        """Note which body a decision has handed over, and what it has decided otherwise than its policy does."""
+        seq = fact.notification.seq
+        known = self.known.get(seq)
+        if known is None:  # it is retained, or has ended
+            return
+        if fact.body_hash is not None:
+            self.shaped.setdefault(seq, {})[fact.device] = fact.body_hash
+            self.changed.add(seq)
+        difference = self.policies.difference(fact, self._content(seq), known.body_hash)
+        if difference is not None:
+            self.differences.setdefault(seq, {}).setdefault(fact.device, difference)
+            self.changed.add(seq)
+
+    def _decide(self, command: HandOver) -> Outcome:
+        """Let policies decide about a hand-over."""
+        device, seq, hold = command.device, command.seq, self.hold
+        found = (hold.subscription(name, identity) for name, own in sorted(command.sessions) for identity in own)
+        named = [None if subscription is None else subscription.policy for subscription in found]
+        decided = self.policies.decide(device, named, self._content(seq), now=hold.now)
+        if decided.body_hash is not None:
+            self.shaped.setdefault(seq, {})[device] = decided.body_hash
+            self.changed.add(seq)
+        return decided.outcome
+
+    def _content(self, seq: int) -> Content | None:
+        kept = self.contents.get(seq)
+        return None if kept is None else kept.read(self.known[seq].subject)
 
     def _add_retained(self, event: Event, out: Rows) -> None:
         """Add a row for a retained notification: the hold knows nothing of it, and the receipt says all there is."""
@@ -229,10 +314,17 @@ class Fold:
             shaped = self.shaped.get(each.seq)
             if shaped is not None and each.device in shaped:
                 known = known._replace(body_hash=shaped[each.device])
-            out.add(self.node, each, known)
+            differences = self.differences.get(each.seq)
+            difference = None if differences is None or each.device is None else differences.get(each.device)
+            out.add(self.node, each, known, difference)
         for seq in forgotten:
-            self.known.pop(seq, None)
-            self.shaped.pop(seq, None)
+            self._forget(seq)
+
+    def _forget(self, seq: int) -> None:
+        self.known.pop(seq, None)
+        for kept in (self.shaped, self.differences, self.contents):
+            if kept.pop(seq, None) is not None:
+                self.changed.add(seq)
 
 
 _MOST = 50_000
@@ -250,7 +342,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, node: str, settled: Settle, known: Known) -> None:
+    def add(self, node: str, settled: Settle, known: Known, difference: str | None = None) -> None:
         """Add what was settled of the notification *known*."""
         session, device, seq, subscriptions, outcome, decided_at, lapses_at, via = settled
         for identity in subscriptions:
@@ -258,7 +350,8 @@ class Rows:
         self._offsets.append(len(self._identities))
         body_hash = known.body_hash if outcome is Outcome.DELIVERED else None
         what = known[1:]
-        self._rows.append((node, seq, *what, session, device, outcome.value, body_hash, decided_at, lapses_at, via))
+        ended = (outcome.value, body_hash, decided_at, lapses_at, via, difference)
+        self._rows.append((node, seq, *what, session, device, *ended))
 
     def batch(self) -> Any:
         """Return what there is as an Arrow batch, and begin anew."""
@@ -279,7 +372,7 @@ class Rows:
 
 
 _SETTLED = "notification_node notification_seq published_at subject deadline_at".split()
-_SETTLED += "session device outcome body_hash decided_at lapses_at via".split()
+_SETTLED += "session device outcome body_hash decided_at lapses_at via difference".split()
 
 
 def fold(
@@ -308,9 +401,10 @@ def fold(
 
 def events_of(batch: Any) -> Iterator[tuple[int, str, Event]]:  # a pyarrow.RecordBatch of EVENT
     """Yield group, node and event of each row."""
-    columns = [_plain(batch.column(f.name)) for f in EVENT]
-    for group, node, *row in zip(*columns, strict=True):
-        yield group, node, Event(*row)
+    groups, nodes, *columns = (_plain(batch.column(f.name)) for f in EVENT)
+    make = tuple.__new__  # what ``Event`` would do, in a third of the time
+    for group, node, row in zip(groups, nodes, zip(*columns, strict=True), strict=True):
+        yield group, node, make(Event, row)
 
 
 def _plain(column: Any) -> list[Any]:
@@ -323,8 +417,19 @@ def _plain(column: Any) -> list[Any]:
     if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
         values, offsets = column.values.to_numpy().tolist(), column.offsets.to_numpy().tolist()
         return [values[begin:end] for begin, end in pairwise(offsets)]
-    if column.null_count == 0 and pa.types.is_integer(column.type):
-        numbers: list[Any] = column.to_numpy().tolist()
-        return numbers
+    if pa.types.is_integer(column.type):
+        return _numbers(column)
+    if pa.types.is_string(column.type):  # names that come again and again: each is made once
+        encoded = column.dictionary_encode()
+        texts = [*encoded.dictionary.to_pylist(), None]
+        return [texts[place] for place in encoded.indices.fill_null(len(texts) - 1).to_numpy().tolist()]
     found: list[Any] = column.to_pylist()
     return found
+
+
+def _numbers(column: Any) -> list[Any]:
+    numbers: list[Any] = column.fill_null(0).to_numpy().tolist()
+    if column.null_count:
+        for place in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            numbers[place] = None
+    return numbers

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from whimbrel.log.layout import check_format, date_of, segments
 from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, snapshot, undisturbed
+from whimbrel.pipeline.spark.paths import read_parquet
 from whimbrel.pipeline.spark.source import Span, read_tail, register
 
 __all__ = ["read_table"]
@@ -53,8 +54,7 @@ def read_table(
     chosen = [part for node in at.last for part in parts_up_to(directory, table, node, _top(at, node))]
     chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
-    paths = [part.path.as_uri() for part in chosen]  # without a scheme it may be anywhere, say on HDFS
-    frames = [spark.read.schema(schema).parquet(*paths)] if paths else []
+    frames = [read_parquet(spark, schema, [part.path for part in chosen])] if chosen else []
     for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
         frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
     tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.pipeline.files.delta import TIME_COLUMNS, data_files, delta_schema
+from whimbrel.pipeline.files.delta import TIME_COLUMNS, data_files, delta_schema, files_of
 
 __all__ = ["LostCommitError", "TableReader", "TableStreamReader"]
 
@@ -92,8 +92,7 @@ class TableStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return the files that are new after a version, up to another."""
         if start["version"] == _NOTHING:
-            found = DeltaTable(self._folder, version=end["version"]).file_uris()
-            return [_TableFile(uri.removeprefix("file://")) for uri in found]
+            return [_TableFile(str(path)) for path in files_of(DeltaTable(self._folder, version=end["version"]))]
         versions = range(start["version"] + 1, end["version"] + 1)
         return [_TableFile(path) for version in versions for path in self._added(version)]
 

@@ -26,18 +26,25 @@ from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
+from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.folds import Fold, Known, Rows, events_of
 from whimbrel.pipeline.fold.moves import Moves
+from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold
 from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
 from whimbrel.pipeline.tables.link_quality import Links
 from whimbrel.pipeline.tables.matches import CHANGED
+from whimbrel.shape.rows import KINDS as SHAPE_KINDS
+from whimbrel.shape.rows import restore_row, row_of
+from whimbrel.shape.state import ShapeState
 
 __all__ = ["Held", "NodeState", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
-_SIGHTING = "sighting"
+_DIFFERENCE, _CONTENT, _SIGHTING = "difference", "content", "sighting"
 _OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
-_OWN = frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _SIGHTING}) | _OF_CONTACTS
+_OWN = (
+    frozenset({_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _DIFFERENCE, _CONTENT, _SIGHTING, *SHAPE_KINDS}) | _OF_CONTACTS
+)
 _ROWS_AT_ONCE = 50_000
 
 
@@ -86,31 +93,37 @@ class NodeState:
         known: dict[int, Known] = {}
         shaped: dict[int, dict[str, bytes]] = {}
         seen: dict[str, Sighting] = {}
+        differences: dict[int, dict[str, str]] = {}
+        contents: dict[int, KeptContent] = {}
+        shape = ShapeState()
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
-            elif key[0] in _OF_CONTACTS:
-                if self.contacts is not None:
-                    self.contacts.restore(key, cbor2.loads(value))
-                    self._saved_contacts[key] = value
             elif key[0] == _SIGHTING:
-                number, reported_at, latitude, longitude = cbor2.loads(value)
-                seen[str(key[1])] = Sighting(number, reported_at, Place(latitude, longitude))
+                seen[str(key[1])] = _as_sighting(*cbor2.loads(value))
             elif key[0] == _KNOWN:
                 known[int(str(key[1]))] = Known(*cbor2.loads(value))
             elif key[0] == _SHAPED:
                 shaped[int(str(key[1]))] = cbor2.loads(value)
+            elif key[0] == _DIFFERENCE:
+                differences[int(str(key[1]))] = cbor2.loads(value)
+            elif key[0] == _CONTENT:
+                contents[int(str(key[1]))] = KeptContent(*cbor2.loads(value))
+            elif key[0] in SHAPE_KINDS:
+                restore_row(shape, key, value)
             else:
                 self._restore(key, value)
         hold = Hold.restore(node, others, retention=retention)
-        self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold)
+        policies = PolicyFold(shape)
+        self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold, policies=policies)
+        self._decides = assume_receipts
         self.moves = Moves()
         """Where the devices are, and whose members."""
         self.moves.restore(seen, ((name, device) for name in hold.sessions() for device in hold.members(name)))
         self._fold.known, self._fold.shaped = known, shaped
+        self._fold.differences, self._fold.contents = differences, contents
         self._saved_known = set(known)
-        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
         self._fold.whose = {
             row["seq"]: (session, (row["subject_filter"], row["name"]))
             for session, rows in self._in_force.items()
@@ -123,6 +136,10 @@ class NodeState:
             self.last_at = found
         elif key[0] == _LINK:
             self.links.state[str(key[1])] = tuple(found)
+        elif key[0] in _OF_CONTACTS:
+            if self.contacts is not None:
+                self.contacts.restore(key, found)
+                self._saved_contacts[key] = value
         else:
             self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
             self._saved_interests[found["seq"]] = found["session"]
@@ -183,6 +200,14 @@ class NodeState:
         rows = [row for name in sessions for row in self._in_force.get(name, ())]
         return pa.Table.from_pylist(rows, schema=changed_schema())
 
+    def seen(self, put: Any) -> Seen:  # a pyarrow.Table
+        """Return what policies may have to see of what is published next; the texts of those that are *put* too."""
+        policies = self._fold.policies
+        texts = put.column("text").drop_null().to_pylist()
+        if self._decides or policies.needs_bodies or any(map(policies.reads_bodies, texts)):
+            return Seen.BODIES
+        return Seen.ATTRIBUTES if texts or policies.are_any else Seen.NOTHING
+
     def fold(self, batches: Iterable[Any], end: int | None) -> Iterator[Any]:
         """Take events in, ordered by number, let time pass to *end*, and yield rows of ``deliveries``."""
         out = Rows()
@@ -225,7 +250,8 @@ class NodeState:
         put, drop = self._fold.hold.changes()
         if self.last_at is not None:
             self.links.forget(self.last_at)
-        known, links, shaped = self._fold.known, self.links.state, self._fold.shaped
+        fold, shape = self._fold, self._fold.policies.shape
+        known, links, shaped = fold.known, self.links.state, fold.shaped
         now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
         saved = set[int]()
         if self._touched:  # to look at all of them takes longer than the rest of a small batch
@@ -233,20 +259,26 @@ class NodeState:
         table: dict[str, Callable[[Any], object | None]] = {
             _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
             _SHAPED: lambda seq: shaped.get(seq) or None,
+            _DIFFERENCE: lambda seq: fold.differences.get(seq) or None,
+            _CONTENT: lambda seq: list(fold.contents[seq]) if seq in fold.contents else None,
             _INTEREST: lambda seq: _without_node(now[seq]) if seq in now else None,
             _LINK: lambda device: list(links[device]) if device in links else None,
             _SIGHTING: self._sighting,
         }
         touched_keys: list[Key] = [(_KNOWN, seq) for seq in known.keys() ^ self._saved_known]
-        saved_shaped = self._saved_shaped
-        changed = [seq for seq, devices in shaped.items() if saved_shaped.get(seq) != len(devices)]
-        touched_keys += [(_SHAPED, seq) for seq in {*changed, *(saved_shaped.keys() - shaped.keys())}]
+        touched_keys += [(kind, seq) for seq in fold.changed for kind in (_SHAPED, _DIFFERENCE, _CONTENT)]
         touched_keys += [(_INTEREST, seq) for seq in now.keys() ^ saved]
         touched_keys += [(_LINK, device) for device in self.links.changed]
         touched_keys += [(_SIGHTING, device) for device in self.moves.keeper.changed]
         own, gone = changed_rows(touched_keys, table)
         put |= own
         drop |= gone
+        for key in shape.touched:
+            row = row_of(shape, key)
+            if row is None:
+                drop.add(key)
+            else:
+                put[key] = row
         put[(_TIME,)] = cbor2.dumps(self.last_at)
         if self.contacts is not None:
             rows: dict[Key, bytes] = {key: cbor2.dumps(value) for key, value in self.contacts.rows().items()}
@@ -255,7 +287,8 @@ class NodeState:
             self._saved_contacts = rows
         self._store.commit(last, put, drop)
         self._saved_known = set(known)
-        self._saved_shaped = {seq: len(devices) for seq, devices in shaped.items()}
+        fold.changed.clear()
+        shape.touched.clear()
         if self._touched:
             kept = {seq: whose for seq, whose in self._saved_interests.items() if whose not in self._touched}
             self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}
@@ -274,3 +307,7 @@ class NodeState:
 
 def _without_node(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "node"}
+
+
+def _as_sighting(number: int, reported_at: int, latitude: float, longitude: float) -> Sighting:
+    return Sighting(number, reported_at, Place(latitude, longitude))

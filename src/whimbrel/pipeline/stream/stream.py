@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from pyspark.errors import StreamingQueryException
@@ -38,6 +36,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.files import lock_folder, put, sync_file
 from whimbrel.log.layout import check_format, nodes
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
+from whimbrel.pipeline.spark.paths import local_path, spark_path
 from whimbrel.pipeline.spark.restarts import Restarts
 from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, clear_errors, is_connect, parallelism
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
@@ -56,7 +55,6 @@ __all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
 _POLL_S, _GLANCE_S = 0.05, 1.0
 _CLOCK_NS = 1_000_000_000
 """By how much the time of a file may be behind the clock."""
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NODES_OPERATOR = 1
 """The number that Spark gives the operator of the nodes: it counts from the end of the query."""
 _SETTINGS = {
@@ -125,7 +123,7 @@ class Stream:
     def _identity(self, checkpoint: str | None) -> tuple[str, str, int]:
         """Return the stream's name, where its checkpoint is and how many tasks it has: as it began."""
         path = self.folder / "stream.json"
-        asked = None if checkpoint is None else _with_scheme(checkpoint)
+        asked = None if checkpoint is None else spark_path(checkpoint)
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             if asked is not None and asked != found["checkpoint"]:
@@ -133,7 +131,7 @@ class Stream:
             return found["name"], found["checkpoint"], found["partitions"]
         # A node is folded in one task. More tasks than nodes have nothing to do.
         partitions = max(1, min(parallelism(self._spark), len(nodes(self._log))))
-        name, place = uuid4().hex, asked or (self.folder / "checkpoint").as_uri()
+        name, place = uuid4().hex, asked or spark_path(self.folder / "checkpoint")
         put(path, json.dumps({"name": name, "checkpoint": place, "partitions": partitions}).encode())
         return name, place, partitions
 
@@ -231,12 +229,12 @@ class Stream:
 
     def _sync_checkpoint(self) -> None:
         """Have on the disk what Spark wrote for this batch, which syncs nothing, before any table has its rows."""
-        place = urlsplit(self.checkpoint)
-        if place.scheme != "file":
+        place = local_path(self.checkpoint)
+        if place is None:
             return
         now_ns = time.time_ns()
         folders: set[Path] = set()
-        for path in Path(unquote(place.path)).rglob("*"):
+        for path in place.rglob("*"):
             with suppress(FileNotFoundError):  # Spark removes old versions meanwhile
                 if path.stat().st_mtime_ns >= self._synced_ns and path.is_file():
                     sync_file(path)
@@ -294,8 +292,3 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
-
-
-def _with_scheme(path: str) -> str:
-    """Return a path with its scheme: one without may be anywhere that Spark's settings say."""
-    return path if _URI.match(path) else Path(path).absolute().as_uri()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting
-from whimbrel.pipeline.fold.events import EVENT_TABLES, other_events, published_events
+from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, other_events, published_events
 from whimbrel.pipeline.fold.folds import EVENT
 from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.fold.versions import PackedVersions
@@ -69,8 +69,9 @@ def take(  # what, from where, to what
         shipped = matchers.shipped(state, piece.first, changed, deleted)
         rows: dict[str, list[Arrow]] = {}
         state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
+        seen = state.seen(piece.table("policies", ("text",)))
         found = PackedVersions.map(shipped.files[piece.node], piece.node)
-        events = _events(piece, found, state.moves, rows)
+        events = _events(piece, found, state.moves, rows, seen)
         rows["deliveries"] = list(state.fold(events.to_batches(), piece.ends_at))
         rows["link_quality"] = [state.links.take(piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
@@ -84,6 +85,7 @@ def take(  # what, from where, to what
             intervals=state.change(changed, deleted),
             meetings=met,
         )
+        del piece, events, changed, deleted  # before the next one is read: a piece is as large as memory allows
 
 
 def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
@@ -97,15 +99,15 @@ def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Ar
     return over.to_batches(), met
 
 
-def _events(piece: Piece, found: PackedVersions, moves: Moves, rows: dict[str, list[Arrow]]) -> Arrow:
-    """Return all events of a piece in order, and put what matched into *rows*."""
+def _events(piece: Piece, found: PackedVersions, moves: Moves, rows: dict[str, list[Arrow]], seen: Seen) -> Arrow:
+    """Return all events of a piece in order, and put what matched into *rows*; *seen* is what policies may see."""
     events = [other_events(name, batch) for name in EVENT_TABLES for batch in piece.table(name).to_batches()]
     matched = rows.setdefault("matches", [])
     for batch in piece.table("publications").to_batches():
         places, handles = found.match(batch, moves)
         if places.size:
             matched += exploded(batch, found, places, handles)
-            events += published_events(batch, found, places, handles)
+            events += published_events(batch, found, places, handles, seen=seen)
     return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks()
 
 

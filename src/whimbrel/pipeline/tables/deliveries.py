@@ -25,8 +25,9 @@ from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.fold.components import Components
-from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, other_events, published_events
-from whimbrel.pipeline.fold.folds import EVENT, fold
+from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, Seen, other_events, published_events
+from whimbrel.pipeline.fold.folds import EVENT, POLICY, fold
+from whimbrel.pipeline.fold.log_policies import LogPolicies
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
 from whimbrel.pipeline.spark.spark_session import parallelism
 from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, ship
@@ -48,12 +49,12 @@ class LogTables:
     sessions: LogRows
     receipts: LogRows
     reports: LogRows | None = None
-    """Where devices are; and time passes with them as with every fact."""
+    """Where devices are, and what policies read of them; and time passes with them as with every fact."""
     wills: LogRows | None = None
     policies: LogRows | None = None
     """What devices chose decides which of their hand-overs have receipts;"""
     decisions: LogRows | None = None
-    """and what policies decided, which body it was."""
+    """and what policies decided, which body it was, and what they find the next time."""
     numbers: LogRows | None = None
     """At least node, seq and published_at of every publication, where these can be had at less cost."""
 
@@ -78,24 +79,32 @@ def deliveries(
     """Return one row per notification, session and device whose outcome is known.
 
     Where devices do not confirm (a log that was imported or generated), what is handed over counts as received:
-    *assume_receipts*, by default if the log has no receipts at all. What is still held at the end has no row.
+    *assume_receipts*, by default if the log has no receipts and no decisions at all. There, policies decide; else what
+    they decided is checked. What is still held at the end has no row.
     """
     if assume_receipts is None:
-        assume_receipts = log.receipts.isEmpty()
+        assume_receipts = log.receipts.isEmpty() and (log.decisions is None or log.decisions.isEmpty())
     if groups is None:
         groups = _GROUPS_PER_CORE * parallelism(log.publications.sparkSession)
-    components = _components(log, groups)
-    events = _events(log, components, groups)
+    policies = LogPolicies(None if log.policies is None else log.policies.select(*LogPolicies.COLUMNS).toArrow())
+    components = _components(log, groups, policies if assume_receipts else None)
+    events = _events(log, components, groups, policies)
     folding = partial(fold, ends=last_times(log), retention=retention, assume_receipts=assume_receipts)
     ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(folding, SCHEMAS["deliveries"])
 
 
-def _components(log: LogTables, groups: int) -> dict[str, Components]:
+def _components(log: LogTables, groups: int, deciding: LogPolicies | None) -> dict[str, Components]:
+    """Return the groups of sessions; those whose policies may be suspended for one another's failures in one."""
     devices = _pairs(log.presence.select("node", "device", "session"))
     shares = _pairs(log.interests.select("node", "subject_filter", "session"), begins=SHARE)
     for node, pairs in shares.items():
         shares[node] = [(share, session) for share, session in pairs if is_shared(share)]
+    if deciding is not None and deciding.are_any:
+        named = _pairs(log.interests.select("node", "policy", "session"))
+        for node in devices.keys() | named.keys():
+            joined = deciding.joined(node, named.get(node, ()), devices.get(node, ()))
+            shares.setdefault(node, []).extend(joined)
     nodes = devices.keys() | shares.keys()
     return {node: Components(devices.get(node, ()), shares.get(node, ()), groups=groups) for node in nodes}
 
@@ -133,7 +142,7 @@ def last_times(log: LogTables) -> dict[str, int]:
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-def _events(log: LogTables, components: Mapping[str, Components], groups: int) -> DataFrame:
+def _events(log: LogTables, components: Mapping[str, Components], groups: int, policies: LogPolicies) -> DataFrame:
     """Return everything the fold needs, with the group it belongs to."""
 
     def numbers(node: str, sessions: Any) -> Any:  # a pyarrow column in, a list out
@@ -143,19 +152,24 @@ def _events(log: LogTables, components: Mapping[str, Components], groups: int) -
     shipped = ship(
         log.publications, log.interests, log.sessions, numbers=log.numbers, groups=numbers, moving=log.moving
     )
-    return reduce(DataFrame.unionByName, _other_events(log, components, groups), _published(log.publications, shipped))
+    others = _other_events(log, components, groups, policies)
+    return reduce(DataFrame.unionByName, others, _published(log.publications, shipped, policies.seen))
 
 
-def _published(publications: LogRows, shipped: Shipped) -> DataFrame:
+def _published(publications: LogRows, shipped: Shipped, seen: Seen) -> DataFrame:
     """Return the publications that matched, as events, once for each group that the matchers know."""
     columns = dict.fromkeys([*shipped.columns, *PUBLISHED_COLUMNS])
-    return publications.select(*columns).mapInArrow(Matching(shipped, published_events), from_arrow_schema(EVENT))
+    work = Matching(shipped, partial(published_events, seen=seen))
+    return publications.select(*columns).mapInArrow(work, from_arrow_schema(EVENT))
 
 
-def _other_events(log: LogTables, components: Mapping[str, Components], groups: int) -> Iterator[DataFrame]:
+def _other_events(
+    log: LogTables, components: Mapping[str, Components], groups: int, policies: LogPolicies
+) -> Iterator[DataFrame]:
     """Yield everything else that happened, as events with their groups."""
     tables = {"interests": log.interests, "sessions": log.sessions, "receipts": log.receipts, "presence": log.presence}
     others = {"policies": log.policies, "decisions": log.decisions}
+    others |= {"reports": log.reports} if policies.are_any else {}  # no other events depend on them
     tables |= {name: table for name, table in others.items() if table is not None}
     for name, table in tables.items():
         work = partial(_told, name, components=dict(components), groups=groups)
@@ -167,12 +181,18 @@ def _told(name: str, batches: Iterable[Any], *, components: Mapping[str, Compone
 
 
 def _with_group(batches: Iterable[Any], *, components: Mapping[str, Components], groups: int) -> Iterator[Any]:
-    """Give each row its group; a device that is in no session belongs to none."""
+    """Give each row its group; a device that is in no session belongs to none, a policy that is put to all."""
     no_sessions = Components([], groups=groups)
     for batch in batches:
-        rows = zip(*(batch.column(name).to_pylist() for name in ("node", "session", "device")), strict=True)
-        numbers = [_group(components.get(node, no_sessions), session, device) for node, session, device in rows]
-        columns = [pa.array(numbers, pa.int32()), *batch.columns[1:]]
+        rows = zip(*(batch.column(name).to_pylist() for name in ("node", "session", "device", "kind")), strict=True)
+        numbers: list[int | None] = []
+        places: list[int] = []
+        for place, (node, session, device, kind) in enumerate(rows):
+            is_for_all = kind == POLICY and device is None
+            found = range(groups) if is_for_all else [_group(components.get(node, no_sessions), session, device)]
+            numbers += found
+            places += [place] * len(found)
+        columns = [pa.array(numbers, pa.int32()), *(batch.take(pa.array(places)).columns[1:])]
         made = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         yield made.filter(made.column("group").is_valid())
 

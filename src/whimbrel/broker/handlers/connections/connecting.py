@@ -9,14 +9,13 @@ import random
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import TypeAlias
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure, answer_to
+from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
@@ -26,6 +25,7 @@ from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Client, Joining, Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
@@ -34,20 +34,19 @@ from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionC
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.mounts import is_mounted
 from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["Connecting", "Verify"]
+__all__ = ["Connecting"]
 
 _SECOND_US = 1_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
+_NOT_MOUNTED = "named sessions cannot be joined through a listener with a mount point"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
-
-Verify: TypeAlias = Callable[[str, bytes | None], bool]
-"""Tells whether a user has a password; it takes most of a second, in any thread."""
 
 
 class _Fate(Enum):
@@ -75,17 +74,16 @@ class Connecting:
         wills: WillHandling,
         ownership: Ownership,
         policies: Policies,
-        blocking_tasks: BlockingTasks,
+        user_check: UserCheck,
         *,
         rng: random.Random,
-        verify: Verify | None,
         opened: Callable[[Link], None],
         leaving: Callable[[Link], None],
     ) -> None:
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership, self._policies = sessions, ownership, policies
-        self._blocking_tasks, self._verify = blocking_tasks, verify
+        self._user_check = user_check
         self._rng, self._opened, self._leaving = rng, opened, leaving
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
@@ -105,7 +103,7 @@ class Connecting:
         link.parked = connect
         try:
             self._check_limits(connect)
-            link.user, now = yield from self._user_of(link, connect, now)
+            link.user, now = yield from self._user_check.user_of(link, connect, now)
             link.joining, now = yield from self._sessions_of(link, connect, now)
             if link.closing is not None:
                 return
@@ -122,22 +120,6 @@ class Connecting:
         if len(connect.client_id.encode()) > most:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"at most {most} bytes are allowed")
 
-    def _user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
-        """Return the user that is verified, and the time then; None for a client without a verified user."""
-        if link.verified_user is not None or self._verify is None:
-            return link.verified_user, now  # an unverified name is only a claim
-        if connect.username is None and self._config.access.admits_anonymous:
-            return None, now
-        if connect.username is None:
-            raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
-        name = f"user {connect.username}"
-        asker, ask = Asker(link.address, name, (name,)), partial(self._verify, connect.username, connect.password)
-        is_right, now = yield from answer_to(link, asker, ask, "too many wrong passwords; try again in a minute")
-        self._blocking_tasks.learn(asker, is_right=is_right)
-        if not is_right:
-            raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
-        return connect.username, now
-
     def _sessions_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[tuple[Joining, ...], int]]:
         """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
         link.is_ours = is_marked(connect.properties.user)
@@ -146,6 +128,8 @@ class Connecting:
         policy_of(connect)
         if not wanted:
             return (), now
+        if link.listener.mount:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, _NOT_MOUNTED)
         if not self._authorizer.may_publish(link, connect.client_id, f"{SESSIONS}join"):
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
         joinings, now = yield from self._sessions.door.rights_in(link, wanted, now)
@@ -193,9 +177,9 @@ class Connecting:
             claim = self._ownership.claim(client, link.user)
             if claim is Claim.REFUSED:
                 raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
-            is_clean = is_clean or claim is Claim.ENDS
+            is_clean = is_clean or claim is Claim.ENDS or not self._is_below(link.listener.mount, client)
             if client.link is not None:
-                self._give_way(client, now, is_clean=is_clean)
+                self._give_way(client, link, now, is_clean=is_clean)
             if is_clean and client_id not in self._ending:
                 self._end(client, now)
         is_resumed = client is not None and not is_clean
@@ -211,6 +195,11 @@ class Connecting:
             yield NEXT
             yield from self._sessions.enter(fact)
         self._settle_in(link, client_id)
+
+    def _is_below(self, mount: str, client: Client) -> bool:
+        """Tell whether a client's session can be resumed at a mount point: if all its subscriptions stand below it."""
+        subscriptions = self._state.hold.subscriptions(client.session) if mount else ()
+        return all(is_mounted(each.subject_filter or "", mount) for each in subscriptions)
 
     def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
         """Write down which policy a client chooses with its CONNECT; if it says nothing, its session's stays."""
@@ -265,12 +254,14 @@ class Connecting:
         machine = link.machine
         link.client, client.link = client, link
         machine.phase = Phase.OPEN
-        link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
+        link.is_plain = not (machine.has_outbound_aliases or machine.max_packet_bytes or machine.mount)
         self._sender.counters.connections += 1
         link.keep_alive_us = self._keep_alive_s(connect) * _SECOND_US
         welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
         assert welcome is not None, "CONNECT was refused for it"
         self._sender.send(link, welcome)
+        version = "5" if connect.version == V5 else "3.1.1"
+        self._sender.events.note(Event.CONNECTED, link, now, mqtt=version, resumed=is_resumed)
         client.put_again()
         self._delivering.resume(client, link)
         yield from state.performing(commands, now)
@@ -313,6 +304,8 @@ class Connecting:
             told[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
         if mqtt.maximum_qos < _QOS_2:
             told[Property.MAXIMUM_QOS] = mqtt.maximum_qos
+        if not mqtt.retain_available:
+            told[Property.RETAIN_AVAILABLE] = 0
         if assigned is not None:
             told[Property.ASSIGNED_CLIENT_IDENTIFIER] = assigned
         if keep_alive_s != connect.keep_alive_s:
@@ -333,10 +326,11 @@ class Connecting:
             return 0 if connect.clean_start else most * _SECOND_US
         return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
 
-    def _give_way(self, client: Client, now: int, *, is_clean: bool) -> None:
+    def _give_way(self, client: Client, newer: Link, now: int, *, is_clean: bool) -> None:
         """Let the newer connection of a client win (3.1.4, 0x8E)."""
         link = client.link
         assert link is not None
+        self._sender.events.note(Event.TAKEN_OVER, link, now, by=newer.address)
         self._leave(client, client.expiry_us, now, _Fate.DUE, is_clean=is_clean)
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
 
@@ -348,11 +342,16 @@ class Connecting:
         elif isinstance(failure, InvalidConnectError) and link.machine.phase is Phase.NEW:
             self.refuse(link, failure.code, failure.reason)
             return
+        if link.client is None:
+            self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, failure.code, failure.reason)
         self._sender.fail(link, failure.code, failure.reason)
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
         """Answer CONNECT with an error."""
         self._sender.counters.refused_connections += 1
+        connect = link.parked if isinstance(link.parked, Connect) else None
+        claimed = {} if connect is None else {"client": connect.client_id, "user": link.user or connect.username}
+        self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, code, reason, **claimed)
         properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
         self._sender.say(link, Connack(session_present=False, code=code, properties=properties))
         self._sender.close(link, reason)
@@ -407,6 +406,8 @@ class Connecting:
         now = self._commits.now(now)
         if client.link is not None:
             self._leaving(client.link)
+            if client.link.closing is not None:
+                self._sender.events.note(Event.DISCONNECTED, client.link, now, reason=client.link.closing)
         client.link, client.expiry_us = None, expiry_us
         if fate is _Fate.WITHDRAWN:
             self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left

@@ -15,10 +15,12 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import unlocked_will
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.publishing import Publishing
+from whimbrel.broker.placing import read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.wills import LeftWill, last_will
 from whimbrel.broker.wire.clients import Link
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.facts import WillChange, WillChanged
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Will
@@ -47,6 +49,11 @@ class WillHandling:
         refusal = self._publishing.admission.will_refusal(link, client_id, will)
         if refusal is None and isinstance(secured, str):
             return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the will's {secured}"
+        if refusal is None:
+            try:
+                read_placing(will.properties.user, is_ours=link.is_ours)
+            except InvalidValueError as error:
+                return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the place of the will: {error}"
         return refusal
 
     # -- coming ------------------------------------------------------------------------------------------------------

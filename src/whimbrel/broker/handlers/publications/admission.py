@@ -1,8 +1,8 @@
 """Admission: whether a publication is accepted, and whether it must be durable before it is answered.
 
 Rule: this is the one place that decides either. Who asks: ``Publishing`` about everything that is published,
-``DirectPath`` about what it passes on without asking the hold (topic, room and rights; the rest of ``refusal`` can say
-nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
+``DirectPath`` about what it passes on without asking the hold (topic, length, room and rights; the rest of ``refusal``
+can say nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
 ``Reports`` about the report of a device; and ``Interests``, ``Sessions`` and ``Broker`` whether the disk takes
 anything.
 """
@@ -15,11 +15,14 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES
+from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import OWN
+from whimbrel.errors import InvalidValueError
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codes import ReasonCode
@@ -30,7 +33,8 @@ from whimbrel.mqtt.topics import disallowed_in
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
 Refusal: TypeAlias = tuple[ReasonCode, str]
-_RESERVED = ("$SYS/", OWN, "$share/", "$filter/")
+_RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
+_NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
 _PASSING = 8
 """Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
 
@@ -41,6 +45,9 @@ class Admission:
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
         self._limits, self._state, self._authorizer = config.limits, state, authorizer
         self.maximum_qos, self.logs_unwanted = config.mqtt.maximum_qos, config.log.unwanted
+        self._retains = config.mqtt.retain_available
+        self.most_bytes = config.limits.message_bytes or config.limits.packet_bytes
+        """The longest body of a publication."""
         self.is_refusing = False
         """The disk cannot be written to: nothing new is accepted until it can."""
 
@@ -60,6 +67,10 @@ class Admission:
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
         if packet.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
+        if len(packet.payload) > self.most_bytes:
+            return self._too_long(packet.payload)
+        if packet.retain and not self._retains:
+            return _NOT_RETAINED
         if self.is_refusing:
             return ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk"
         if packet.qos:
@@ -69,6 +80,8 @@ class Admission:
         is_retained = packet.retain and packet.payload and topic not in state.retained
         if is_retained and len(state.retained) >= limits.retained_messages:
             return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.retain and packet.payload and (full := self._area_refusal(packet)) is not None:
+            return full
         if packet.retain and packet.payload:
             grows = state.retained.growth(topic, len(packet.payload))
             if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
@@ -79,6 +92,36 @@ class Admission:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
         return _response_refusal(packet.properties) if packet.properties else None
 
+    def _area_refusal(self, packet: Publish) -> Refusal | None:
+        """Return why a publication is not retained for its area, if so: each report of a place looks for areas."""
+        areas, user = self._state.areas, packet.properties.user
+        placing = read_placing(user, is_ours=False).placing if user else None
+        area = None if placing is None else placing.area
+        if area is None:
+            return None
+        if len(areas) >= MOST_AREAS:
+            return ReasonCode.QUOTA_EXCEEDED, f"{MOST_AREAS} messages are retained with an area, no more are allowed"
+        if is_wide(area) and areas.wide_count >= MOST_WIDE:
+            allowed = f"{MOST_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
+            return ReasonCode.QUOTA_EXCEEDED, allowed
+        return None
+
+    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None]:
+        """Return a publication with its place among its properties, and what these say; or why it is refused.
+
+        *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+        """
+        try:
+            if packet.topic.startswith(IN_TOPIC):
+                topic, said = in_properties(packet.topic)
+                properties = packet.properties.with_user((*packet.properties.user, *said))
+                packet = packet._replace(topic=topic, properties=properties)
+            placing, foreign = read_placing(packet.properties.user, is_ours=is_ours)
+        except InvalidValueError as error:
+            return packet, f"the place of a publication: {error}"
+        self._state.volatile.counters.foreign_places += foreign
+        return packet, placing
+
     def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
         """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""
         refusal = self.topic_refusal(will.topic) or _response_refusal(will.properties)
@@ -88,10 +131,18 @@ class Admission:
             return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
         if will.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
+        if will.retain and not self._retains:
+            return _NOT_RETAINED
+        if len(will.payload) > self.most_bytes:
+            return ReasonCode.PACKET_TOO_LARGE, self._too_long(will.payload)[1]
         state, most = self._state, self._limits.held_bytes
         if state.held.size_bytes + state.wills.bytes > most:
             return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, wills among them; no more are"
         return state.memory.refusal(len(will.payload), is_lasting=True)
+
+    def _too_long(self, payload: bytes) -> Refusal:
+        reason = f"a body of {len(payload)} bytes, at most {self.most_bytes} are allowed"
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason  # PUBACK has no code for it (MQTT 5, 3.4.2.1)
 
     def topic_refusal(self, topic: str) -> Refusal | None:
         """Return why nothing may be published to *topic*, if so."""

@@ -13,7 +13,7 @@ Rule: what is published to the broker itself (requests, reports, policies) leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -25,13 +25,15 @@ from whimbrel.broker.handlers.publications.admission import Admission, waiting_b
 from whimbrel.broker.handlers.publications.answers import PublicationAnswers
 from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
+from whimbrel.broker.handlers.publications.moves import Moves
+from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import OWN, POLICY, REPORT, SESSIONS
+from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
@@ -52,6 +54,7 @@ _EXACTLY_ONCE = 2
 _MOST_ONE_BY_ONE = 40
 """How many publications of one client are matched one by one in a turn."""
 _KEYS = f"{SESSIONS}keys"
+_SPLITTING = frozenset({_KEYS, REPORT})
 
 _Answer = Callable[[bool], None]
 """Called with whether it had a subscriber."""
@@ -93,8 +96,11 @@ class Publishing:
             else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answers = PublicationAnswers(commits, state, sender)
+        self.moves = Moves(commits, state, admission, authorizer)
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
+        self.answer_operator: _Taker | None = None
+        """Who answers requests about clients."""
         self.report: _Taker | None = None
         self.policy: _Taker | None = None
         """Who takes reports of devices; and who takes policies, and the choices of devices."""
@@ -108,8 +114,11 @@ class Publishing:
         if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
             packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
         allowance = self._state.routes.allowance()
-        while packets and link.closing is None:  # what comes behind a request for keys has these keys
-            end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
+        while packets and link.closing is None:
+            if packets[0].topic == REPORT and (taken := self.moves.taken(link, client, packets, now)):
+                packets = packets[taken:]
+                continue
+            end = _run(packets)
             try:
                 self._taken_in(link, client, packets[:end], now, allowance)
             except OutOfAllowanceError:  # nothing of these was taken in yet
@@ -145,38 +154,61 @@ class Publishing:
         allowance: Allowance,
     ) -> None:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
+        given, was_busy = packets, link.is_busy
         has_keys = bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
-        if has_keys or any(packet.properties.user for packet in packets):
+        placings: dict[int, Placing] = {}
+        if has_keys or any(packet.properties.user or packet.topic.startswith(IN_TOPIC) for packet in packets):
             packets = list(packets)
-            for at, packet in enumerate(packets):
-                packets[at], secured[at] = unlocked_by(packet, link.keyring, is_ours=link.is_ours)
+            for at, locked in enumerate(packets):
+                packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
+                if not isinstance(secured[at], str):
+                    packet, placing = self.admission.placed(packet, is_ours=link.is_ours)
+                    if isinstance(placing, str):
+                        secured[at] = placing
+                    elif placing is not None:
+                        placings[at] = placing
+                packets[at] = packet
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
         # They stay: what a request changes waits for the disk.
-        handles = self._matched(packets, opened, allowance)
+        handles, near = self._matched(packets, opened, placings, allowance)
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
             if direct is not None and packets[at].qos < _EXACTLY_ONCE:
                 at += direct.passed(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
-            found = routes.subscribers(packets[at].topic, handles[at], opened[at])
-            self._received(link, client, packets[at], secured[at], found, now)
+            topic, placing = packets[at].topic, placings.get(at) if placings else None
+            if placing is None or placing.place is None:
+                found = routes.subscribers(topic, handles[at], opened[at])
+            else:
+                found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
+            self._received(link, client, packets[at], secured[at], placing, found, now)
             at += 1
+            if link.is_busy and not was_busy:  # a long policy: what came behind it waits
+                link.behind += given[at:]
+                break
             if self._sender.full:
                 self.note_full(now)
 
     def _matched(
-        self, packets: Sequence[Publish], secured: Sequence[Secured], allowance: Allowance
-    ) -> Sequence[Sequence[int]]:
+        self,
+        packets: Sequence[Publish],
+        secured: Sequence[Secured],
+        placings: Mapping[int, Placing],
+        allowance: Allowance,
+    ) -> tuple[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]:
         """Return for each publication the handles of those who want it for its content as well.
+
+        Beside them, by row, the numbers of those with a ``near`` who want what is published somewhere.
 
         ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
         """
         routes = self._state.routes
-        if not routes.has_content:
-            return [()] * len(packets)
+        near = {at: () for at, placing in placings.items() if placing.place is not None} if placings else {}
+        if not routes.has_content and not (near and routes.near):
+            return [()] * len(packets), near
         if len(packets) > routes.at_once:
             raise OutOfAllowanceError
         subjects, texts, *_, properties = zip(*packets, strict=True)
@@ -187,20 +219,32 @@ class Publishing:
         }
         is_open = all(each is OPEN for each in secured)
         asked = subjects, Bodies(texts, given), None if is_open else secured
-        if not routes.pattern_instructions:
-            return routes.by_content(*asked)
-        return allowance.attempt(lambda: routes.by_content(*asked))
 
-    def _finding(self, packet: Publish, secured: Secured) -> Generator[None, None, Found]:
-        """Find the subscribers that want a publication, and may have it, yielding while that takes long."""
-        routes = self._state.routes
-        match = partial(self._matched, [packet], [secured])
+        def match() -> tuple[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]:
+            handles = routes.by_content(*asked) if routes.has_content else [()] * len(packets)
+            return handles, {at: routes.near.wanting(subjects[at], given[at], secured[at]) for at in near}
+
+        return allowance.attempt(match) if routes.pattern_instructions else match()
+
+    def _finding(self, packet: Publish, message: Message, at: int) -> Generator[None, None, Found]:
+        """Find the subscribers of a publication of the time *at*, yielding while that takes long."""
+        routes, secured, placing = self._state.routes, message.secured, message.placing
+        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing})
         allowance = routes.allowance()
-        (handles,) = yield from allowance.attempting(partial(match, allowance))
-        return routes.subscribers(packet.topic, handles, secured)
+        (handles,), near = yield from allowance.attempting(partial(match, allowance))
+        if placing is None:
+            return routes.subscribers(packet.topic, handles, secured)
+        return routes.subscribers_at(packet.topic, handles, near[0], secured, placing, at)
 
     def _received(
-        self, link: Link, client: Client, packet: Publish, secured: Secured | str, found: Found, now: int
+        self,
+        link: Link,
+        client: Client,
+        packet: Publish,
+        secured: Secured | str,
+        placing: Placing | None,
+        found: Found,
+        now: int,
     ) -> None:
         self._sender.counters.received += 1
         qos, identifier = packet.qos, packet.packet_id
@@ -218,11 +262,11 @@ class Publishing:
         if packet.topic.startswith(OWN) and (taker := self._taker(packet.topic)) is not None:
             taker(link, client, packet, now)
             return
-        refusal = self.admission.refusal(link, client, packet, found)
+        refusal = None if packet.topic.startswith(IN_TOPIC) else self.admission.refusal(link, client, packet, found)
         if refusal is not None:
             self.answers.refuse(link, client, packet, *refusal)
             return
-        if isinstance(secured, str):
+        if isinstance(secured, str):  # so is every topic that begins with $place/ still
             self.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
             return
         expires_at = None
@@ -234,19 +278,21 @@ class Publishing:
             if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
                 self.counters.unwanted += 1  # it takes no number: numbers have no gaps
                 return
-            self._accept(packet, secured, found, client.id, expires_at, 0, None, now)
+            self._accept(packet, secured, found, client.id, expires_at, 0, None, now, placing=placing)
         elif qos == 1:
             answer = partial(self.answers.acknowledge, link, identifier)
-            self._accept(packet, secured, found, client.id, expires_at, 0, answer, now)
+            self._accept(packet, secured, found, client.id, expires_at, 0, answer, now, placing=placing)
         else:
             client.receiving.add(identifier)
             answer = partial(self.answers.confirm, link, client, identifier)
-            self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now)
+            self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now, placing=placing)
 
     def _taker(self, topic: str) -> _Taker | None:
         """Return who takes what is published to a topic of the broker's own."""
         if topic.startswith(SESSIONS):
             return self.answer
+        if topic.startswith(CLIENTS):
+            return self.answer_operator
         return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
@@ -254,7 +300,8 @@ class Publishing:
         now = self._commits.now(now)
         packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
         expires_at = None if expiry_us is None else now + expiry_us
-        self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq)
+        placing = read_placing(packet.properties.user, is_ours=False).placing  # CONNECT was not refused for it
+        self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq, placing=placing)
 
     # -- accepting ---------------------------------------------------------------------------------------------------
 
@@ -270,6 +317,7 @@ class Publishing:
         now: int,
         *,
         will_seq: int | None = None,
+        placing: Placing | None = None,
     ) -> None:
         """Give a publication its number, write it down, and pass it on when it is accepted.
 
@@ -282,8 +330,15 @@ class Publishing:
         properties = packet.properties
         onward = passed_on(properties) if properties else b""
         is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
+        deadline_at = None
+        if placing is not None and placing.deadline_us is not None:
+            deadline_at = now + placing.deadline_us
+        if placing is not None and placing.place is None:
+            placing = None  # it only has a deadline
         if is_more or secured is not OPEN or will_seq is not None:
-            body = self._full_body(packet, secured, seq, publisher, expires_at, packet_id, onward, now, will_seq)
+            body = self._full_body(
+                packet, secured, seq, publisher, expires_at, packet_id, onward, now, will_seq, placing, deadline_at
+            )
         else:
             body = publication_body(
                 seq,
@@ -309,6 +364,8 @@ class Publishing:
             properties=onward,
             body=body,
             secured=secured,
+            placing=placing,
+            deadline_at=deadline_at,
         )
         if found is None:
             apply_will = partial(self._finding_and_passing_on, message, packet, packet_id, answer, now)
@@ -334,6 +391,8 @@ class Publishing:
         onward: bytes,
         now: int,
         will_seq: int | None,
+        placing: Placing | None,
+        deadline_at: int | None,
     ) -> bytes:
         """Return the record of a publication that is a will, or whose attributes are not those of its body alone."""
         content_type = packet.properties.text(Property.CONTENT_TYPE)
@@ -347,7 +406,10 @@ class Publishing:
             body=packet.payload,
             qos=packet.qos,
             retain=packet.retain,
+            place=None if placing is None else placing.place,
+            radius_m=None if placing is None else placing.radius_m,
             expires_at=expires_at,
+            deadline_at=deadline_at,
             properties=onward,
             packet_id=packet_id or None,
             keys=secured.keys,
@@ -367,7 +429,8 @@ class Publishing:
         now: int,
     ) -> Pieces | None:
         self._state.memory.counted -= waiting_bytes(found)
-        if epoch != self._state.routes.epoch:  # a subscription changed meanwhile, and its number is lower
+        if epoch != self._state.routes.epoch or message.placing is not None:
+            # A subscription changed meanwhile, or a device moved, and its number is lower.
             return self._finding_and_passing_on(message, packet, packet_id, answer, now)
         if len(found) > PIECE:
             return self._passing_on(message, found, packet_id, answer, now)
@@ -378,7 +441,7 @@ class Publishing:
         self, message: Message, packet: Publish, packet_id: int, answer: _Answer | None, now: int
     ) -> Pieces:
         """Find who wants a publication and pass it on, yielding while that takes long."""
-        found = yield from self._finding(packet, message.secured)
+        found = yield from self._finding(packet, message, now)
         if len(found) > PIECE:
             yield from self._passing_on(message, found, packet_id, answer, now)
         else:
@@ -417,6 +480,22 @@ class Publishing:
             answer(is_wanted)
 
 
+def _run(packets: Sequence[Publish]) -> int:
+    """Return how many publications are matched together.
+
+    What comes behind a request for keys has these keys; and what comes behind a report is matched where its client is.
+    """
+    for at, packet in enumerate(packets, start=1):
+        topic = packet.topic
+        if topic in _SPLITTING:
+            return at - (at > 1 and topic == REPORT)
+    return len(packets)
+
+
 def _is_plain(message: Message) -> bool:
     """Tell whether a publication may take a lane, if those who want it may."""
-    return message.secured is OPEN and message.expires_at is None
+    return (
+        message.secured is OPEN
+        and message.expires_at is None
+        and (message.placing is None and message.deadline_at is None)
+    )

@@ -23,12 +23,13 @@ from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
+from whimbrel.broker.handlers.sessions.absent_devices import AbsentDevices
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, Wanted
 from whimbrel.broker.handlers.sessions.listing import listed, shown
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
-from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of
+from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of, near_of, stale_of
 from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
@@ -93,6 +94,7 @@ class Sessions:
         self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
+        self.absent = AbsentDevices(state, config.sessions.device_expiry_s, self._expire)
 
     # -- joining with CONNECT ----------------------------------------------------------------------------------------
 
@@ -379,6 +381,11 @@ class Sessions:
         yield from self._state.applying(fact)
         self._gone(device, session, by, is_deleted=False, now=fact.changed_at)
 
+    def _expire(self, device: str, session: str, now: int) -> None:
+        """Let a device leave that has been away for long."""
+        if (session, device) not in self._entering:
+            self._driver.start(self._put_out(device, session, device, now))
+
     def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
         """Let a connection have no part in a session any more, and tell it if another client did that."""
         client = self._disown(device, session)
@@ -425,6 +432,8 @@ class Sessions:
             keys=for_subscription(request.keys),
             is_insecure=request.insecure,
             policy=request.policy,
+            near=None if request.near is None else near_of(request.near),
+            stale_us=None if request.stale is None else stale_of(request.stale),
         )
         wanted = SubscriptionRequest(request.topic, request.qos)
         return self._interests.asked_for(asked.link, wanted, options, request.session)

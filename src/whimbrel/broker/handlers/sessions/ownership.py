@@ -8,7 +8,7 @@ subscribes to; if these do not cover it, it is ended, and the client begins anew
 Rule: where a broker without users is given a users file, and lets in no other client, sessions that no user made
 are unclaimed too: those who made them are users now.
 Rule: when rights are taken away, shares are ended that a user may not serve any more. What one member of a share may
-not have would be lost for the others.
+not have would be lost for the others. So are subscriptions with ``near=any`` of a user who may not have them any more.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import Client
 from whimbrel.hold.private import is_shared
+from whimbrel.model.near import Anywhere
 
 __all__ = ["NOT_YOURS", "Claim", "Ownership"]
 
@@ -43,10 +44,13 @@ class Ownership:
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
-        self._has_users = bool(config.access.users)
-        self._admits_anonymous = config.access.admits_anonymous
+        self.replace(config)
         self.notices: list[Notice] = []
         """What the shell is to log, and then to forget."""
+
+    def replace(self, config: Config) -> None:
+        """Let other users count from now on."""
+        self._has_users, self._admits_anonymous = config.has_users, config.admits_anonymous
 
     def claim(self, client: Client, user: str | None) -> Claim:
         """Return what becomes of a user who comes to the session of *client*."""
@@ -74,6 +78,7 @@ class Ownership:
                 continue
             for subscription in self._state.hold.subscriptions(client.session):
                 wanted = subscription.subject_filter
-                if is_shared(wanted) and not self._interests.may_subscribe(client.owner, client.id, subscription):
+                is_asked = is_shared(wanted) or isinstance(subscription.near, Anywhere)
+                if is_asked and not self._interests.may_subscribe(client.owner, client.id, subscription):
                     self._interests.remove(client, client.session, (wanted, subscription.name), now)
                     self.notices.append(Notice(f"rights end the subscription {wanted!r}", client.id, client.owner))

@@ -53,6 +53,8 @@ class Request:
     remove: tuple[str, ...] = field(default=(), repr=False)
     client: str = ""
     policy: str | None = None
+    near: str | None = None
+    stale: str | None = None
 
 
 def read_request(verb: str, body: bytes) -> Request:
@@ -152,6 +154,15 @@ def _number(what: str) -> Callable[[object], int]:
     return read
 
 
+def _text_or_number(what: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if _is_text(value) or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return str(value)
+        raise InvalidValueError(what, type(value).__name__, "text or a number")
+
+    return read
+
+
 def _flag(what: str) -> Callable[[object], bool]:
     def read(value: object) -> bool:
         if isinstance(value, bool):
@@ -210,6 +221,8 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "remove": _texts("remove"),
     "client": _text("client"),
     "policy": _text("policy"),
+    "near": _text_or_number("near"),
+    "stale": _text_or_number("stale"),
 }
 
 _ONE = ("session",)
@@ -223,7 +236,7 @@ VERBS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "access": (_ONE, ("password", "passwords", "list", "open")),
     "subscribe": (
         ("session", "topic"),
-        ("name", "filter", "ttl", "max", "qos", "keys", "insecure", "password", "policy"),
+        ("name", "filter", "ttl", "max", "qos", "keys", "insecure", "password", "policy", "near", "stale"),
     ),
     "unsubscribe": (("session", "topic"), ("name", "password")),
     "keys": ((), ("add", "remove")),

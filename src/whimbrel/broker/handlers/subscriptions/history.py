@@ -30,6 +30,7 @@ from whimbrel.hold.private import is_private, is_shared
 from whimbrel.language.allowance import Allowance
 from whimbrel.log.records import BODY
 from whimbrel.model.clock import format_time
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -75,7 +76,9 @@ class History:
         gate: Gate,
         settings: LogSettings,
         allowance: Callable[[], Allowance],
+        sightings: Callable[[str], list[Sighting]],
     ) -> None:
+        self._sightings = sightings
         self._commits, self._sender, self._gate, self._allowance = commits, sender, gate, allowance
         self._most, self._longest_us = settings.history_count, settings.history_s * _SECOND_US
         self._replays: dict[Link, list[_Replay]] = {}
@@ -135,7 +138,8 @@ class History:
         """
         self.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
         link.numbered_by, link.is_plain = self._commits.node, False
-        found = PastMatches(self._commits.node, subscription, client.id, since_at=since_at)
+        sightings = self._sightings(subscription.session)
+        found = PastMatches(self._commits.node, subscription, client.id, since_at=since_at, sightings=sightings)
         replay = _Replay(link, client, subscription, found, max(first, self.oldest_seq), put)
         self._replays.setdefault(link, []).append(replay)
         self._ready.append(replay)

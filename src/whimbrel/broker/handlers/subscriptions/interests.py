@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,15 +27,18 @@ from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMes
 from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
+from whimbrel.broker.state.places.fences import fence_name
 from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.notices import OWN, POLICIES, TOLD, can_be_told
+from whimbrel.broker.wire.notices import NEAR, OWN, POLICIES, TOLD, can_be_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import InterestChanged
+from whimbrel.model.near import Anywhere
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
@@ -50,6 +53,12 @@ _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _MOST_REASONS = 20
 _IF_NEW, _NEVER = 1, 2
 _AT_LEAST_ONCE = 1
+_MOST_FENCES = 64
+"""How many areas a session may name."""
+_IS_ANOTHER = (
+    "the session has a subscription to this topic with other options; say modify=yes to change it for all its devices, "
+    "or give yours a name"
+)
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
 
@@ -70,11 +79,14 @@ class Interests:
         gate: Gate,
     ) -> None:
         self.admission = admission
-        self.history = History(commits, sender, gate, config.log, state.routes.allowance)
+        self.history = History(commits, sender, gate, config.log, state.routes.allowance, state.hold.places.sightings)
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
-        self._retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
+        self._retains = config.mqtt.retain_available
+        self.retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._long_work = long_work
+        self._entering: dict[tuple[str, Identity], Subscription] = {}
+        """Subscriptions of named sessions that wait for the disk."""
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = SessionSum(
@@ -128,6 +140,7 @@ class Interests:
             beside = filter_cost(options.filter_text)
         except ProtocolError as error:
             codes, reasons = [error.code] * len(packet.requests), {error.reason: None}
+            self._note_refused(link, error, packet.requests[0].topic_filter)
             self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
             return
         for request in packet.requests:
@@ -149,9 +162,12 @@ class Interests:
                 if client.link is not link:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
+                if not options.modifies:
+                    self._check_unchanged(subscription)
                 told = self._begin_history(link, client, subscription, options, read)
             except ProtocolError as error:
                 codes.append(error.code)
+                self._note_refused(link, error, request.topic_filter)
                 if len(reasons) < _MOST_REASONS:
                     reasons[error.reason] = None
             else:
@@ -161,6 +177,11 @@ class Interests:
                 elif told:
                     reasons[told] = None
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
+
+    def _note_refused(self, link: Link, error: ProtocolError, topic_filter: str) -> None:
+        """Have a line written about a subscription that is refused; of a filter the reason has the position."""
+        events, at = self._sender.events, self._commits.last_at
+        events.refuse(Event.SUBSCRIPTION_REFUSED, link, at, error.code, error.reason, topic_filter=topic_filter)
 
     def _begin_history(
         self, link: Link, client: Client, subscription: Subscription, options: Options, read: ReadInterest | None
@@ -197,6 +218,7 @@ class Interests:
                 check_topic_filter(topic_filter)
         except ProtocolError as error:
             self._sender.counters.protocol_errors += 1
+            self._note_refused(link, error, topic_filter)
             self._sender.fail(link, error.code, error.reason)
             return False
         return True
@@ -245,21 +267,32 @@ class Interests:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk")
         if not self.may_subscribe(link.user, client.id, subscription):
             raise ProtocolError(ReasonCode.UNSPECIFIED_ERROR, "this topic filter may not be subscribed to")
-        _check_told(subscription.subject_filter)
+        _check_told(subscription)
         self._check_policy(subscription.policy)
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
         if identity not in subscribed:
-            full = self._state.memory.refusal(subscription_bytes(subscription.filter_text))
+            full = self._state.memory.refusal(
+                subscription_bytes(subscription.filter_text, is_near=subscription.near is not None)
+            )
             if full is not None:
                 raise ProtocolError(*full)
+        self._check_fences(subscription, subscribed)
         self._bytes.check(subscription)
         grows = self._patterns.check(subscription)
         most = self._most_instructions
         if grows > 0 and most and self._state.routes.pattern_instructions + grows > most:
             raise refuse_all(most)
+
+    @staticmethod
+    def _check_fences(subscription: Subscription, subscribed: Mapping[Identity, int]) -> None:
+        """Refuse one more named area than a session may have: each report looks at all of its own."""
+        if fence_name(subscription) is None or (subscription.subject_filter, subscription.name) in subscribed:
+            return
+        if sum((wanted or "").startswith(NEAR) for wanted, _ in subscribed) >= _MOST_FENCES:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{_MOST_FENCES} named areas, no more are allowed")
 
     def _check_policy(self, name: str | None) -> None:
         """Refuse a subscription with a policy that does not exist: it would silently decide nothing."""
@@ -271,6 +304,8 @@ class Interests:
         """Tell whether the rights of a user let a client have *subscription*."""
         wanted = subscription.subject_filter or "#"
         _, plain = split_share(wanted)
+        if isinstance(subscription.near, Anywhere) and not self._authorizer.may_hear_anywhere(user, client_id, plain):
+            return False
         return self._authorizer.may_subscribe(user, client_id, plain, is_shared=is_shared(wanted))
 
     def _check_named(self, subscription: Subscription, rights: frozenset[Right], device: str) -> None:
@@ -279,6 +314,9 @@ class Interests:
         if is_shared(subscription.subject_filter):
             reason = "a shared subscription in a named session"
             raise ProtocolError(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, reason)
+        if isinstance(subscription.near, Anywhere) and self._authorizer.has_rules:
+            reason = "near=any in a named session, where the rights of one member would be those of all"
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
         if subscription.no_local:
             reason = "no local in a named session, where several devices receive"
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
@@ -287,6 +325,17 @@ class Interests:
         if others + (subscription.max_held or 0) > self._most_held:
             reason = f"max of all subscriptions together would be more than {self._most_held}"
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def _check_unchanged(self, subscription: Subscription) -> None:
+        """Refuse a SUBSCRIBE that would change what a named session is subscribed to: its other devices rely on it."""
+        if is_private(subscription.session):
+            return
+        session, identity = subscription.session, (subscription.subject_filter, subscription.name)
+        there: Subscription | None = None
+        if identity in self._state.subscribed.get(session, ()):
+            there = self._entering.get((session, identity)) or self._state.hold.subscription(session, identity)
+        if there is not None and replace(there, identifier=subscription.identifier) != subscription:
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _IS_ANOTHER)
 
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
         """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
@@ -336,8 +385,15 @@ class Interests:
         is_owed = client.is_persistent or not is_private(session)
         apply: Apply = partial(self._state.apply_interest, fact)
         self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
-        if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
-            self._commits.then(partial(self._retained.send, link, client, subscription, fact.seq, now))
+        if not is_private(session):
+            self._entering[session, identity] = subscription
+            self._commits.then(partial(self._entered, subscription, identity))
+        if self._retains and (retain_handling == 0 or (retain_handling == _IF_NEW and is_new)):
+            self._commits.then(partial(self.retained.send, link, client, subscription, fact.seq, now))
+
+    def _entered(self, subscription: Subscription, identity: Identity) -> None:
+        if self._entering.get((subscription.session, identity)) is subscription:
+            del self._entering[subscription.session, identity]
 
     def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:
         if link.closing is not None:
@@ -421,8 +477,14 @@ def _applying(before: Callable[[], Pieces], apply: Apply) -> Pieces:
     apply()
 
 
-def _check_told(wanted: str) -> None:
+def _check_told(subscription: Subscription) -> None:
     """Refuse a subscription to topics of our own that nothing is ever published to."""
+    wanted = subscription.subject_filter or ""
+    is_fence = wanted.startswith(NEAR) and "+" not in wanted and "#" not in wanted
+    if is_fence and fence_name(subscription) is None:
+        found = "no near" if subscription.near is None else f"near={subscription.near}"
+        reason = f"{wanted[:_LONGEST_QUOTE]!r} with {found}; it names the area near=lat,lon,R or a polygon"
+        raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
     _, plain = split_share(wanted)
     if plain.startswith(OWN) and (is_shared(wanted) or not can_be_told(plain)):
         allowed = f"under {OWN} a client can subscribe to {', '.join(TOLD)}"

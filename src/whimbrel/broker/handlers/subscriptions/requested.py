@@ -1,7 +1,8 @@
 """Subscribing: what a SUBSCRIBE asks for, as subscriptions of the hold (shared decisions: docs/reference/mqtt.md).
 
 Version 5 says content filters and options as user properties (``own_properties``), one set a packet; version 3.1.1
-says a content filter as ``$filter/<base64url of its text>/<topic filter>``.
+says a content filter as ``$filter/<base64url of its text>/<topic filter>``, and before that a place as
+``$near/<near>/<topic filter>``.
 """
 
 from __future__ import annotations
@@ -18,16 +19,28 @@ from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
 from whimbrel.language.filters import parse
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.near import DEFAULT_STALE_US, Near, parse_near, parse_stale_us
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import SubscriptionRequest
 from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
 
-__all__ = ["NO_OPTIONS", "Limits", "Options", "Since", "check_filter", "identity_of", "options_of", "subscription_of"]
+__all__ = [
+    "NO_OPTIONS",
+    "Limits",
+    "Options",
+    "Since",
+    "check_filter",
+    "identity_of",
+    "near_of",
+    "options_of",
+    "stale_of",
+    "subscription_of",
+]
 
 _IN_TOPIC = "$filter/"
-_LATER = ("near",)
+_NEAR_TOPIC = "$near/"
 _MAX_TTL_S = 10 * 365 * 24 * 3_600
 
 
@@ -68,6 +81,12 @@ class Options:
     """Whether notifications are accepted whose keys do not match; None: not said."""
     policy: str | None = None
     """The policy that decides about what is handed over for it."""
+    near: Near | None = None
+    """Where the publications are that it hears; None: places of publications make no difference."""
+    stale_us: int | None = None
+    """How long a reported place counts; None: not said."""
+    modifies: bool = False
+    """Whether it may change a subscription of a named session that has other options."""
     since: Since | None = None
     """From when on it is to have what is in the log; None: only what comes."""
 
@@ -103,8 +122,6 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
     except InvalidValueError as error:
         raise _refusal(f"user property {error}") from None
     for name, value in own:
-        if name in _LATER:
-            raise _refusal(f"user property {name}, which this broker does not offer")
         if name != "key":
             if name in found:
                 raise _refusal(f"user property {name} twice; one set of options a packet")
@@ -121,8 +138,27 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         keys=keys,
         is_insecure=is_insecure,
         policy=found.get("policy"),
+        near=None if "near" not in found else near_of(found["near"]),
+        stale_us=None if "stale" not in found else stale_of(found["stale"]),
+        modifies=_is_yes("modify", found.get("modify", "no")),
         since=None if "since" not in found else since_of(found["since"]),
     )
+
+
+def near_of(text: str) -> Near:
+    """Return the near that *text* names, or raise ``ProtocolError``."""
+    try:
+        return parse_near(text)
+    except InvalidValueError as error:
+        raise _refusal(str(error)) from None
+
+
+def stale_of(text: str) -> int:
+    """Return for how many microseconds a place counts, or raise ``ProtocolError``."""
+    try:
+        return parse_stale_us(text)
+    except InvalidValueError as error:
+        raise _refusal(str(error)) from None
 
 
 def subscription_of(
@@ -137,7 +173,7 @@ def subscription_of(
 
     The keys of the connection are merged into it, and it keeps them (Elvin proxy, 5.2.3).
     """
-    topic_filter, name, text = _parts(request.topic_filter, options, limits)
+    topic_filter, name, text, near = _parts(request.topic_filter, options, limits)
     _, plain = split_share(topic_filter)
     check_topic_filter(plain)
     disallowed = disallowed_in(topic_filter)
@@ -164,6 +200,8 @@ def subscription_of(
             retain_as_published=request.retain_as_published,
             identifier=identifier,
             policy=options.policy,
+            near=near,
+            stale_us=DEFAULT_STALE_US if options.stale_us is None and near is not None else options.stale_us,
         )
     except WhimbrelError as error:
         raise _refusal(str(error)) from error
@@ -171,22 +209,29 @@ def subscription_of(
 
 def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
     """Return what the subscription is known by that an UNSUBSCRIBE names."""
-    plain, name, _ = _parts(topic_filter, options, limits)
+    plain, name, *_ = _parts(topic_filter, options, limits)
     check_topic_filter(split_share(plain)[1])
     return plain, name
 
 
-def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, str | None]:
-    """Return topic filter, name and content filter; in 3.1.1 the content filter is also what tells two apart."""
+def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, str | None, Near | None]:
+    """Return topic filter, name, content filter and near; in 3.1.1 the last two are also what tells two apart."""
+    if topic_filter.startswith(_NEAR_TOPIC):
+        where, _, topic_filter = topic_filter.removeprefix(_NEAR_TOPIC).partition("/")
+        if topic_filter.startswith(_NEAR_TOPIC):
+            raise _refusal(f"{_NEAR_TOPIC} twice in a topic filter")
+        plain, name, text, _ = _parts(topic_filter, options, limits)
+        own = f"{_NEAR_TOPIC}{where}"
+        return plain, options.name or (f"{own}/{name}" if name else own), text, near_of(where)
     if not topic_filter.startswith(_IN_TOPIC):
-        return topic_filter, options.name, options.filter_text
+        return topic_filter, options.name, options.filter_text, options.near
     encoded, _, plain = topic_filter.removeprefix(_IN_TOPIC).partition("/")
     try:
         text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise _refusal("$filter/ is followed by base64url of a filter's text, a slash and a topic filter") from None
     check_filter(text, limits)
-    return plain, options.name or _IN_TOPIC + encoded, text
+    return plain, options.name or _IN_TOPIC + encoded, text, options.near
 
 
 def check_filter(text: str, limits: Limits) -> None:
@@ -205,6 +250,12 @@ def _number(name: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
         raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
     return int(text)
+
+
+def _is_yes(name: str, text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is yes or no")
+    return text == "yes"
 
 
 def _refusal(reason: str) -> ProtocolError:

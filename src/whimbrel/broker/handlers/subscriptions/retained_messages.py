@@ -51,6 +51,42 @@ class RetainedMessages:
         work = self._pieces(link, client, subscription, wanted, asked_seq)
         self._long_work.begin(link, work, holds_packets=False)
 
+    def send_arrived(self) -> None:
+        """Send what is retained for an area to the devices of sessions that have entered the area."""
+        arrived, self._state.volatile.arrived = self._state.volatile.arrived, []
+        for session, message in arrived:
+            for device, (is_present, _) in self._state.hold.members(session).items():
+                client = self._state.clients.get(device)
+                if is_present and client is not None and client.link is not None:
+                    work = self._arriving(client.link, client, session, message)
+                    self._long_work.begin(client.link, work, holds_packets=False)
+
+    def _arriving(self, link: Link, client: Client, session: str, message: Message) -> Iterator[None]:
+        """Send a retained message for the first subscription of a session that wants it, yielding between them."""
+        allowance = self._state.routes.allowance()
+        for subscription in self._state.hold.subscriptions(session):
+            wanted, now = subscription.subject_filter, self._commits.last_at
+            if wanted is None or is_shared(wanted) or not matches(wanted, message.subject):
+                continue
+            if self._state.retained.get(message.subject) is not message or client.link is not link:
+                return
+            if not _keys_allow(message, subscription) or not self._state.is_heard(message, subscription, now):
+                continue
+            if subscription.filter_text is not None:
+                yield  # to read it is a piece of its own
+                ask = partial(Filter(subscription.filter_text).matches, message.attributes())
+                if not (yield from allowance.attempting(ask)):
+                    continue
+            if not self._may_send(link, client, message, now):
+                return
+            terms = (self._state.terms.get(session, ((wanted, subscription.name),), client.id),)
+            identifiers = () if subscription.identifier is None else (subscription.identifier,)
+            qos = min(message.qos, subscription.qos or 0)
+            out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
+            client.extend_retained([out])
+            self._delivering.pump(client, now)
+            return
+
     def _pieces(
         self,
         link: Link,
@@ -79,7 +115,7 @@ class RetainedMessages:
                     return
             if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
                 continue  # what came, or replaced it, after the subscription comes as it was published
-            if self._gate.refusal(link, client.id, message, now) is not None:
+            if not self._may_send(link, client, message, now):
                 continue
             if subscription.filter_text is not None:
                 if asked is None:
@@ -92,7 +128,7 @@ class RetainedMessages:
                     return
                 if not is_wanted:
                     continue
-            if not _keys_allow(message, subscription):
+            if not _keys_allow(message, subscription) or not self._state.is_heard(message, subscription, now):
                 continue
             qos = min(message.qos, subscription.qos or 0)
             out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
@@ -105,6 +141,12 @@ class RetainedMessages:
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
         self._delivering.pump(client, self._commits.last_at)
+
+    def _may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
+        """Tell whether a retained message may be sent: by its expiry, its reader's rights, and its publisher's."""
+        if self._gate.refusal(link, client.id, message, now) is not None:
+            return False
+        return self._gate.may_stay(message, self._state.retained.sources.get(message.subject))
 
     def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
         """Tell whether a connection still waits for what was retained when it made *subscription*."""

@@ -229,6 +229,11 @@ class Storage:
                 path.replace(f"{aside}{suffix}")
         return SqliteStore(self._view_path, is_synced=self._accepts_loss)
 
+    @property
+    def applied(self) -> int:
+        """Up to which record the view has the log."""
+        return 0 if self._store is None else max(self._store.applied, 0)
+
     # -- the view ----------------------------------------------------------------------------------------------------
 
     def _write_down(self, applied: int, state: BrokerState) -> str | None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-import structlog
-
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.events import Event
 
 __all__ = ["SlowReaders"]
-
-_log = structlog.get_logger("whimbrel")
 
 
 class _Connection(Protocol):
@@ -50,6 +47,7 @@ class SlowReaders:
                 self._waiting[connection] = taken_now, now_us
             elif now_us - since_us > patience_us and link is not None and transport is not None:
                 self._running.broker.counters.slow_readers += 1
-                _log.warning("slow reader", client=link.client and link.client.id, address=link.address)
                 link.closing = link.closing or f"it took nothing for {limits.slow_reader_s:g} s"
+                broker = self._running.broker
+                broker.events.note(Event.SLOW_READER, link, link.last_at, reason=link.closing)
                 transport.abort()

@@ -193,6 +193,9 @@ class Turns:
             self.transforms.begin()
         for notice in broker.take_notices():
             _log.warning(notice.text, client=notice.client, user=notice.user)
+        if broker.events:
+            for line in broker.events.take(self._clock.now()):
+                getattr(_log, line.level)(line.text, **line.values)
         self._write_dirty()
         self._log_sync.sync_if_wanted()
         if broker.history.has_questions:

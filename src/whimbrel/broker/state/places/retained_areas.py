@@ -1,0 +1,133 @@
+"""Retained areas: what is retained for an area, and who has come into it since.
+
+Rule: what is retained with an area comes to a session that enters the area, once: as long as it is the last of its
+subject, neither leaving and coming back nor a restart makes it come again.
+Rule: areas stand in cells of a tenth of a degree, so that a report looks at few; those that are wide, or near a pole,
+are looked at every time, and there may be only so many (``MOST_WIDE``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import cbor2
+
+from whimbrel.broker.wire.messages import Message
+from whimbrel.model.place import Area, Place
+
+__all__ = ["MOST_AREAS", "MOST_WIDE", "RetainedAreas", "is_wide"]
+
+MOST_AREAS, MOST_WIDE = 100_000, 100
+"""How many messages may be retained with an area, and how many of them with a wide one."""
+_MOST_SEEN = 1_000
+"""How many a session is remembered to have had; of more, the oldest are forgotten."""
+_CELLS, _AROUND = 10, 3_600
+_WIDE_M, _MOST_LATITUDE = 5_000.0, 80.0
+_METRES_OF_A_DEGREE = 110_000.0  # a little less than there are, so that no cell is missed
+
+
+def is_wide(area: Area) -> bool:
+    """Tell whether an area is looked at for every report."""
+    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MOST_LATITUDE
+
+
+class RetainedAreas:
+    """The retained messages with an area; *touch* is told whose memory of them changed."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        self._touch = touch
+        self._areas: dict[str, tuple[Message, Area]] = {}
+        """By subject."""
+        self._wide: dict[str, None] = {}
+        self._cells: dict[tuple[int, int], dict[str, None]] = {}
+        self._seen: dict[str, dict[int, None]] = {}
+        """By session, the numbers of those that it has had, or was there for."""
+
+    def __len__(self) -> int:
+        return len(self._areas)
+
+    @property
+    def wide_count(self) -> int:
+        """How many are looked at for every report."""
+        return len(self._wide)
+
+    def put(self, message: Message) -> None:
+        """Take in what is retained of a subject now."""
+        self.remove(message.subject)
+        area = None if message.placing is None else message.placing.area
+        if area is None:
+            return
+        self._areas[message.subject] = (message, area)
+        if is_wide(area):
+            self._wide[message.subject] = None
+        else:
+            for cell in _cells_of(area):
+                self._cells.setdefault(cell, {})[message.subject] = None
+
+    def remove(self, subject: str) -> None:
+        """Take in that nothing is retained of a subject."""
+        found = self._areas.pop(subject, None)
+        if found is None:
+            return
+        self._wide.pop(subject, None)
+        for cell in _cells_of(found[1]):
+            if subject in self._cells.get(cell, ()):
+                del self._cells[cell][subject]
+                if not self._cells[cell]:
+                    del self._cells[cell]
+
+    def entered(self, session: str, place: Place) -> Iterator[Message]:
+        """Yield what is retained where a session is, and has not come to it before."""
+        if not self._areas:
+            return
+        cell = (math.floor(place.latitude * _CELLS), math.floor(place.longitude * _CELLS) % _AROUND)
+        for subject in [*self._cells.get(cell, ()), *self._wide]:
+            message, area = self._areas[subject]
+            if message.seq not in self._seen.get(session, ()) and area.contains(place):
+                self.see(session, message)
+                yield message
+
+    def see(self, session: str, message: Message) -> None:
+        """Take in that a retained message with an area has come to a session."""
+        if message.subject not in self._areas:
+            return
+        seen = self._seen.setdefault(session, {})
+        seen[message.seq] = None
+        if len(seen) > _MOST_SEEN:
+            del seen[next(iter(seen))]
+        self._touch(session)
+
+    def end(self, session: str) -> None:
+        """Take in that a session is no more."""
+        if self._seen.pop(session, None) is not None:
+            self._touch(session)
+
+    # -- the view ----------------------------------------------------------------------------------------------------
+
+    def sessions(self) -> list[str]:
+        """Return the sessions that something has come to."""
+        return list(self._seen)
+
+    def row(self, session: str) -> bytes | None:
+        """Return what a view keeps of a session."""
+        seen = self._seen.get(session)
+        return cbor2.dumps(list(seen)) if seen else None
+
+    def restore(self, session: str, row: bytes) -> None:
+        """Take in a row of a view."""
+        self._seen[session] = dict.fromkeys(cbor2.loads(row))
+
+
+def _cells_of(area: Area) -> Iterator[tuple[int, int]]:
+    """Yield the cells that an area reaches; of a wide one none, which is looked at anyway."""
+    if is_wide(area):
+        return
+    latitude, longitude = area.centre.latitude, area.centre.longitude
+    north = area.radius_m / _METRES_OF_A_DEGREE
+    east = north / math.cos(math.radians(min(abs(latitude) + north, 89.0)))
+    rows = range(math.floor((latitude - north) * _CELLS), math.floor((latitude + north) * _CELLS) + 1)
+    columns = range(math.floor((longitude - east) * _CELLS), math.floor((longitude + east) * _CELLS) + 1)
+    for row in rows:
+        for column in columns:
+            yield row, column % _AROUND

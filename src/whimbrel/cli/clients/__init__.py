@@ -1,0 +1,1 @@
+"""``whimbrel clients``."""
