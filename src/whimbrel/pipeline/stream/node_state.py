@@ -137,13 +137,8 @@ class NodeState:
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
-            elif key[0] in _OF_CONTACTS:
-                if self.contacts is not None:
-                    self.contacts.restore(key, cbor2.loads(value))
-                    self._saved_contacts[key] = value
             elif key[0] == _SIGHTING:
-                number, reported_at, latitude, longitude = cbor2.loads(value)
-                seen[str(key[1])] = Sighting(number, reported_at, Place(latitude, longitude))
+                seen[str(key[1])] = _as_sighting(*cbor2.loads(value))
             elif key[0] in _OF_OWED:
                 owed.restore(key, cbor2.loads(value))
             elif key[0] in SHAPE_KINDS:
@@ -174,6 +169,10 @@ class NodeState:
             self.last_at = found
         elif key[0] == _LINK:
             self.links.state[str(key[1])] = LinkState(*found)
+        elif key[0] in _OF_CONTACTS:
+            if self.contacts is not None:
+                self.contacts.restore(key, found)
+                self._saved_contacts[key] = value
         else:
             self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
             self._saved_interests[found["seq"]] = found["session"]
@@ -345,3 +344,7 @@ def _sighting_row(seen: Sighting) -> list[Any]:
 
 def _without_node(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "node"}
+
+
+def _as_sighting(number: int, reported_at: int, latitude: float, longitude: float) -> Sighting:
+    return Sighting(number, reported_at, Place(latitude, longitude))
