@@ -43,7 +43,7 @@ _GRACE_S = 20.0
 _READ_BYTES = 1 << 18
 _MOST_IDS = 60_000
 _BODY = b'{"at": "%019d", "bed": %d, "pulse": %d, "spo2": 97}'
-_AT = len(b'{"at": ')
+_AT = len(b'{"at": "')
 _DIGITS = 19
 _LOOK_EVERY_S = 2.0
 _STILL_S = 3.0
@@ -303,7 +303,7 @@ class _Pair:
 
 
 def _body(now_ns: int, number: int) -> bytes:
-    return _BODY % (now_ns, number % 10_000, 50 + number % 100)
+    return _BODY % (now_ns, 1_000 + number % 9_000, 100 + number % 100)  # all bodies are as long, and JSON
 
 
 def _some(link: socket.socket) -> bytes:

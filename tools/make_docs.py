@@ -68,6 +68,7 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NO_SUBSCRIPTION_EXISTED: ("UNSUBACK", "there was no such subscription"),
     ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
     ReasonCode.MALFORMED_PACKET: ("CONNACK DISCONNECT", "what came is no packet; CONNACK: a CONNECT of version 5"),
+    ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: ("PUBACK PUBREC", "the body is longer than `limits.message_bytes`"),
     ReasonCode.PROTOCOL_ERROR: (
         "CONNACK DISCONNECT",
         "a packet that may not come here, or not with these values; CONNACK: a CONNECT of version 5 with such values",
@@ -108,6 +109,10 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
         "CONNACK PUBACK PUBREC",
         "a report, a request or a key that cannot be read; the reason string says why",
     ),
+    ReasonCode.RETAIN_NOT_SUPPORTED: (
+        "CONNACK DISCONNECT",
+        "the will, or a publication, is to be retained, and `mqtt.retain_available` is false",
+    ),
     ReasonCode.QOS_NOT_SUPPORTED: (
         "CONNACK DISCONNECT",
         "the will's QoS, or a publication's, is above `mqtt.maximum_qos`",
@@ -137,7 +142,7 @@ DONE: Mapping[Property, str] = {
     Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most `mqtt.outbound_topic_aliases`; `limits.topic_alias_maximum` is sent",
     Property.TOPIC_ALIAS: "both ways",
     Property.MAXIMUM_QOS: "sent where `mqtt.maximum_qos` is below 2",
-    Property.RETAIN_AVAILABLE: "never sent: available",
+    Property.RETAIN_AVAILABLE: "sent where `mqtt.retain_available` is false",
     Property.USER_PROPERTY: "PUBLISH, will: passed on, and attributes; `whimbrel.…`: options; else ignored",
     Property.MAXIMUM_PACKET_SIZE: "obeyed; `limits.packet_bytes` is sent",
     Property.WILDCARD_SUBSCRIPTION_AVAILABLE: "never sent: available",

@@ -18,6 +18,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker, Verify
 from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.hold.access import HASH_BYTES, Cost
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.writer import LogWriter
@@ -59,9 +60,9 @@ _P = TypeVar("_P", bound=Packet)
 class Peer:
     """One connection of a client: what it was sent stands in ``inbox`` until it is taken."""
 
-    def __init__(self, rig: Rig, version: int, address: str = "test") -> None:
+    def __init__(self, rig: Rig, version: int, address: str = "test", listener: ListenerRules | None = None) -> None:
         self._rig, self.version = rig, version
-        self.link = rig.broker.opened(self, address, rig.now)
+        self.link = rig.broker.opened(self, address, rig.now, listener=listener)
         self._decoder = Decoder(version=version)
         self.inbox: list[Packet] = []
         self.is_closed = False
@@ -239,6 +240,7 @@ class Rig:
         password: bytes | None = None,
         address: str = "test",
         is_ours: bool = True,
+        listener: ListenerRules | None = None,
     ) -> Peer:
         """Return a client whose CONNECT was sent, and perhaps not answered.
 
@@ -248,7 +250,7 @@ class Rig:
         told = dict(options or {})
         if expiry_s:
             told[Property.SESSION_EXPIRY_INTERVAL] = expiry_s
-        peer = Peer(self, version, address)
+        peer = Peer(self, version, address, listener)
         properties = Properties(told, user=(*MARK[: int(is_ours)], *user)) if version == V5 else NO_PROPERTIES
         peer.send(
             Connect(
@@ -277,6 +279,7 @@ class Rig:
         username: str | None = None,
         password: bytes | None = None,
         is_ours: bool = True,
+        listener: ListenerRules | None = None,
     ) -> Peer:
         """Return a client that is connected; everything is synced on the way, and its CONNACK is taken."""
         peer = self.connecting(
@@ -290,6 +293,7 @@ class Rig:
             username=username,
             password=password,
             is_ours=is_ours,
+            listener=listener,
         )
         self.settle()
         welcome = peer.inbox.pop(0)

@@ -135,7 +135,7 @@ class SessionTraffic(Traffic):
         if voice.peer is None or not voice.is_welcome or voice.version != V5:
             return
         wanted = self.random.choice(PLAIN_FILTERS)
-        user: tuple[tuple[str, str], ...] = (("session", session),)
+        user: tuple[tuple[str, str], ...] = (("session", session), ("modify", "yes"))
         if self.random.random() < 0.2:
             voice.peer.send(Unsubscribe(1, (wanted,), Properties(user=user)))
             return

@@ -20,7 +20,7 @@ from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.columns import to_arrow
 from whimbrel.log.writer import LogWriter
-from whimbrel.match.proximity.past import PastBounds
+from whimbrel.match.proximity.past.past_versions import PastBounds
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES

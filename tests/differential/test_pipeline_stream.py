@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from random_logs import random_log
+from random_logs import placed_log, random_log
 from stream_rig import StreamRig, forget
 
 from whimbrel.hold.retention import Retention
@@ -96,7 +96,9 @@ def _frozen(value: Any) -> Any:
 def _check(out: Path, case: Case) -> None:
     """Every table is that of the batch job, row by row, and the two that one process makes are also that."""
     for table, wanted in case.tables.items():
-        assert _rows(out, table) == wanted, table
+        # A stream tells of a contact once it has ended.
+        over = [row for row in wanted if table != "contacts" or None not in row]
+        assert _rows(out, table) == over, table
     single = SingleProcess(retention=RETENTION, assume_receipts=case.plan.assume_receipts)
     expected = single.run(fact for facts in case.facts.values() for fact in facts)
     for found, right in ((_matches(out), expected.matches), (_deliveries(out), expected.deliveries)):
@@ -106,7 +108,7 @@ def _check(out: Path, case: Case) -> None:
 
 def _logs(random: Random, *, has_receipts: bool) -> dict[str, list[Fact]]:
     names = [f"node{number}" for number in range(NODES)]
-    return {name: list(random_log(random, name, facts=FACTS, has_receipts=has_receipts)) for name in names}
+    return {name: placed_log(random, name, facts=FACTS, has_receipts=has_receipts) for name in names}
 
 
 def _write(folder: Path, logs: dict[str, list[Fact]], random: Random) -> None:

@@ -26,6 +26,19 @@ class Authority:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         return self._signed(file, name, ec.generate_private_key(ec.SECP256R1()), is_authority=False)
 
+    def revoke(self, file: str, *certificates: Path, days: int = 1) -> Path:
+        """Return a list that revokes *certificates*, and that is to be renewed in so many days."""
+        today = datetime.now(UTC)
+        made = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        made = made.last_update(today - timedelta(days=3)).next_update(today + timedelta(days=days))
+        for each in certificates:
+            number = x509.load_pem_x509_certificate(each.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(today)
+            made = made.add_revoked_certificate(revoked.build())
+        path = self._folder / f"{file}.crl"
+        path.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return path
+
     def _signed(
         self, file: str, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
     ) -> tuple[Path, Path]:

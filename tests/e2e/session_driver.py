@@ -923,6 +923,8 @@ class Driver:
         if device.version == 5:
             properties = tuple((P.USER, (each, str(value))) for each, value in said.items())
             properties += self._chosen(device, session)
+            if is_named:
+                properties += ((P.USER, ("modify", "yes")),)  # what a device of the model says, it means
             if operation.identifier is not None:
                 properties += ((P.SUBSCRIPTION_IDENTIFIER, operation.identifier),)
         elif session is not None:

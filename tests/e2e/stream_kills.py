@@ -70,7 +70,7 @@ once the batch is recorded, before any table has it; and its workers alone, at a
 _JAVA_HOME_FILE = Path(__file__).parents[2] / ".java" / "home"
 _LOOK_S, _AIM_S = 0.02, 0.002
 """Between two looks; where a kill is aimed, more often."""
-_PATIENCE_S = 600.0  # Spark starts in ten seconds, or in a minute where others work too
+_PATIENCE_S = 1_800.0  # Spark starts in ten seconds, or in minutes where others work too
 _EVERY_S = 1
 NICER = 1
 """By how much it gives way; enough to be seen."""

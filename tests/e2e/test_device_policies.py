@@ -18,6 +18,7 @@ from whimbrel.client import Client, PublishRefusedError, Reporting, SessionRefus
 from whimbrel.client.device.reporting import system_battery
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "put-a-policy-from-plain-mqtt.md"
+TUTORIAL = HOW_TO.parents[1] / "tutorial" / "one-notification-three-phones.md"
 BLOCKS = re.findall(r"```(?:python|text)\n(.*?)```", HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -34,6 +35,21 @@ def test_the_how_to_does_what_it_says(broker: BrokerProcess, code: str, printed:
     out = StringIO()
     with redirect_stdout(out):
         exec(compile(code, str(HOW_TO), "exec"), {"HOST": "127.0.0.1", "PORT": broker.port})  # noqa: S102 # our own page
+    assert out.getvalue() == printed
+
+
+def test_the_tutorial_s_three_phones_get_what_it_says(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One notification, three phones: at a real broker, by our client."""
+    text = TUTORIAL.read_text(encoding="utf-8")
+    for name, content in re.findall(r"```\w+ (beat\.\w+)\n(.*?)```", text, re.DOTALL):
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    out = StringIO()
+    with redirect_stdout(out):
+        exec(compile(code, str(TUTORIAL), "exec"), {"HOST": "127.0.0.1", "PORT": broker.port})  # noqa: S102 # our own page
     assert out.getvalue() == printed
 
 

@@ -137,7 +137,7 @@ class Jobs:
         """Return *arguments* with the port of the page's broker; a listener that hears nothing ends all the same."""
         if arguments[-1] == "2>&1":
             arguments = arguments[:-1]
-        if self._port is None or arguments[0] not in {"publish", "subscribe", "session"}:
+        if self._port is None or arguments[0] not in {"publish", "subscribe", "session", "clients"}:
             return arguments
         listens = arguments[0] == "subscribe" or arguments[:2] == ["session", "join"]
         bound = ["--timeout", str(_LONGEST_S)] if listens else []

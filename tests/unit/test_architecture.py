@@ -184,7 +184,9 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 BROKER = [
     "setting_fields",
+    "listener_settings",
     "log_settings",
+    "policy_settings",
     "config",
     "config_files",
     "exposure",
@@ -209,7 +211,7 @@ PIPELINE = [
 ]
 SHELL = [
     *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "operating", "server"),
+    *("disk", "net", "health", "system_topics", "timers", "user_files", "operating", "server"),
 ]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.config import AccessSettings, Config, ListenSettings
+from whimbrel.broker.config import SECTIONS, AccessSettings, Config, ListenSettings
 from whimbrel.broker.config_files import print_config, read_config, reference
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.setting_fields import ConfigError, settings_of
 from whimbrel.hold.access import DEFAULT_COST, Cost
 
 
@@ -28,9 +28,7 @@ def _refusal(folder: Path, document: str) -> str:
 
 
 def _names() -> list[str]:
-    return [
-        f"{section.name}.{each.name}" for section in fields(Config) for each in fields(getattr(Config(), section.name))
-    ]
+    return [f"{section}.{each}" for section, kind in SECTIONS.items() for each in settings_of(kind)]
 
 
 def test_the_printed_configuration_reads_back_as_the_defaults(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import Config, ListenerSettings
 from whimbrel.broker.exposure import check_exposure, exposures, is_loopback, with_users_of_data
 from whimbrel.broker.setting_fields import ConfigError
 from whimbrel.hold.access import Cost
@@ -68,3 +69,19 @@ def test_each_exposure_is_one_line(tmp_path: Path) -> None:
     assert lines(access__users="u", listen__host=ANYWHERE, **tls) == []
     anonymous = lines(access__users="u", access__anonymous=True, listen__host=ANYWHERE, **tls)
     assert anonymous == [("warning", "clients of other machines may connect without a user name (access.anonymous)")]
+
+
+def test_listeners_with_settings_of_their_own_are_looked_at_too(tmp_path: Path) -> None:
+    """Each of them could be the one that stands open; a Unix socket is reached by no other machine."""
+
+    def config(**values: object) -> Config:
+        listener = replace(ListenerSettings(name="more", port=0, host=ANYWHERE), **values)  # type: ignore[arg-type] # as in a file
+        return replace(_config(tmp_path), listeners=(listener,))
+
+    with pytest.raises(ConfigError, match=r"listener more lets other machines in at 0\.0\.0\.0.*--insecure"):
+        check_exposure(config())
+    check_exposure(config(users="users"))
+    check_exposure(config(host="127.0.0.1"))
+    check_exposure(config(port=-1, socket="s"))
+    said = [each.text for each in exposures(config(users="users", anonymous=True)) if each.level == "warning"]
+    assert [text.rpartition(" to ")[2] for text in said] == ["listener more", "listener more"]

@@ -12,7 +12,7 @@ from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config, LimitSettings, SessionSettings
+from whimbrel.broker.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,
@@ -513,7 +513,7 @@ def test_any_device_may_change_or_remove_the_subscription_of_another(rig: Rig) -
     pda, laptop = _join(rig, "pda", "ann"), _join(rig, "laptop", "ann")
     _subscribe(rig, pda, "a", name="n", max="5")
     _subscribe(rig, pda, "a", max="6")
-    _subscribe(rig, laptop, "a", name="n", max="7")
+    _subscribe(rig, laptop, "a", name="n", max="7", modify="yes")
     assert [each["max"] for each in _show(maker, "ann")["subscriptions"]] == [7, 6]
     laptop.send(Unsubscribe(2, ("a",), Properties(user=(("name", "n"),))))
     rig.settle()
@@ -860,7 +860,7 @@ def test_a_device_is_told_what_others_change_and_not_what_it_changes_itself(rig:
     _make(rig, "ann")
     pda, laptop = _listening(rig, "pda", "ann"), _listening(rig, "laptop", "ann")
     _subscribe(rig, laptop, "a")
-    _subscribe(rig, laptop, "a", max="3")
+    _subscribe(rig, laptop, "a", max="3", modify="yes")
     assert laptop.ask("unsubscribe", session="ann", topic="a")["ok"]
     told = _told(pda)
     assert [(each["topic"], each["session"], each["change"], each["device"]) for each in told] == [
@@ -1008,7 +1008,7 @@ def test_the_max_of_all_subscriptions_together_is_bounded(tmp_path: Path) -> Non
     assert _subscribe(rig, pda, "a", max="6").codes == (1,)
     assert _subscribe(rig, pda, "b", max="5").codes == (QUOTA_EXCEEDED,)
     assert pda.ask("subscribe", session="ann", topic="b", max=5)["code"] == QUOTA_EXCEEDED
-    assert _subscribe(rig, pda, "a", max="5").codes == (1,)
+    assert _subscribe(rig, pda, "a", max="5", modify="yes").codes == (1,)
     assert _subscribe(rig, pda, "b", max="5").codes == (1,)
 
 
@@ -1094,3 +1094,82 @@ def test_what_was_never_sent_comes_without_dup(rig: Rig) -> None:
     assert [packet.dup for packet in pda.taken(Publish)] == [False]
     pda = rig.client("pda", user=_to("ann"))
     assert [packet.dup for packet in pda.taken(Publish)] == [True, False, False]
+
+
+# -- subscriptions that belong to others too ---------------------------------------------------------------------------
+
+
+def _subscribed(rig: Rig, peer: Peer, packet: Packet) -> tuple[int, str]:
+    """Return code and reason of the answer to a SUBSCRIBE."""
+    peer.take()
+    peer.send(packet)
+    rig.settle()
+    (answer,) = peer.taken(Suback)
+    return answer.codes[0], answer.properties.text(Property.REASON_STRING) or ""
+
+
+def test_a_plain_subscribe_does_not_change_a_subscription_that_others_rely_on(rig: Rig) -> None:
+    """A laptop that only wants to listen must not take the filter off the subscription of the phone."""
+    _make(rig, "ann")
+    phone = rig.client("phone", user=(("session", "ann"),))
+    asked = subscribing("ward/#", qos=1, filter="pulse > 110", max="20")
+    assert _subscribed(rig, phone, asked) == (1, "")
+    laptop = rig.client("laptop", user=(("session", "ann"),))
+    code, reason = _subscribed(rig, laptop, subscribing("ward/#", qos=1))
+    assert code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    assert "modify=yes" in reason
+    assert _subscribed(rig, laptop, asked) == (1, "")
+    assert _subscribed(rig, laptop, subscribing("ward/#", qos=1, name="mine")) == (1, "")
+    kept = rig.state.hold.subscription("ann", ("ward/#", ""))
+    assert kept is not None
+    assert (kept.filter_text, kept.max_held) == ("pulse > 110", 20)
+    assert _subscribed(rig, laptop, subscribing("ward/#", qos=0, modify="yes")) == (0, "")
+    changed = rig.state.hold.subscription("ann", ("ward/#", ""))
+    assert changed is not None
+    assert changed.filter_text is None
+    assert "allowed is yes or no" in _subscribed(rig, laptop, subscribing("ward/#", modify="please"))[1]
+
+
+def test_what_waits_for_the_disk_counts_as_subscribed(rig: Rig) -> None:
+    """Nor does it in the moment before the first one is written; one that is given up is in no one's way."""
+    _make(rig, "ann")
+    phone = rig.client("phone", user=(("session", "ann"),))
+    phone.send(subscribing("a", qos=1, filter="x > 1"), subscribing("a", qos=1, packet_id=2))
+    phone.send(Unsubscribe(3, ("a",)), subscribing("a", qos=1, packet_id=4))
+    rig.settle()
+    assert [each.codes for each in phone.taken(Suback)] == [(1,), (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,), (1,)]
+
+
+# -- devices that never come back --------------------------------------------------------------------------------------
+
+
+def test_a_device_that_stays_away_leaves_the_session_in_the_end(tmp_path: Path) -> None:
+    """Else a program that joins under a new name with every run would fill the session with ghosts."""
+    sessions = SessionSettings(devices=2, device_expiry_s=100)
+    rig = Rig(tmp_path, replace(Config(), sessions=sessions, mqtt=MqttSettings(keep_alive_s=0)))
+    maker = _make(rig, "ann")
+    ghost, phone = _join(rig, "ghost", "ann"), _join(rig, "phone", "ann")
+    ghost.drop()
+    for _ in range(9):
+        rig.tick(10)
+        rig.settle()
+    assert [each["device"] for each in _show(maker, "ann")["devices"]] == ["ghost", "phone"]
+    for _ in range(3):
+        rig.tick(10)
+        rig.settle()
+    assert [each["device"] for each in _show(maker, "ann")["devices"]] == ["phone"]
+    assert not phone.is_closed
+    assert _join(rig, "newcomer", "ann") is not None
+
+
+def test_a_device_that_comes_back_in_time_stays(tmp_path: Path) -> None:
+    """Its absence is counted anew each time; 0 is for ever."""
+    for expiry_s, members in ((100, 1), (0, 1)):
+        sessions = SessionSettings(device_expiry_s=expiry_s)
+        rig = Rig(tmp_path / str(expiry_s), replace(Config(), sessions=sessions, mqtt=MqttSettings(keep_alive_s=0)))
+        maker = _make(rig, "ann")
+        for _ in range(3):
+            _join(rig, "phone", "ann").drop()
+            rig.tick(90)
+            rig.settle()
+        assert len(_show(maker, "ann")["devices"]) == members

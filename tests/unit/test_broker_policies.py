@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_rig import ANSWERS, NODE, Peer, Rig, publishing, subscribing
 
+from whimbrel.broker.config import Config, PolicySettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.reader import read
@@ -128,6 +130,62 @@ def test_policies_are_listed_and_shown(rig: Rig) -> None:
     assert listed["policies"] == [known]
     assert (shown["ok"], shown["text"]) == (True, _LOW)
     assert (missing["ok"], strange["ok"]) == (False, False)
+
+
+class _CountedChoices(dict[str, str]):
+    """Choices of devices that count how often they are gone through."""
+
+    rounds = 0
+
+    def values(self) -> Any:
+        """Return them all."""
+        self.rounds += 1
+        return super().values()
+
+
+def test_a_list_of_policies_counts_the_devices_once(rig: Rig) -> None:
+    """A thousand policies of a hundred thousand devices are listed in one turn of the loop."""
+    peer = rig.client("laptop")
+    for name in "abc":
+        _put(peer, rig, name, _LOW)
+    choices = rig.state.decisions.shape.choices = _CountedChoices({"d1": "a", "d2": "b", "d3": "a"})
+    body, properties = b'{"list": true}', Properties({Property.RESPONSE_TOPIC: ANSWERS})
+    peer.send(Publish("$whimbrel/policy", body, 0, properties=properties))
+    (answer,) = peer.answers()
+    assert [(each["policy"], each["devices"]) for each in answer["policies"]] == [("a", 2), ("b", 1), ("c", 0)]
+    assert choices.rounds == 1
+
+
+def test_limits_are_those_of_the_configuration(tmp_path: Path) -> None:
+    """Of what is put, of how many there are, and of what a device may keep."""
+    rig = Rig(tmp_path, Config(policies=PolicySettings(count=1, steps=20, variable_bytes=10)))
+    peer = rig.client("laptop")
+    (answer,) = _answered(peer, rig, "$whimbrel/policy/long", (_COUNTER * 2).encode())
+    assert answer.code == ReasonCode.PAYLOAD_FORMAT_INVALID
+    assert "at most 20 are allowed" in (answer.properties.text(Property.REASON_STRING) or "")
+    _put(peer, rig, "p", "state.much = 'more than ten bytes'; return m;")
+    (answer,) = _answered(peer, rig, "$whimbrel/policy/q", _LOW.encode())
+    assert (answer.code, len(rig.state.decisions.shape.policies)) == (ReasonCode.QUOTA_EXCEEDED, 1)
+    _choose(peer, rig, "p")
+    peer.send(subscribing("ward/#"))
+    peer.send(publishing("ward/3", b"x"))
+    rig.settle()
+    assert _decisions(rig) == [("laptop", Outcome.WITHHELD)]
+
+
+def test_a_long_policy_is_read_in_turns_with_others(rig: Rig) -> None:
+    """To compile 16 KB takes 30 ms; what the client sent behind it waits, and is handled in order."""
+    author, other = rig.client("author"), rig.client("other")
+    text = "if (m.a > 1) { return m; }\n" * 450
+    author.send(Publish("$whimbrel/policy/long", text.encode()), Publish("$whimbrel/policy", b"long"))
+    turns = 0
+    while rig.broker.has_work:
+        rig.broker.go_on(rig.now)
+        turns += 1
+    assert turns > 20
+    other.send(publishing("x"))
+    rig.settle()
+    assert rig.state.decisions.shape.chosen("author") == "long"
 
 
 @pytest.mark.parametrize("body", [b"none", b"\xff", b"a/b", b'{"choose": 7}', b'{"id": [1], "list": true}', b"{"])

@@ -38,7 +38,7 @@ def test_only_a_revoked_user_is_sent_away(tmp_path: Path) -> None:
     rig = _rig(tmp_path)
     ann, eve = connect(rig, "a", "ann"), connect(rig, "e", "eve")
     assert subscribe(rig, ann, "t") == (0,)
-    assert rig.broker.replace_users(WITH_USERS, _yes, UserChanges(revoked=frozenset({"eve"}))) == 1
+    assert rig.broker.replace_users(Config(access=WITH_USERS), _yes, UserChanges(revoked=frozenset({"eve"}))) == 1
     rig.flush()
     (goodbye,) = eve.taken(Disconnect)
     assert goodbye.code == ReasonCode.NOT_AUTHORIZED
@@ -54,7 +54,7 @@ def test_a_password_that_the_old_file_verified_is_verified_again(tmp_path: Path)
     question = rig.broker.blocking_tasks.next(rig.listened_us)
     assert question is not None
     answer = question.ask()
-    rig.broker.replace_users(WITH_USERS, _no, UserChanges(revoked=frozenset({"eve"})))
+    rig.broker.replace_users(Config(access=WITH_USERS), _no, UserChanges(revoked=frozenset({"eve"})))
     rig.broker.answered(question, answer, rig.now)
     rig.settle()
     rig.flush()
@@ -68,7 +68,7 @@ def test_a_connect_that_waits_for_the_disk_is_judged_too(tmp_path: Path) -> None
     eve = rig.connecting("e", username="eve", password=b"x", expiry_s=60)
     rig.answer_questions()
     assert rig.broker.wants_sync
-    rig.broker.replace_users(WITH_USERS, _no, UserChanges(revoked=frozenset({"eve"})))
+    rig.broker.replace_users(Config(access=WITH_USERS), _no, UserChanges(revoked=frozenset({"eve"})))
     rig.settle()
     rig.flush()
     assert not eve.taken(Connack)
@@ -81,7 +81,7 @@ def test_where_users_come_to_be_clients_without_one_are_judged(tmp_path: Path, a
     """A broker that had no users is given some."""
     rig = _rig(tmp_path, AccessSettings(), has_users=False)
     nameless = rig.client("n")
-    rig.broker.replace_users(AccessSettings(users="users", anonymous=anonymous), _yes, UserChanges())
+    rig.broker.replace_users(Config(access=AccessSettings(users="users", anonymous=anonymous)), _yes, UserChanges())
     rig.flush()
     assert nameless.is_closed is not stays
 
@@ -94,7 +94,7 @@ def test_groups_that_change_end_what_was_joined_with_them(tmp_path: Path) -> Non
     rig.settle()
     ann.ask("join", session="ward")
     rig.settle()
-    rig.broker.replace_users(WITH_USERS, _yes, UserChanges(regrouped=frozenset({"ann", "bob"})))
+    rig.broker.replace_users(Config(access=WITH_USERS), _yes, UserChanges(regrouped=frozenset({"ann", "bob"})))
     rig.flush()
     (goodbye,) = ann.taken(Disconnect)
     assert goodbye.code == ReasonCode.ADMINISTRATIVE_ACTION

@@ -6,7 +6,7 @@ import cbor2
 import pytest
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.log.compact import publication_values
+from whimbrel.log.compact import move_body, publication_values
 from whimbrel.log.records import BODY, publication_body, receipt_body, receipt_prefix, row_from, time_from
 from whimbrel.model.attributes import Int64, Scalar, type_of
 from whimbrel.model.codecs import attributes_of
@@ -106,6 +106,8 @@ def test_bytes_of_compact_records_never_change() -> None:
     assert prefix == bytes.fromhex("83 6173 6164 82 63612f23 60")
     start = "0000000000000001 08 0000000000000002 0000000000000003 02"
     assert receipt_body(1, 2, prefix, 3, "held") == bytes.fromhex(start) + prefix
+    start = "0000000000000001 0c 0000000000000002 3ff8000000000000 c000000000000000"
+    assert move_body(1, 2, 1.5, -2.0, b"d") == bytes.fromhex(f"{start} 64")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,9 @@ def test_bytes_of_compact_records_never_change() -> None:
         (8, bytes(16) + b"\x04" + receipt_prefix("s", "d"), "via"),
         (8, bytes(17) + cbor2.dumps(["s", "d", ["a"]]), "payload"),
         (8, bytes(17) + cbor2.dumps(["s", 1, []]), "payload"),
-        (12, b"", "table number"),
+        (12, bytes(23), "payload"),
+        (12, bytes(24) + b"\xff", "device"),
+        (13, b"", "table number"),
     ],
 )
 def test_what_is_no_compact_record_is_refused(number: int, payload: bytes, what: str) -> None:

@@ -22,6 +22,14 @@ def test_a_query_that_never_starts_ends() -> None:
     assert tries == [True] * MOST_IN_A_ROW + [False]
 
 
+def test_each_start_waits_longer_than_the_one_before() -> None:
+    """Processes that were too slow go on starting: more of them at once make all of them slower."""
+    restarts = Restarts()
+    pauses = [restarts.pause_s for _ in range(9) if restarts.may_restart(SLOW)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (2.0, 60.0)
+
+
 def test_other_errors_are_not_tried_again() -> None:
     """What failed in the fold fails again."""
     assert not Restarts().may_restart("[STREAM_FAILED] number 3 is not there any more")

@@ -94,6 +94,10 @@ PAGES: dict[str, dict[str, Any]] = {
     | {"content": b'{"qos": 7}'},
     "link_quality": {"node": "n", "seq": 7, "device": "tablet-19", "since_at": 1, "reported_at": 2}
     | {"received": 10, "sent": 12, "network_connection": 0.83},
+    "contacts": {"device_low": "phone-7", "device_high": "tablet-19", "began_at": 1, "ended_at": None}
+    | {"closest_m": 12.5},
+    "meetings": {"device_low": "phone-7", "device_high": "tablet-19", "contacts": 3, "mean_contact_us": 31e6}
+    | {"mean_apart_us": 608e6, "meeting_time_us": 497e6},
 }
 
 
@@ -109,3 +113,18 @@ def test_a_page_is_readable_at_100_columns(table: str) -> None:
     assert [each for each in shown if each in mentioned and each not in said and each != '{"qos": 7}'] == []
     assert table != "dead_letters" or '{"qos": 7}' in said
     assert max(map(len, said.splitlines())) <= 100
+
+
+def test_contacts_are_drawn_on_one_line_of_time() -> None:
+    """Who met when is seen at a glance; what goes on reaches the end."""
+    times = [(0, 50), (50, 100), (90, None)]
+    rows = [
+        {"device_low": "a", "device_high": "b", "began_at": began, "ended_at": ended, "closest_m": 1.0}
+        for began, ended in times
+    ]
+    console = Console(width=100, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn("contacts", pa.Table.from_pylist(rows, schema=TABLES["contacts"].schema)))
+    lines = [line.split()[-1] for line in capture.get().splitlines() if "█" in line]
+    assert [line.count("█") for line in lines] == [9, 9, 5]
+    assert [line.index("█") for line in lines] == [0, 8, 15]

@@ -22,13 +22,13 @@ from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.config import AccessSettings, Config
+from whimbrel.broker.config import Config
 from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
 from whimbrel.broker.handlers.connections.client_requests import ClientRequests
 from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.connections.silence import end_silent
-from whimbrel.broker.handlers.connections.user_check import UserCheck, Verify
+from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
@@ -50,6 +50,7 @@ from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate
+from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
@@ -108,6 +109,7 @@ class Broker:
         self.feedback = Feedback()
         """What the pipeline found out; the shell reads it."""
         access = config.access
+        self._listener = ListenerRules(verify=verify, admits_anonymous=access.admits_anonymous)
         self.blocking_tasks = BlockingTasks(
             access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
         )
@@ -117,7 +119,7 @@ class Broker:
         self.events = self._sender.events
         self.events.per_second = config.observe.log_lines_per_second
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
-        self._gate = state.volatile.gate = gate = Gate(authorizer)
+        self._gate = state.volatile.gate = gate = Gate(authorizer, checks_sources=access.check_retain_source)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
         self._driver = Driver(self._commits, self.blocking_tasks, self._long_work)
@@ -156,8 +158,10 @@ class Broker:
         self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
         shaping = self._delivering.shaping
         self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
-        self._policies = Policies(config, self._commits, state, self._sender, self._publishing, shaping)
-        self._user_check = UserCheck(access, self.blocking_tasks, verify)
+        self._policies = Policies(
+            config, self._commits, state, self._sender, self._publishing, shaping, self._long_work
+        )
+        self._user_check = UserCheck(self.blocking_tasks)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
         self._connecting = Connecting(
             config,
@@ -254,9 +258,19 @@ class Broker:
 
     # -- what the shell tells ----------------------------------------------------------------------------------------
 
-    def opened(self, shell: object, address: str, now: int, *, verified_user: str | None = None) -> Link:
-        """Return the link for a connection that was opened."""
-        link = Link(ServerConnection(self._limits), shell, address, verified_user=verified_user)
+    def opened(
+        self,
+        shell: object,
+        address: str,
+        now: int,
+        *,
+        verified_user: str | None = None,
+        listener: ListenerRules | None = None,
+    ) -> Link:
+        """Return the link for a connection that was opened, through *listener* if it was one with rules of its own."""
+        rules = listener or self._listener
+        machine = ServerConnection(self._limits, mount=rules.mount)
+        link = Link(machine, shell, address, verified_user=verified_user, listener=rules)
         link.last_at = now
         link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)
@@ -420,6 +434,7 @@ class Broker:
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
         self._connecting.tick(stamp)
+        self._sessions.absent.tick(stamp)
         self.history.look()
         self._delivering.pump_ready(stamp)
         self._let_go(now)
@@ -439,10 +454,11 @@ class Broker:
         """Publish what the broker says of itself, by topic."""
         publish_system_messages(self.state, self._gate, self._sender, values, now)
 
-    def replace_users(self, access: AccessSettings, verify: Verify | None, changes: UserChanges) -> int:
+    def replace_users(self, config: Config, verify: Verify | None, changes: UserChanges) -> int:
         """Let other users count from now on; close the connections of those that changed, and return how many."""
-        self._user_check.replace(access, verify)
-        self._ownership.replace(access)
+        self._listener.verify, self._listener.admits_anonymous = verify, config.access.admits_anonymous
+        self._user_check.epoch += 1
+        self._ownership.replace(config)
         closed = 0
         for link in list(self.links):
             refusal = None if link.closing is not None else self._user_check.revocation(link, changes)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from whimbrel.broker import setting_fields as setting
+from whimbrel.broker.listener_settings import ListenerSettings, ListenSettings, TlsSettings, check_listening
 from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.policy_settings import PolicySettings
 from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
 from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
@@ -29,11 +31,13 @@ __all__ = [
     "HoldSettings",
     "LimitSettings",
     "ListenSettings",
+    "ListenerSettings",
     "LogSettings",
     "MqttSettings",
     "NodeSettings",
     "ObserveSettings",
     "PipelineSettings",
+    "PolicySettings",
     "SessionSettings",
     "TlsSettings",
     "unknown_setting",
@@ -64,46 +68,6 @@ class NodeSettings(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenSettings(Section):
-    """Where clients connect."""
-
-    section: ClassVar[str] = "listen"
-
-    host: str = setting.host(
-        "127.0.0.1",
-        'The address to listen on; "0.0.0.0" and "::" let other machines in.',
-    )
-    port: int = setting.port(1883, "The port of MQTT over TCP.")
-    ws_port: int = setting.port(-1, "The port of MQTT over WebSocket.")
-    tls_port: int = setting.port(-1, "The port of MQTT over TLS; needs a certificate.")
-    wss_port: int = setting.port(-1, "The port of MQTT over WebSocket and TLS; needs a certificate.")
-    http_port: int = setting.port(-1, "The port of metrics and health, over plain HTTP.")
-    http_host: str = setting.host(
-        "127.0.0.1",
-        "The address of metrics and health, which every client that reaches it may read; loopback by default.",
-    )
-    ws_origins: str = setting.origins(
-        "The web pages that may connect over WebSocket, by their Origin; programs, which send none, always may.",
-    )
-    backlog: int = setting.whole(1_024, 1, setting.UINT16_MAX, "How many connections may wait to be accepted.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings(Section):
-    """How connections over TLS are secured."""
-
-    section: ClassVar[str] = "tls"
-
-    certificate: str = setting.path("The broker's certificate and those that lead to its root, as PEM.")
-    key: str = setting.path("The private key of the certificate, as PEM.")
-    client_ca: str = setting.path("The roots that clients' certificates must lead to, as PEM.")
-    require_client_certificate: bool = setting.flag(
-        "Whether clients over TLS must show a certificate; needs client_ca.", default=False
-    )
-    minimum_version: str = setting.choice("1.2", ("1.2", "1.3"), "The oldest version of TLS that is spoken.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings(Section):
     """What one client, and all of them together, may take."""
 
@@ -111,6 +75,9 @@ class LimitSettings(Section):
 
     connections: int = setting.whole(20_000, 1, 1_000_000, "How many clients may be connected at a time.")
     packet_bytes: int = setting.whole(1_048_576, 1_024, 268_435_455, "The longest MQTT packet a client may send.")
+    message_bytes: int = setting.whole(
+        0, 0, 268_435_455, "The longest body of a publication; longer ones are refused.", note="0: as packet_bytes"
+    )
     connect_timeout_s: float = setting.real(
         10, 0.1, 3_600, "How long a connection may take until its CONNECT is complete."
     )
@@ -244,6 +211,9 @@ class MqttSettings(Section):
         30, 0, 86_400, "How long clients have to come back after a restart before wills without a delay are published."
     )
     maximum_qos: int = setting.whole(2, 0, 2, "The highest QoS that clients may publish with and be granted.")
+    retain_available: bool = setting.flag(
+        "Whether messages may be retained; if not, those that were are kept and sent to no client.", default=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +237,13 @@ class SessionSettings(Section):
     count: int = setting.whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
     devices: int = setting.whole(100, 1, 100_000, "How many devices may be members of one session.")
     joined: int = setting.whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    device_expiry_s: int = setting.whole(
+        2_592_000,
+        0,
+        _UINT32_MAX,
+        "How long a device may be away from a session before it leaves it, as if it had asked to.",
+        note="0: for ever",
+    )
     max: int = setting.whole(
         1_000, 1, INT32_MAX, "How many notifications are held for a subscription that does not say how many."
     )
@@ -298,6 +275,11 @@ class AccessSettings(Section):
     )
     anonymous: bool = setting.flag(
         "Whether clients without a user name may connect although there is a users file.", default=False
+    )
+    check_retain_source: bool = setting.flag(
+        "Whether a retained message is kept back from those who subscribe while the user whose client published it may "
+        "not publish to its topic any more.",
+        default=True,
     )
     insecure: bool = setting.flag(
         "Whether a broker without users may listen beyond loopback, so that any client that reaches it may connect.",
@@ -382,16 +364,29 @@ class Config:
     hold: HoldSettings = field(default_factory=HoldSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
     log: LogSettings = field(default_factory=LogSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    listeners: tuple[ListenerSettings, ...] = ()
+    """Listeners beside those of ``listen``, with settings of their own."""
 
     def __post_init__(self) -> None:
-        _check_tls(self.listen, self.tls)
-        _check_ports(self.listen)
-        if self.sessions.username_is_session and self.access.users:
-            sentence = "sessions.username_is_session is for brokers without a users file, and access.users names one"
+        check_listening(self.listen, self.tls, self.listeners)
+        if self.sessions.username_is_session and self.has_users:
+            sentence = "sessions.username_is_session is for brokers without a users file, and there is one"
             raise ConfigError("", "sessions.username_is_session", found=True, allowed="false", sentence=sentence)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether some clients are verified."""
+        return bool(self.access.users) or any(each.users for each in self.listeners)
+
+    @property
+    def admits_anonymous(self) -> bool:
+        """Whether a client without a user name may connect through some listener."""
+        users = self.access.users
+        return self.access.admits_anonymous or any(each.admits_anonymous(users) for each in self.listeners)
 
     def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
         """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""
@@ -416,6 +411,7 @@ SECTIONS: dict[str, type[Section]] = {
         HoldSettings,
         SessionSettings,
         AccessSettings,
+        PolicySettings,
         LogSettings,
         ObserveSettings,
         PipelineSettings,
@@ -423,11 +419,17 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
-def with_values(config: Config, tree: Mapping[str, Mapping[str, object]], source: str) -> Config:
-    """Return *config* with the values of *tree*, by section and key; errors name their *source*."""
+def with_values(
+    config: Config,
+    tree: Mapping[str, Mapping[str, object]],
+    source: str,
+    *,
+    listeners: tuple[ListenerSettings, ...] | None = None,
+) -> Config:
+    """Return *config* with the values of *tree*, by section and key, and *listeners*; errors name their *source*."""
     try:
         sections = {section: replace(getattr(config, section), **values) for section, values in tree.items()}
-        return replace(config, **sections)
+        return replace(config, **sections, listeners=config.listeners if listeners is None else listeners)
     except ConfigError as error:
         sentence = error.sentence
         raise ConfigError(source, error.where, error.found, error.allowed, error.advice, sentence=sentence) from None
@@ -458,25 +460,3 @@ def unknown_setting(source: str, where: str) -> ConfigError:
         shown = f"[{shown}]" if shown in SECTIONS else shown
     sentence = f"{there}; did you mean {shown}?" if shown else f"{there}; see whimbrel serve --print-config"
     return ConfigError(source, where, "an unknown name", allowed, sentence=sentence)
-
-
-# -- checks of one setting against another -----------------------------------------------------------------------------
-
-
-def _check_tls(listen: ListenSettings, tls: TlsSettings) -> None:
-    for key in ("tls_port", "wss_port"):
-        if getattr(listen, key) >= 0 and not (tls.certificate and tls.key):
-            sentence = "TLS needs both --tls-certificate and --tls-key (in a file: tls.certificate and tls.key)"
-            raise ConfigError("", f"listen.{key}", getattr(listen, key), "-1 (off)", sentence=sentence)
-    if tls.require_client_certificate and not tls.client_ca:
-        sentence = "tls.require_client_certificate needs tls.client_ca, which signs the clients' certificates"
-        raise ConfigError("", "tls.require_client_certificate", True, "false", sentence=sentence)
-
-
-def _check_ports(listen: ListenSettings) -> None:
-    taken: dict[int, str] = {}
-    for key in ("port", "ws_port", "tls_port", "wss_port", "http_port"):
-        port = getattr(listen, key)
-        if port > 0 and taken.setdefault(port, key) != key:
-            sentence = f"listen.{key} and listen.{taken[port]} are both {port}; give each a port of its own"
-            raise ConfigError("", f"listen.{key}", port, "another port", sentence=sentence)

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 from whimbrel.broker.config import SECTIONS, Config, unknown_setting, with_values
+from whimbrel.broker.listener_settings import ListenerSettings, listeners_of
 from whimbrel.broker.setting_fields import ConfigError, Section, setting_of, settings_of
 
 __all__ = ["MAX_FILE_BYTES", "print_config", "read_config", "read_toml", "reference"]
@@ -22,7 +23,11 @@ def read_config(path: Path) -> Config:
     """Return the settings in the file *path* and the defaults of all others, or raise ``ConfigError``."""
     source = str(path)
     tree: dict[str, dict[str, object]] = {}
+    listeners: tuple[ListenerSettings, ...] = ()
     for section, values in read_toml(path).items():
+        if section == ListenerSettings.section:
+            listeners = listeners_of(source, values)
+            continue
         if section not in SECTIONS:
             raise unknown_setting(source, section)
         if not isinstance(values, dict):
@@ -31,7 +36,7 @@ def read_config(path: Path) -> Config:
             if key not in settings_of(SECTIONS[section]):
                 raise unknown_setting(source, f"{section}.{key}")
         tree[section] = values
-    return with_values(Config(), tree, source)
+    return with_values(Config(), tree, source, listeners=listeners)
 
 
 def read_toml(path: Path) -> dict[str, object]:
@@ -76,19 +81,42 @@ def print_config(config: Config | None = None) -> str:
             lines += ["", *_comment(setting.about), *_comment(f"Allowed: {setting.allowed}.")]
             lines.append(f"{key} = {_toml(getattr(getattr(shown, section), key))}")
         parts.append("\n".join(lines))
+    parts += [_listener_lines(each) for each in shown.listeners] or [_no_listener_lines()]
     return "\n\n".join(parts) + "\n"
+
+
+def _listener_lines(listener: ListenerSettings) -> str:
+    """Return a listener with the settings that are not the defaults; the comments stand where there is none."""
+    lines = [f"[[{listener.section}]]"]
+    for key, each in settings_of(ListenerSettings).items():
+        value = getattr(listener, key)
+        if value != each.default:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines)
+
+
+def _no_listener_lines() -> str:
+    """Return a listener with every setting, all of it a comment."""
+    lines = [*_comment(_about(ListenerSettings)), f"# [[{ListenerSettings.section}]]"]
+    for key, each in settings_of(ListenerSettings).items():
+        setting = setting_of(each)
+        lines += ["#", *_comment(setting.about), *_comment(f"Allowed: {setting.allowed}.")]
+        lines.append(f"# {key} = {_toml(each.default)}")
+    return "\n".join(lines)
 
 
 def reference() -> str:
     """Return all settings as Markdown: a heading and a table for each section."""
     parts: list[str] = []
-    for section, kind in SECTIONS.items():
+    kinds: dict[str, type[Section]] = {**SECTIONS, ListenerSettings.section: ListenerSettings}
+    for section, kind in kinds.items():
         rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
         for key, each in settings_of(kind).items():
             setting = setting_of(each)
             cells = (f"`{section}.{key}`", f"`{_toml(each.default)}`", setting.allowed, setting.about)
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append(f"## `[{section}]`\n\n{_about(kind)}\n\n" + "\n".join(rows))
+        heading = f"[[{section}]]" if kind is ListenerSettings else f"[{section}]"
+        parts.append(f"## `{heading}`\n\n{_about(kind)}\n\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 

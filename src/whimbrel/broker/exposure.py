@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.config import Config, ListenerSettings
 from whimbrel.broker.setting_fields import ConfigError
 
 __all__ = ["USERS", "Warned", "check_exposure", "exposures", "is_loopback", "with_users_of_data"]
@@ -57,8 +57,23 @@ def _open_to_others(config: Config) -> bool:
     return has_plain or (has_tls and not tls.require_client_certificate)
 
 
+def _is_reached(listener: ListenerSettings) -> bool:
+    """Tell whether other machines reach a listener; they never reach a Unix socket."""
+    return not listener.socket and not is_loopback(listener.host)
+
+
 def check_exposure(config: Config) -> None:
     """Raise ``ConfigError`` if any client of another machine could connect, and the operator did not say so."""
+    for each in config.listeners:
+        if _is_reached(each) and not (each.users_file(config.access.users) or each.tls_require_client_certificate):
+            if config.access.insecure:
+                continue
+            sentence = (
+                f"listener {each.name} lets other machines in at {each.host or 'all addresses'}, "
+                "and there are no users: name a users file, require client certificates, "
+                "or say --insecure to let any client connect"
+            )
+            raise ConfigError("", "listener.host", each.host, "a loopback address", sentence=sentence)
     if config.access.users or config.access.insecure or not _open_to_others(config):
         return
     host, data = config.listen.host or "all addresses", config.node.data
@@ -72,6 +87,9 @@ def check_exposure(config: Config) -> None:
 def exposures(config: Config) -> Iterator[Warned]:
     """Yield what an operator should know of who may connect, when the broker starts and in its status."""
     listen, is_here = config.listen, is_loopback(config.listen.host)
+    for each in config.listeners:
+        if _is_reached(each) and not each.tls_require_client_certificate:
+            yield from _exposures_of(each, config.access.users)
     if not config.access.users:
         if _open_to_others(config):
             yield Warned(
@@ -84,4 +102,14 @@ def exposures(config: Config) -> Iterator[Warned]:
         yield Warned("warning", "clients of other machines may connect without a user name (access.anonymous)")
     if not is_here and (listen.port >= 0 or listen.ws_port >= 0):
         text = "users without TLS: passwords cross the network unencrypted; see --tls-port, and --port -1"
+        yield Warned("warning", text)
+
+
+def _exposures_of(listener: ListenerSettings, users: str) -> Iterator[Warned]:
+    if listener.admits_anonymous(users):
+        yield Warned(
+            "warning", f"clients of other machines may connect without a user name to listener {listener.name}"
+        )
+    if listener.users_file(users) and not listener.tls_certificate:
+        text = f"users without TLS: passwords cross the network unencrypted to listener {listener.name}"
         yield Warned("warning", text)

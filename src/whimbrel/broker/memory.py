@@ -16,7 +16,15 @@ from typing import Protocol
 
 from whimbrel.mqtt.codes import ReasonCode
 
-__all__ = ["CLIENT_BYTES", "LINK_BYTES", "NAMED_SESSION_BYTES", "PENDING_BYTES", "Memory", "subscription_bytes"]
+__all__ = [
+    "CLIENT_BYTES",
+    "LINK_BYTES",
+    "NAMED_SESSION_BYTES",
+    "PENDING_BYTES",
+    "PLACE_BYTES",
+    "Memory",
+    "subscription_bytes",
+]
 
 CLIENT_BYTES = 4_500
 """A client, connected or away, with its private session."""
@@ -27,6 +35,8 @@ PENDING_BYTES = 1_200
 """One notification that one session has not received yet, beside the notification itself, which is there once."""
 _PASSING = 8
 """One in so many bytes is for what passes through."""
+PLACE_BYTES = 700
+"""Where a device is: it counts for a week at most, whether the device comes back or not."""
 _NEAR_BYTES = 2_400
 """A near beside it: a polygon has up to 64 corners."""
 _PLAIN_BYTES, _CONTENT_BYTES, _BYTES_A_CHARACTER = 1_200, 2_400, 5

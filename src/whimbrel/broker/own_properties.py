@@ -25,7 +25,10 @@ _MARK = ("whimbrel", "1")
 """What a CONNECT carries so that names without the prefix are the broker's too."""
 
 IN_CONNECT = ("session", "password", "receipt", "key", "policy")
-IN_SUBSCRIBE = ("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "stale", "since")
+IN_SUBSCRIBE = (
+    *("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "stale", "since"),
+    "modify",
+)
 """UNSUBSCRIBE has the same."""
 IN_PUBLISH = ("key", "insecure", "place", "radius", "deadline")
 """A will has the same."""

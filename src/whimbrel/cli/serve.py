@@ -131,7 +131,7 @@ async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: 
     except BaseException:
         server.close()
         raise
-    log.info("listening", host=server.config.listen.host, **server.ports)
+    log.info("listening", host=server.config.listen.host, **server.ports, **server.sockets)
     from whimbrel.broker.shell.collector import Collector  # see above
 
     collector, loop = Collector(), asyncio.get_running_loop()

@@ -58,6 +58,9 @@ def subscribe(
             "--join", metavar="SESSION", help="Join a named session and subscribe there; needs --client-id. Repeatable."
         ),
     ] = None,
+    modify: Annotated[
+        bool, typer.Option("--modify", help="With --join: change the session's subscription if its options differ.")
+    ] = False,
     session_password_file: SessionPasswordFile = None,
     near: Near = None,
     stale: Stale = None,
@@ -120,7 +123,7 @@ def subscribe(
             for topic_filter in topic_filters:
                 await client.subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
-                    insecure=insecure, near=near, stale_s=stale, since=since,
+                    insecure=insecure, near=near, stale_s=stale, since=since, modify=modify,
                 )  # fmt: skip
             if place is not None:  # the broker has it before the next command is typed
                 await client.report(place=place)

@@ -374,6 +374,7 @@ class Client:
         near: str | None = None,
         stale_s: float | None = None,
         since: str | int | None = None,
+        modify: bool = False,
     ) -> int:
         """Subscribe, and return the QoS that was granted.
 
@@ -387,6 +388,9 @@ class Client:
         ``lat,lon;lat,lon;…`` in a polygon, ``R`` within so many metres of the session, ``any`` also those for areas
         elsewhere. A place that a device of the session reported counts for *stale_s*, 120 seconds if it is not said.
 
+        A named session's subscription of the same topic filter and name belongs to all its devices. If it has other
+        options, the broker refuses (0x83) unless *modify* says that it is to change.
+
         With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
         ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
         on behind the last message that came, so that each comes once. For MQTT 5, and the client's private session.
@@ -399,7 +403,7 @@ class Client:
             no_local=no_local, retain_as_published=retain_as_published, retain_handling=retain_handling,
             identifier=identifier, session=self._joins.session_for(topic_filter, session), keys=checked_keys(keys),
             insecure=insecure, policy=None if policy is None else check_policy(policy),
-            near=near, stale_s=stale_s, since=None if since is None else str(since),
+            near=near, stale_s=stale_s, since=None if since is None else str(since), modifies=modify,
         )  # fmt: skip
         interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version

@@ -53,6 +53,8 @@ class Interest:
     """Where the messages are that are wanted: ``lat,lon,R``, a polygon, ``R`` metres from the session, or ``any``."""
     stale_s: float | None = None
     """For how long a reported place counts; None: the broker's default."""
+    modifies: bool = False
+    """Whether a named session's subscription with other options is to change; a request always changes it."""
     since: str | None = None
     """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
 
@@ -114,6 +116,8 @@ class Interest:
                     "subscription in MQTT 3.1.1", found, "a topic filter, a QoS, a filter and a near"
                 )
             return NO_PROPERTIES
+        if self.modifies:
+            given.append(("modify", "yes"))
         if self.filter_text is not None:
             given.insert(0, ("filter", self.filter_text))
         if self.near is not None:

@@ -59,7 +59,10 @@ def row_table(state: State) -> RowTable:
     def member(name: str, device: str) -> object | None:
         found = sessions.get(name)
         known = None if found is None else found.members.get(device)
-        return None if known is None else [known.is_present, known.takes, known.confirms]
+        if known is None:
+            return None
+        row = [known.is_present, known.takes, known.confirms]
+        return row if known.away_at is None else [*row, known.away_at]
 
     def pending(name: str, seq: int) -> object | None:
         found = sessions.get(name)
@@ -156,8 +159,11 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
         row = found[("subscription", name, subject_filter, own_name)]
         state.put(session, _subscription(name, row))
     for device in devices:
-        is_present, takes, *confirms = found["member", name, device]
-        session.members[device] = Member(is_present=is_present, takes=takes, confirms=confirms[0] if confirms else None)
+        is_present, takes, *later = found["member", name, device]
+        confirms, away_at = (*later, None, None)[:2]  # older views do not have them
+        if away_at is None and not is_present and not session.is_private:
+            away_at = state.now
+        session.members[device] = Member(is_present=is_present, takes=takes, confirms=confirms, away_at=away_at)
         if is_present:
             state.joined.setdefault(device, set()).add(name)
 

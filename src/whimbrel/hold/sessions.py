@@ -126,6 +126,12 @@ class Hold:
         """Return the named sessions that a device is present in, in alphabetical order."""
         return tuple(sorted(name for name in self._state.joined.get(device, ()) if not is_private(name)))
 
+    def absent(self, session: str) -> list[tuple[str, int]]:
+        """Return the devices of a named session that are away, and since when."""
+        found = self._state.sessions.get(session)
+        members = {} if found is None else found.members
+        return [(device, member.away_at) for device, member in members.items() if member.away_at is not None]
+
     @property
     def named_count(self) -> int:
         """How many sessions there are that are not private."""

@@ -32,10 +32,14 @@ class Flight(NamedTuple):
 class Member:
     """A device of a session."""
 
-    __slots__ = ("confirms", "in_flight", "is_present", "takes")
+    __slots__ = ("away_at", "confirms", "in_flight", "is_present", "takes")
 
-    def __init__(self, *, is_present: bool, takes: bool, confirms: bool | None = None) -> None:
+    def __init__(
+        self, *, is_present: bool, takes: bool, confirms: bool | None = None, away_at: int | None = None
+    ) -> None:
         self.is_present, self.takes = is_present, takes
+        self.away_at = away_at
+        """When it went away from a named session; None while it is present."""
         self.confirms = confirms
         """Which hand-overs of quality 0 have receipts: all, or those that may expire; none if None (rule 16)."""
         self.in_flight: dict[int, Flight] = {}

@@ -1,10 +1,12 @@
-"""Compact records: the two facts that a broker appends by the ten thousand, in as few steps as Python has.
+"""Compact records: the facts that a broker appends by the ten thousand, in as few steps as Python has.
 
 A publication *as it came* is its time (int64), flags (uint8), the lengths of publisher and subject (uint16 each), then
 as the flags say ``expires_at`` (int64), ``packet_id`` (uint16) and the length of the properties (uint32), then
 publisher, subject, properties and body; the body ends where the record ends. A receipt of a *delivery* is its time, the
 notification's seq (int64 each) and how it came (uint8), then session, device and subscriptions as one CBOR list, which
-is the same in all receipts of a subscriber and is made once (``receipt_prefix``). All numbers are big-endian.
+is the same in all receipts of a subscriber and is made once (``receipt_prefix``). A report that only
+*moves* a device is its time (int64), latitude and longitude (float64 each), then the device as UTF-8. All numbers are
+big-endian.
 
 Rule: the flag 0x40 says that a body which is no object was matched by its attribute ``value``; a record without it is
 an older Whimbrel's, which knew no such attribute.
@@ -31,7 +33,10 @@ from whimbrel.model.subscription import SubscriptionIdentity
 
 __all__ = [
     "DELIVERY",
+    "MOVE",
     "PUBLICATION",
+    "move_body",
+    "move_values",
     "publication_body",
     "publication_values",
     "receipt_body",
@@ -43,6 +48,7 @@ __all__ = [
 
 PUBLICATION = 7
 DELIVERY = 8
+MOVE = 12
 
 _RETAIN, _QOS_SHIFT, _EXPIRES, _PACKET, _PROPERTIES, _VALUE = 0x01, 1, 0x08, 0x10, 0x20, 0x40
 _KNOWN_FLAGS = 0x7F
@@ -56,11 +62,13 @@ _PACKET_ID = struct.Struct(">H")
 _PROPERTIES_LENGTH = struct.Struct(">I")
 _DELIVERY_START = struct.Struct(">qBqqB")
 _DELIVERY = struct.Struct(">qqB")
+_MOVE_START = struct.Struct(">qBqdd")
+_MOVE = struct.Struct(">qdd")
 
 _VIAS = (None, "live", "held", "retained")
 _VIA_NUMBERS = {via: number for number, via in enumerate(_VIAS)}
 
-_pack_publication, _pack_delivery = _PUBLICATION_START.pack, _DELIVERY_START.pack
+_pack_publication, _pack_delivery, _pack_move = _PUBLICATION_START.pack, _DELIVERY_START.pack, _MOVE_START.pack
 
 
 def publication_body(
@@ -101,6 +109,11 @@ def receipt_prefix(session: str, device: str, subscriptions: Sequence[Subscripti
 def receipt_body(seq: int, handed_at: int, prefix: bytes, notification_seq: int, via: str | None = "live") -> bytes:
     """Return the body of a record of a delivery; *prefix* is what ``receipt_prefix`` made."""
     return _pack_delivery(seq, DELIVERY, handed_at, notification_seq, _VIA_NUMBERS[via]) + prefix
+
+
+def move_body(seq: int, reported_at: int, latitude: float, longitude: float, device: bytes) -> bytes:
+    """Return the body of a record of a report that only says where a device is; *device* is UTF-8."""
+    return _pack_move(seq, MOVE, reported_at, latitude, longitude) + device
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -156,6 +169,17 @@ def publication_values(payload: bytes) -> list[object]:
         packet_id,
         None,  # will_seq
     ]
+
+
+def move_values(payload: bytes) -> list[object]:
+    """Return the values of a row of ``reports`` in the order of its columns, from the time on."""
+    try:
+        reported_at, latitude, longitude = _MOVE.unpack_from(payload)
+    except struct.error as error:
+        raise InvalidValueError("payload", str(error), "a report that only moves a device") from None
+    device = _text("device", payload[_MOVE.size :])
+    place = {"latitude": latitude, "longitude": longitude}
+    return [reported_at, device, None, None, None, None, place, None]
 
 
 def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object]:

@@ -75,7 +75,7 @@ TABLE_NUMBERS = {
     "sessions": 4,
     "reports": 5,
     "receipts": 6,
-    "wills": 9,  # 7 and 8 are the compact records
+    "wills": 9,  # 7, 8 and 12 are the compact records
     "policies": 10,
     "decisions": 11,
 }
@@ -84,11 +84,12 @@ TABLE_NAMES = {
     **{number: name for name, number in TABLE_NUMBERS.items()},
     compact.PUBLICATION: "publications",
     compact.DELIVERY: "receipts",
+    compact.MOVE: "reports",
 }
 """The tables of all numbers."""
 PUBLICATIONS = frozenset(number for number, table in TABLE_NAMES.items() if table == "publications")
 """The numbers of records that are publications."""
-_COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY})
+_COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY, compact.MOVE})
 _MAPS = {
     table: [columns.index(name) - 2 for name in ("attributes", "members", "read", "changed") if name in columns]
     for table, columns in COLUMNS.items()
@@ -175,6 +176,8 @@ def values_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, 
         values = compact.publication_values(payload)
     elif number == compact.DELIVERY:
         values = compact.receipt_values(node, payload, _values(compact.receipt_rest(payload)))
+    elif number == compact.MOVE:
+        values = compact.move_values(payload)
     else:
         values = _values(payload)
     if len(values) + 2 > len(columns):

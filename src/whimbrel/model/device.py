@@ -73,6 +73,12 @@ class DeviceState:
                 whole(what, count, 0, INT64_MAX)
 
     @property
+    def is_move(self) -> bool:
+        """Whether it says where the device is and nothing else."""
+        said = (self.battery, self.display, self.received)
+        return self.place is not None and not self.members and all(each is None for each in said)
+
+    @property
     def network_connection(self) -> float | None:
         """The automatic variable NetworkConnection: received / sent, at most 1; unknown if none was sent."""
         return network_connection(self.received, self.sent)

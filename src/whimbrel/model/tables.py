@@ -428,15 +428,19 @@ _OUTPUT = (
         "One row per time that two devices were within range of each other.",
         [
             *_PAIR,
-            _column("began_at", TIME_TYPE, "The first report of both within range."),
-            _maybe("ended_at", TIME_TYPE, "The first report of them apart; null if still together."),
-            _column("closest_m", pa.float64(), "The least distance between them that was seen."),
+            _column("began_at", TIME_TYPE, "The report that brought both within range."),
+            _maybe(
+                "ended_at",
+                TIME_TYPE,
+                "The report that took them apart, or when a place went stale; null if they were still together.",
+            ),
+            _column("closest_m", pa.float64(), "The least distance between them that was reported."),
         ],
         is_log=False,
     ),
     _table(
         "meetings",
-        "One row per pair of devices, and one for all pairs: how often they meet.",
+        "One row per pair of devices, and one for all pairs: how often they meet, of contacts that have ended.",
         [
             _maybe("device_low", pa.string(), "The device whose id sorts first; null in the row for all pairs."),
             _maybe("device_high", pa.string(), "The other device; null in the row for all pairs."),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidInputError
 
-__all__ = ["CertificateError", "load_authorities", "load_certificate", "valid_until"]
+__all__ = ["CertificateError", "load_authorities", "load_certificate", "load_revoked", "valid_until"]
 
 _MISMATCH = "KEY_VALUES_MISMATCH"
 
@@ -34,6 +34,23 @@ def load_authorities(context: ssl.SSLContext, ca: Path | str) -> None:
         raise CertificateError(f"{ca} has no certificate in PEM") from None
     except OSError as error:
         raise CertificateError(f"{ca}: {error.strerror or error}") from None
+
+
+def load_revoked(context: ssl.SSLContext, revoked: Path | str) -> None:
+    """Let *context* refuse the certificates that the revocation lists of *revoked* name.
+
+    A list that is out of date lets no certificate of its authority pass: what was revoked since is not known.
+    """
+    before = context.cert_store_stats()["crl"]
+    try:
+        context.load_verify_locations(revoked)
+    except ssl.SSLError:
+        pass  # said below
+    except OSError as error:
+        raise CertificateError(f"{revoked}: {error.strerror or error}") from None
+    if context.cert_store_stats()["crl"] == before:
+        raise CertificateError(f"{revoked} has no certificate revocation list in PEM")
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None) -> None:

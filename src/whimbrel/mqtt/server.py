@@ -13,6 +13,7 @@ from enum import Enum
 from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.mounts import mount_packet
 from whimbrel.mqtt.packets import V5, Auth, Connack, Connect, Packet, Pingresp, Puback, Publish, Suback, Unsuback
 from whimbrel.mqtt.properties import NO_PROPERTIES, Property
 
@@ -58,6 +59,7 @@ class ServerConnection:
         "_outbound_maximum",
         "failure",
         "max_packet_bytes",
+        "mount",
         "phase",
         "receive_maximum",
         "unanswered",
@@ -65,8 +67,10 @@ class ServerConnection:
         "wants_reasons",
     )
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, *, mount: str = "") -> None:
         self._limits = limits
+        self.mount = mount
+        """The mount point of the client's topics; see ``mounts``."""
         self._decoder = Decoder(
             max_packet_bytes=limits.packet_bytes, stops_after_connect=True, piece_bytes=limits.piece_bytes
         )
@@ -86,9 +90,23 @@ class ServerConnection:
         """Publications of the client, QoS 1 and 2, that it has no last answer to."""
 
     def receive(self, data: bytes) -> list[Packet]:
-        """Take in *data*; return the packets that are whole and allowed. Aliases are resolved."""
+        """Take in *data*; return the packets that are whole and allowed. Aliases are resolved, topics mounted."""
         if self.failure is not None:
             return []
+        packets = self._received(data)
+        return self._mounted(packets) if self.mount else packets
+
+    def _mounted(self, packets: list[Packet]) -> list[Packet]:
+        """Return *packets* with whole topics, up to the first whose topics are too long for that."""
+        for at, packet in enumerate(packets):
+            try:
+                packets[at] = mount_packet(packet, self.mount)
+            except ProtocolError as error:
+                self.failure = error
+                return packets[:at]
+        return packets
+
+    def _received(self, data: bytes) -> list[Packet]:
         packets = self._decoder.receive(data)
         for at, packet in enumerate(packets):
             if type(packet) is Publish:

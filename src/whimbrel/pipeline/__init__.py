@@ -18,5 +18,8 @@ from __future__ import annotations
 
 __all__ = ["TABLES_MADE"]
 
-TABLES_MADE = ("matches", "deliveries", "latency", "popularity", "replicas", "link_quality", "dead_letters")
+TABLES_MADE = (
+    *("matches", "deliveries", "latency", "popularity", "replicas", "link_quality", "contacts", "meetings"),
+    "dead_letters",
+)
 """The tables this pipeline makes, in order: the later may read the earlier."""

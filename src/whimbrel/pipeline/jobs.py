@@ -32,9 +32,10 @@ from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
 from whimbrel.pipeline.fold.beginnings import beginning
 from whimbrel.pipeline.intervals import Interval, has_intervals
 from whimbrel.pipeline.plans import Plan
-from whimbrel.pipeline.spark.log_frames import LogFrame
+from whimbrel.pipeline.spark.log_frames import LogFrame, may_have
 from whimbrel.pipeline.spark.paths import read_parquet, spark_path
-from whimbrel.pipeline.tables.deliveries import LogTables, deliveries
+from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
+from whimbrel.pipeline.tables.deliveries import LogTables, deliveries, last_times
 from whimbrel.pipeline.tables.latency import latency
 from whimbrel.pipeline.tables.link_quality import link_quality
 from whimbrel.pipeline.tables.matches import matches
@@ -106,6 +107,7 @@ class _Log:
         self.days: tuple[date, date] | None = None
         """Those whose publications are read; None: all."""
         self._folded: DataFrame | None = None
+        self._met: DataFrame | None = None
 
     def of_days(self, first: date, last: date) -> _Log:
         """Return the log with the publications of some days, and all other facts."""
@@ -130,10 +132,23 @@ class _Log:
             self._folded = deliveries(self.tables, retention=plan.retention).persist(StorageLevel.DISK_ONLY)
         return self._folded
 
+    def contacts(self, plan: Plan) -> DataFrame:
+        """Return the contacts of each node, for two tables: kept on the workers' disks."""
+        if self._met is None:
+            reports = self.table("reports")
+            if may_have(reports, "place"):
+                ends = last_times(self.tables)
+                found = node_contacts(reports.frame(), ends=ends, plan=plan.contact)
+            else:  # a log of devices that are nowhere should not take any time
+                found = no_contacts(self.spark)
+            self._met = found.persist(StorageLevel.DISK_ONLY)
+        return self._met
+
     def close(self) -> None:
         """Keep nothing any more."""
-        if self._folded is not None:
-            self._folded.unpersist()
+        for each in (self._folded, self._met):
+            if each is not None:
+                each.unpersist()
 
     def dead(self) -> DataFrame:
         """Return why the others are not, of all tables, and which numbers are not there any more."""
@@ -182,6 +197,8 @@ def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> 
     if name == "link_quality":
         links = {node: begun.links for node, begun in log.begun.items()}
         return link_quality(log.table("reports").frame(), begun=links)
+    if name in {"contacts", "meetings"}:
+        return (contacts if name == "contacts" else meetings)(log.contacts(plan))
     if name == "popularity":
         published = log.table("publications").select("node", "seq", "published_at", "subject")
         changes = (log.table(each).frame() for each in ("interests", "sessions"))

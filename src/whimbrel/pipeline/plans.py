@@ -15,7 +15,9 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.log.files import put
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
+from whimbrel.model.near import DEFAULT_STALE_US
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.fold.contact_fold import RANGE_M, ContactPlan
 from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 
 __all__ = ["FORMAT", "Plan", "StreamPlan", "settled_plan"]
@@ -43,12 +45,22 @@ class Plan:
     """and the size of one."""
     horizon_us: int = HORIZON_US
     """How long a subject may be silent before it is planned for no more."""
+    range_m: float = RANGE_M
+    """How near each other devices are in ``contacts``;"""
+    stale_us: int = DEFAULT_STALE_US
+    """and how long a reported place holds there at most."""
 
     def __post_init__(self) -> None:
         whole("window_us", self.window_us, 1, INT64_MAX)
         whole("horizon_us", self.horizon_us, 1, INT64_MAX)
         for name in ("nodes", "slots_per_node", "sample_bytes"):
             whole(name, getattr(self, name), 1, INT32_MAX)
+        ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
+
+    @property
+    def contact(self) -> ContactPlan:
+        """What a contact is."""
+        return ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +111,7 @@ def settled_plan(path: Path, plan: StreamPlan) -> StreamPlan:
 
 
 def _option(name: str) -> str:
-    return f"--{name.removesuffix('_us').replace('_', '-')}"
+    return f"--{name.removesuffix('_us').removesuffix('_m').replace('_', '-')}"
 
 
 def _as_option(name: str, value: object) -> str:

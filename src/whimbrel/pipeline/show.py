@@ -26,10 +26,14 @@ __all__ = ["as_json", "drawn", "head"]
 ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
-_BARS = {"popularity": "publications", "replicas": "replicas"}
+_BARS = {"popularity": "publications", "replicas": "replicas", "meetings": "contacts"}
 """The number that is drawn."""
 _LARGEST = {**_BARS, "latency": "p99_us"}
 """The number by which the table is sorted."""
+_NAMED_BY = {"meetings": ["device_low", "device_high"]}
+"""And then, where it is not by subject."""
+_SPANS = {"contacts": ("began_at", "ended_at")}
+"""The times between which a row is drawn, on a line of all the time that the rows have."""
 _TITLES = {
     "expired_unseen": "expired",
     "deadlines_missed": "missed",
@@ -79,7 +83,10 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
     source = pads.dataset(files, schema=TABLES[table].schema, format="parquet", partitioning=None)
     if table in _LARGEST:
         rows = source.to_table(columns=TABLES[table].schema.names)
-        return rows.sort_by([(_LARGEST[table], "descending"), ("subject", "ascending")]).slice(0, limit)
+        names = [(name, "ascending") for name in _NAMED_BY.get(table, ["subject"])]
+        return rows.sort_by([(_LARGEST[table], "descending"), *names]).slice(0, limit)
+    if table in _SPANS:
+        return source.to_table(columns=TABLES[table].schema.names).sort_by(_SPANS[table][0]).slice(0, limit)
     return source.head(limit, columns=TABLES[table].schema.names)
 
 
@@ -98,13 +105,33 @@ def drawn(table: str, rows: ArrowTable) -> Group:
     if bar is not None:
         grid.add_column("", no_wrap=True)
         most = max((count for count in rows.column(bar).to_pylist() if count is not None), default=0)
-    for row in rows.to_pylist():
+    spans = _drawn_spans(table, rows)
+    if spans:
+        grid.add_column("", no_wrap=True)
+    for number, row in enumerate(rows.to_pylist()):
         cells = [Text(_duration(row[name]) if name.endswith(_US) else _cell(row[name])) for name in names]
         if bar is not None:
             is_drawn = most and row[bar] is not None
             cells.append(Text("█" * max(1, round(row[bar] / most * _BAR_CELLS)) if is_drawn else "", style="cyan"))
+        if spans:
+            cells.append(Text(spans[number], style="cyan"))
         grid.add_row(*cells)
     return Group(grid)
+
+
+def _drawn_spans(table: str, rows: ArrowTable) -> list[str]:
+    """Return a line for each row that is drawn between two times; what goes on is drawn to the end."""
+    if table not in _SPANS or not rows.num_rows:
+        return []
+    began, ended = (rows.column(name).cast(pa.int64()).to_pylist() for name in _SPANS[table])
+    first, last = min(began), max([*began, *(at for at in ended if at is not None)])
+    cell = max(1, -(-(last - first + 1) // _BAR_CELLS))
+    found = []
+    for since, until in zip(began, ended, strict=True):
+        begin = (since - first) // cell
+        end = _BAR_CELLS if until is None else max(begin + 1, -(-(until - first) // cell))
+        found.append("·" * begin + "█" * (end - begin) + "·" * (_BAR_CELLS - end))
+    return found
 
 
 def as_json(rows: ArrowTable) -> Iterator[str]:

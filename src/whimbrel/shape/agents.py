@@ -7,6 +7,7 @@ replayed. One that no version of ours can read any more is as good as none.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Generator
 
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies.codes import PolicyCode
@@ -15,16 +16,25 @@ from whimbrel.language.policies.policy import Policy
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.shape.images import are_supported
 
-__all__ = ["Agents", "admit"]
+__all__ = ["Agents", "admit", "admitting"]
 
 _UNBOUNDED = PolicyLimits(steps=INT64_MAX, bytes=INT64_MAX, pixels=INT64_MAX)
 
 
 def admit(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS, *, has_images: bool | None = None) -> Policy:
     """Return the policy that is put, or raise ``PolicyError``; ``compress`` is refused where it could not be done."""
-    policy = Policy(text, limits=limits)
+    return _with_images(Policy(text, limits=limits), has_images=has_images)
+
+
+def admitting(text: str, limits: PolicyLimits) -> Generator[None, None, Policy]:
+    """Do what ``admit`` does in pieces, yielding after each."""
+    return _with_images((yield from Policy.reading(text, limits)))
+
+
+def _with_images(policy: Policy, *, has_images: bool | None = None) -> Policy:
     has_images = are_supported() if has_images is None else has_images
     if policy.needs_images and not has_images:
+        text = policy.text
         at = max(text.find("compress"), 0)
         reason = "compress needs an image library, which is not installed: pip install 'whimbrel[images]'"
         raise PolicyError(PolicyCode.MISSING, reason, text, at, min(len(text), at + len("compress")))
@@ -35,7 +45,8 @@ class Agents:
     """Compiled policies by their text, the least recently used ones forgotten."""
 
     def __init__(self, most: int = 1_024) -> None:
-        self._most = most
+        self.most = most
+        """How many are kept."""
         self._kept: OrderedDict[str, Policy | None] = OrderedDict()
 
     def of(self, text: str) -> Policy | None:
@@ -47,7 +58,15 @@ class Agents:
             policy: Policy | None = Policy(text, limits=_UNBOUNDED)
         except PolicyError:
             policy = None
-        self._kept[text] = policy
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._keep(text, policy)
         return policy
+
+    def put(self, policy: Policy) -> None:
+        """Keep a policy that was compiled when it was admitted."""
+        self._keep(policy.text, policy)
+
+    def _keep(self, text: str, policy: Policy | None) -> None:
+        self._kept[text] = policy
+        self._kept.move_to_end(text)
+        if len(self._kept) > self.most:
+            self._kept.popitem(last=False)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
 from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged, Reported
+from whimbrel.model.place import Place
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.variables import AutomaticVariables, ManualVariables
 
@@ -55,6 +56,11 @@ class ShapeState:
             self.devices.setdefault(fact.state.device, AutomaticVariables()).take(fact.state)
         elif isinstance(fact, PolicyChanged):
             self._apply_policy(fact)
+
+    def moved(self, device: str, place: Place, reported_at: int) -> None:
+        """Take in a report that only says where a device is."""
+        self.touched.add(("device", device))
+        self.devices.setdefault(device, AutomaticVariables()).move(place, reported_at)
 
     def automatic(self, device: str) -> Attributes:
         """Return the automatic variables of *device*; those of a device that never reported are none."""

@@ -21,6 +21,7 @@ from whimbrel.language.policies.operations import is_automatic
 from whimbrel.model.attributes import Attributes, Scalar, checked, integer
 from whimbrel.model.bounds import utf8_size
 from whimbrel.model.device import MEMBER_LIMITS, DeviceState, network_connection
+from whimbrel.model.place import Place
 
 __all__ = [
     "MOST_LINKS",
@@ -77,9 +78,7 @@ class AutomaticVariables:
     def take(self, state: DeviceState) -> None:
         """Take a report in."""
         own = self._own
-        if self._reported_at is not None and state.reported_at - self._reported_at >= SILENCE_US:
-            own.pop("NetworkConnection", None)
-        self._reported_at = state.reported_at
+        self._hear(state.reported_at)
         if state.battery is not None:
             own["Battery"] = state.battery
         before = own.get("NetworkConnection")
@@ -93,6 +92,18 @@ class AutomaticVariables:
             own |= {"Place.latitude": state.place.latitude, "Place.longitude": state.place.longitude}
         self._take_members(state.members)
         self._put_together()
+
+    def move(self, place: Place, reported_at: int) -> None:
+        """Take a report in that only says where the device is."""
+        self._hear(reported_at)
+        self._own |= {"Place.latitude": place.latitude, "Place.longitude": place.longitude}
+        self._put_together()
+
+    def _hear(self, reported_at: int) -> None:
+        """Take in when a report came: after a long silence the connection is not known any more."""
+        if self._reported_at is not None and reported_at - self._reported_at >= SILENCE_US:
+            self._own.pop("NetworkConnection", None)
+        self._reported_at = reported_at
 
     def _put_together(self) -> None:
         values: dict[str, Scalar] = {}

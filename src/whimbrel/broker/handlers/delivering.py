@@ -17,7 +17,6 @@ from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
-from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.compact import receipt_body
 from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import NotificationId
@@ -44,7 +43,7 @@ class Delivering:
         self._most_bytes = config.limits.send_buffer_bytes
         self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
         self.shaping = Shaping(
-            commits, state, DEFAULT_POLICY_LIMITS, send=self._send, withhold=self._withhold, go_on=self.pump
+            commits, state, config.policies.limits, send=self._send, withhold=self._withhold, go_on=self.pump
         )
         self.unfinished: deque[Client] = deque()
         """Clients to which more may be sent."""

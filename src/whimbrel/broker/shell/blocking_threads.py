@@ -49,7 +49,8 @@ class Transforms:
     """The bodies that are being made for devices whose policies want them; the pool bounds how many may wait."""
 
     def __init__(self, running: Running, flush_soon: Callable[[], None]) -> None:
-        self._running, self._flush_soon, self._pool = running, flush_soon, TransformPool()
+        self._running, self._flush_soon = running, flush_soon
+        self._pool = TransformPool(limits=running.broker.config.policies.limits)
 
     def begin(self) -> None:
         """Begin what the core wants to be made."""

@@ -101,7 +101,7 @@ class Server:
         self._log_sync = LogSync(self._running, self._storage.log, self._disk, self.stop)
         self._turns = Turns(self._running, self._log_sync, self._askers, self._storage.history)
         answer = partial(health.answer, self._running, self._storage.keeper)
-        self._listeners = Listeners(self._running, self._turns, answer)
+        self._listeners = Listeners(self._running, self._turns, answer, self._reloading.rules_of)
         heartbeat = HeartbeatWriter(self._running, self._storage.heartbeat, self._disk)
         self._timers = Timers(
             self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat, self._storage
@@ -117,6 +117,11 @@ class Server:
     def ports(self) -> dict[str, int]:
         """The ports that it listens on, by kind."""
         return self._listeners.ports
+
+    @property
+    def sockets(self) -> dict[str, str]:
+        """The Unix sockets that it listens on, by the name of their listener."""
+        return self._listeners.sockets
 
     @property
     def failure(self) -> str | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, NAMED_SESSION_BYTES
+from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, NAMED_SESSION_BYTES, PLACE_BYTES
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
@@ -50,6 +50,7 @@ from whimbrel.model.facts import (
 )
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.shape.variables import LinkStates
 
@@ -134,11 +135,20 @@ class BrokerState:
             self._perform(self.hold.apply(fact), fact.changed_at)
         else:
             self.take(fact)
+            known = len(self.hold.places)
             if isinstance(fact, Reported):
                 self._apply_report(fact)
             self._perform(self.hold.apply(fact), time_of(fact))
+            self.memory.counted += (len(self.hold.places) - known) * PLACE_BYTES
             if isinstance(fact, Reported) and fact.state.place is not None:
                 self.moved(fact.state.device, fact.state.place, fact.state.reported_at)
+
+    def move(self, device: str, seq: int, place: Place, now: int) -> None:
+        """Apply a report that only moves a device; the time of the hold is for the caller to advance."""
+        if device not in self.hold.places:
+            self.memory.counted += PLACE_BYTES
+        self.hold.places.sighted(device, Sighting(seq, now, place))
+        self.moved(device, place, now)
 
     def moved(self, device: str, place: Place, now: int) -> None:
         """Take in that a device has a place, which is noted already: its sessions may enter and leave areas."""
@@ -238,8 +248,13 @@ class BrokerState:
 
     def _retain(self, message: Message, found: Found) -> None:
         self._touch(("retained", message.subject))
+        had_source = message.subject in self.retained.sources
         if message.payload:
-            self.retained.put(message)
+            client = self.clients.get(message.publisher or "")
+            source = self.wills.owner_of(message.publisher or "") if client is None else client.owner
+            self.retained.put(message, source)
+            if source is not None or had_source:
+                self._touch(("source", message.subject))
             if self.areas or message.placing is not None:
                 self.areas.put(message)
                 for session, _ in found if message.placing is not None else ():
@@ -247,6 +262,8 @@ class BrokerState:
         else:
             self.retained.remove(message.subject)
             self.areas.remove(message.subject)
+            if had_source:
+                self._touch(("source", message.subject))
 
     def applying_presence(self, fact: PresenceChanged) -> Generator[None, None, list[Command]]:
         """Apply a change of a device's presence in pieces; return the hold's commands."""
@@ -438,7 +455,7 @@ class BrokerState:
                     yield key, value
 
         state = cls(node, hold=Hold.restore(node, of_the_hold(), heeds_places=True), routes=routes)
-        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES
+        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES + len(state.hold.places) * PLACE_BYTES
         state.view.restore(node, own)
         state.memory.counted += len(state._links.state) * LINK_BYTES
         for session in state.hold.sessions():

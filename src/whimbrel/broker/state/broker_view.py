@@ -29,7 +29,7 @@ from whimbrel.shape.variables import LinkStates
 __all__ = ["OWN_KINDS", "BrokerView"]
 
 _MANY = 250
-OWN_KINDS = DECISION_KINDS | {"notification", "retained", "client", "will", "arrived", "link"}
+OWN_KINDS = DECISION_KINDS | {"notification", "retained", "source", "client", "will", "arrived", "link"}
 """The kinds of rows that are not the hold's."""
 
 
@@ -57,6 +57,7 @@ class BrokerView:
                 "client": self._client_row,
                 "notification": lambda seq: _body(held.by_seq.get(seq)),
                 "retained": lambda subject: _body(retained.get(subject)),
+                "source": lambda subject: _text(retained.sources.get(subject)),
                 "will": wills.row,
                 "arrived": areas.row,
                 "link": links.row,
@@ -89,6 +90,7 @@ class BrokerView:
         keys: list[Key] = [("client", name) for name in self._clients]
         keys += [("notification", seq) for seq in self._held]
         keys += [("retained", subject) for subject in self._retained.subjects()]
+        keys += [("source", subject) for subject in self._retained.sources]
         keys += [("will", device) for device in self._wills.devices()]
         keys += [("arrived", session) for session in self._areas.sessions()]
         keys += [("link", device) for device in self._links.state]
@@ -135,7 +137,10 @@ class BrokerView:
             elif kind == "arrived":
                 self._areas.restore(str(whose), value)
             elif kind == "retained":
-                self._retained.put(_message(node, value))
+                message = _message(node, value)
+                self._retained.put(message, self._retained.sources.get(message.subject))
+            elif kind == "source":
+                self._retained.sources[str(whose)] = value.decode()
             else:
                 self._held.restore(_message(node, value))
         self._links.restore(links)
@@ -158,6 +163,10 @@ def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:
 
 def _body(message: Message | None) -> bytes | None:
     return None if message is None else message.body
+
+
+def _text(source: str | None) -> bytes | None:
+    return None if source is None else source.encode()
 
 
 def _message(node: str, body: bytes) -> Message:

@@ -15,6 +15,7 @@ from whimbrel.broker.memory import Memory
 from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import Decided, PolicyChanged, Reported
+from whimbrel.model.place import Place
 from whimbrel.model.rows import fact_of
 from whimbrel.shape.agents import Agents
 from whimbrel.shape.rows import KINDS, Key, keys, restore_row, row_of
@@ -55,6 +56,12 @@ class Decisions:
         self.shape.apply(fact)
         if isinstance(fact, Decided) and is_held:
             self._keep(fact)
+
+    def moved(self, device: str, seq: int, place: Place, reported_at: int) -> None:
+        """Take in a report that only says where a device is."""
+        if seq > self.seq:
+            self.seq = seq
+            self.shape.moved(device, place, reported_at)
 
     def _keep(self, fact: Decided) -> None:
         seq, device = fact.notification.seq, fact.device

@@ -34,6 +34,8 @@ class Retained:
         self._memory = Memory() if memory is None else memory
         self._root = _Level()
         self._messages: dict[str, Message] = {}
+        self.sources: dict[str, str] = {}
+        """By subject, the verified user whose client published the message; none for a client without a user."""
         self.size_bytes = 0
         """How much memory they take, about."""
 
@@ -60,9 +62,13 @@ class Retained:
         """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
         return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
 
-    def put(self, message: Message) -> None:
-        """Keep *message* as the last of its subject."""
+    def put(self, message: Message, source: str | None = None) -> None:
+        """Keep *message*, which a client of the user *source* published, as the last of its subject."""
         message.keep()
+        if source is None:
+            self.sources.pop(message.subject, None)
+        else:
+            self.sources[message.subject] = source
         self._count(message.size - self.size_of(message.subject))
         self._messages[message.subject] = message
         level = self._root
@@ -76,6 +82,7 @@ class Retained:
     def remove(self, subject: str) -> Message | None:
         """Forget the message of *subject*; return it if there was one."""
         removed = self._messages.pop(subject, None)
+        self.sources.pop(subject, None)
         if removed is not None:
             self._count(-removed.size)
             path = [self._root]

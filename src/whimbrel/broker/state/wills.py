@@ -118,6 +118,11 @@ class Wills:
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
+    def owner_of(self, device: str) -> str | None:
+        """Return the verified user whose client *device* left a will; None if there is none, or no will."""
+        left = self._left.get(device)
+        return None if left is None else left.owner
+
     def apply(self, fact: WillChanged, *, owner: str | None = None) -> None:
         """Take in that a client, whose verified user is *owner*, left a will, or withdrew it."""
         self._drop(fact.device)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.access.rate_limits import Meter
+from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
 from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -97,6 +98,7 @@ class Link:
         "keep_alive_us",
         "keyring",
         "last_at",
+        "listener",
         "machine",
         "meter",
         "numbered_by",
@@ -114,8 +116,17 @@ class Link:
         "verified_user",
     )
 
-    def __init__(self, machine: ServerConnection, shell: object, address: str, *, verified_user: str | None) -> None:
-        self.machine, self.shell, self.address, self.verified_user = machine, shell, address, verified_user
+    def __init__(
+        self,
+        machine: ServerConnection,
+        shell: object,
+        address: str,
+        *,
+        verified_user: str | None,
+        listener: ListenerRules = OPEN_LISTENER,
+    ) -> None:
+        self.machine, self.shell, self.address = machine, shell, address
+        self.verified_user, self.listener = verified_user, listener
         self.held = machine.held
         """The bytes that came and are not decoded yet."""
         self.incoming_bytes = 0
@@ -129,10 +140,9 @@ class Link:
         self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
         self.closing: str | None = None
         """Why it is to be closed, once what is in ``out`` is written."""
-        self.is_choked = False
-        """The client reads too slowly: nothing more that can wait."""
-        self.confirms = False
-        """Its QoS 0 hand-overs have receipts whether or not it reads too slowly."""
+        # Choked, its client reads too slowly: nothing more is sent that can wait. Confirming, its QoS 0 hand-overs have
+        # receipts whether or not it reads too slowly.
+        self.is_choked = self.confirms = False
         self.is_lagging = False
         """There is no room: its QoS 0 hand-overs wait, and have receipts."""
         self.room = INT32_MAX

@@ -11,6 +11,8 @@ Rule: whether a packet is longer than its client takes is known only when it is 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.messages import Message
@@ -28,16 +30,31 @@ def has_room(link: Link) -> bool:
     return link.room > 0
 
 
-class Gate:
-    """Expiry, and the rights of the connected client."""
+class _Source(NamedTuple):
+    """A user who published something."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
-        self._authorizer = authorizer
+    user: str | None
+
+
+class Gate:
+    """Expiry, and the rights of the connected client; and of who published what is retained, if it *checks_sources*."""
+
+    def __init__(self, authorizer: Authorizer, *, checks_sources: bool = True) -> None:
+        self._authorizer, self._checks_sources = authorizer, checks_sources
 
     @property
     def is_open(self) -> bool:
         """Whether everything that does not expire may be sent to every client."""
         return self._authorizer.is_open
+
+    def may_stay(self, message: Message, source: str | None) -> bool:
+        """Tell whether a retained message, which a client of the user *source* published, may still be sent.
+
+        It may not if that user may not publish it any more. Of a client without a user that is not asked.
+        """
+        if source is None or not self._checks_sources:
+            return True
+        return self._authorizer.may_publish(_Source(source), message.publisher or "", message.subject)
 
     def refusal(
         self, link: Link, client_id: str, message: Message, now: int, *, is_begun: bool = False

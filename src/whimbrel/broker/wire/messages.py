@@ -17,6 +17,7 @@ from whimbrel.model.codecs import attributes_of
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.mounts import unmount_properties
 from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_text, encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties, passed_on
@@ -192,18 +193,20 @@ class Message:
         alias: int = 0,
         is_alias_known: bool = False,
         own: bytes = b"",
+        mount: str = "",
     ) -> bytes:
-        """Return the PUBLISH for a client, with its *own* properties before those of its publisher."""
+        """Return the PUBLISH for a client at *mount*, with its *own* properties before those of its publisher."""
         remaining = 0
         if version == V5 and self.expires_at is not None:
             remaining = max(1, -(-(self.expires_at - now) // _SECOND_US))
-        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own)
+        variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own, mount)
         parts = self._parts
         if parts is None or self._variant != variant:
             properties = b""
             if version == V5:
-                properties = _own_properties(remaining, alias, identifiers) + own + self.properties
-            topic = b"" if is_alias_known else self.subject.encode()
+                passed = unmount_properties(self.properties, mount) if mount else self.properties
+                properties = _own_properties(remaining, alias, identifiers) + own + passed
+            topic = b"" if is_alias_known else self.subject.removeprefix(mount).encode()
             parts = publish_parts(
                 topic, self.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
             )

@@ -9,6 +9,7 @@ from whimbrel.broker.wire.gate import has_room
 from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
+from whimbrel.mqtt.mounts import has_name
 from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
@@ -124,8 +125,13 @@ class Sender:
     def _fitted(
         link: Link, message: Message, qos: int, now: int, *, retain: bool, dup: bool, identifiers: tuple[int, ...]
     ) -> bytes | None:
-        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4)."""
+        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4).
+
+        What does not stand below the link's mount point has no name there, and does not fit either.
+        """
         machine = link.machine
+        if machine.mount and not has_name(message.subject, machine.mount):
+            return None
         alias, is_known = 0, False
         most = machine.max_packet_bytes
         if machine.has_outbound_aliases:
@@ -144,6 +150,7 @@ class Sender:
             alias=alias,
             is_alias_known=is_known,
             own=b"" if link.numbered_by is None else number_property(link.numbered_by, message.seq),
+            mount=machine.mount,
         )
         return None if most and len(data) > most else data
 

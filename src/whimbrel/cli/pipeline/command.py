@@ -129,6 +129,12 @@ def run(
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")] = 100,
     slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")] = 10,
     sample_bytes: Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")] = 100,
+    range_m: Annotated[
+        float, typer.Option("--range", metavar="METRES", help="How near each other devices are in a contact.")
+    ] = 50.0,
+    stale: Annotated[
+        str, typer.Option("--stale", metavar="TIME", help="How long a reported place holds in contacts, at most.")
+    ] = "2m",
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Go on for ever: keep the tables up to date with a log that grows.")
     ] = False,
@@ -240,6 +246,8 @@ def run(
         "nodes": nodes,
         "slots_per_node": slots,
         "sample_bytes": sample_bytes,
+        "range_m": range_m,
+        "stale_us": _duration("--stale", stale),
     }
     of_stream = {
         "tables": () if tables is None else tuple(wanted),

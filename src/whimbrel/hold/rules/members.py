@@ -67,7 +67,7 @@ class Members:
             member = session.members[device] = Member(is_present=True, takes=takes)
             self._view.touch(("session", name))
         begun = set() if member.is_present else set(member.in_flight)
-        member.is_present, member.takes, member.confirms = True, takes, confirms
+        member.is_present, member.takes, member.confirms, member.away_at = True, takes, confirms, None
         self._state.joined.setdefault(device, set()).add(name)
         self._view.touch(("member", name, device))
         out.append(TellAll(device, name, tuple(session.subscriptions.values())))
@@ -210,6 +210,7 @@ class Members:
             self._lanes.close(session)
             member = session.members[device]
             member.is_present = False
+            member.away_at = None if session.is_private else at
             self._view.touch(("member", name, device))
             begun: dict[int, Flight] = {}
             yield from self.note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)

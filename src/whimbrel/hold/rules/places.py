@@ -20,6 +20,12 @@ class Places:
     def __init__(self, state: State, view: View) -> None:
         self._state, self._view = state, view
 
+    def __contains__(self, device: str) -> bool:
+        return device in self._state.places
+
+    def __len__(self) -> int:
+        return len(self._state.places)
+
     def reported(self, fact: Reported) -> None:
         """Note where a device is; a report without a place changes nothing."""
         if fact.state.place is not None:

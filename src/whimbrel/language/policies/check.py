@@ -6,7 +6,7 @@ that are written in the form that we teach, patterns that do not compile, recurs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from enum import Enum
 
 from whimbrel.errors import PolicyError
@@ -21,7 +21,7 @@ from whimbrel.language.policies.reading.parser import Parser
 from whimbrel.language.policies.summaries import PREFIX
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 
-__all__ = ["MAX_FRAMES", "MAX_SET_ATTRIBUTES", "check", "statements", "walk"]
+__all__ = ["MAX_FRAMES", "MAX_SET_ATTRIBUTES", "checking", "statements", "walk"]
 
 MAX_SET_ATTRIBUTES = 128
 """Different attributes that a policy may set; each setting copies those before it."""
@@ -41,13 +41,19 @@ class _Kind(Enum):
 _VALUES = frozenset({_Kind.VALUE, _Kind.NUMBER, _Kind.STRING})
 
 
-def check(program: Program, parser: Parser, limits: PolicyLimits) -> PolicyCost:
-    """Return the bound of *program*, or raise ``PolicyError`` at the first thing that can never work."""
+def checking(program: Program, parser: Parser, limits: PolicyLimits) -> Generator[None, None, PolicyCost]:
+    """Return the bound of *program*, or raise ``PolicyError`` at the first thing that can never work.
+
+    Yield after each piece of the work.
+    """
     checker = _Checker(program, parser)
     checker.check_names()
+    yield
     checker.check_calls()
     for name, parameters, body in checker.scopes:
+        yield
         checker.check_kinds(name, parameters, body)
+    yield
     bound = bound_of(program, limits)
     for what in ("steps", "bytes", "pixels"):
         found, allowed = getattr(bound, what), getattr(limits, what)

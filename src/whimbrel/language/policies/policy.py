@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies import tree
-from whimbrel.language.policies.check import check, statements, walk
+from whimbrel.language.policies.check import checking, statements, walk
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.compiler import compile_program
 from whimbrel.language.policies.interpreter import interpret
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
-from whimbrel.language.policies.reading.parser import Parser
+from whimbrel.language.policies.reading.parser import Parser, finish
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 from whimbrel.language.policies.values import Message, Run
 
@@ -20,13 +20,19 @@ __all__ = ["Policy", "parse_policy"]
 
 def parse_policy(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> tuple[Program, PolicyCost]:
     """Return the checked tree of *text* and its bound, or raise ``PolicyError`` with its code and place."""
+    return finish(_parsing(text, limits))
+
+
+def _parsing(text: str, limits: PolicyLimits) -> Generator[None, None, tuple[Program, PolicyCost]]:
     parser = Parser(text)
     try:
-        program = parser.parse()
-        return program, check(program, parser, limits)
+        program = yield from parser.parsing()
+        yield
+        bound = yield from checking(program, parser, limits)
     except RecursionError:  # our bounds are lower than Python's, unless the caller stands deep in a stack already
         reason = "nested too deeply for the stack it was read on"
         raise PolicyError(PolicyCode.NESTING, reason, text, 0, len(text)) from None
+    return program, bound
 
 
 class Policy:
@@ -44,6 +50,15 @@ class Policy:
         self.program, self.bound = parse_policy(text, limits)
         self.run = compile_program(self.program)
         """A ``Run`` to the message to send, or None."""
+
+    @classmethod
+    def reading(cls, text: str, limits: PolicyLimits) -> Generator[None, None, Policy]:
+        """Return the policy, yielding after each piece of the work: a long text takes some 30 ms."""
+        program, bound = yield from _parsing(text, limits)
+        yield
+        policy = cls.__new__(cls)
+        policy.text, policy.program, policy.bound, policy.run = text, program, bound, compile_program(program)
+        return policy
 
     def interpreted(self, run: Run) -> Message | None:
         """Do what ``run`` does the plain way."""

@@ -32,6 +32,7 @@ __all__ = [
     "earth_point",
     "earth_points",
     "is_in_polygon",
+    "lambert_m",
     "polygon_ball",
 ]
 
@@ -67,7 +68,7 @@ def earth_points(latitudes: Any, longitudes: Any) -> Any:
 
 
 @njit(cache=True)
-def _lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any) -> Any:
+def lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any) -> Any:
     """Return ``distance_m``, but for the last bits."""
     phi, other_phi = math.radians(latitude), math.radians(other_latitude)
     beta = math.atan2((1 - FLATTENING) * math.sin(phi), math.cos(phi))
@@ -108,7 +109,7 @@ def compare(
     if chord_squared > far * far:
         return OUTSIDE
     # Where Lambert's two quotients are 0/0, its value depends on the last bits: opposite ends of the Earth.
-    over_m = _lambert_m(latitude, longitude, other_latitude, other_longitude) - radius_m
+    over_m = lambert_m(latitude, longitude, other_latitude, other_longitude) - radius_m
     if abs(over_m) <= radius_m * _DOUBT_SHARE + _ABSOLUTE_M or radius_m + over_m > 19_900_000.0:
         return DOUBT
     return INSIDE if over_m <= 0 else OUTSIDE

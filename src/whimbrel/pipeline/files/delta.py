@@ -68,6 +68,7 @@ TIME_COLUMNS = {
     "latency": "window_start",
     "popularity": "window_start",
     "link_quality": "reported_at",
+    "contacts": "began_at",
     "dead_letters": "found_at",
 }
 """By table, the time that says how old a row is; one that is not here is replaced as a whole, and has no old rows."""

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.match.proximity.track_keeper import MemberChange, Reports, TrackKeeper
-from whimbrel.match.proximity.tracks import TrackArrays, Tracks
+from whimbrel.match.proximity.past.track_keeper import MemberChange, Reports, TrackKeeper
+from whimbrel.match.proximity.past.tracks import TrackArrays, Tracks
 from whimbrel.model.facts import PresenceChange, SessionChange
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.tables import PLACE_TYPE, TIME_TYPE

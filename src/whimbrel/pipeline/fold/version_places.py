@@ -19,7 +19,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.match.proximity.ground import earth_points
 from whimbrel.match.proximity.index import Publications
 from whimbrel.match.proximity.kernels import SPOT_OF
-from whimbrel.match.proximity.past import PastBounds, PastVersions, PlaceColumns
+from whimbrel.match.proximity.past.past_versions import PastBounds, PastVersions, PlaceColumns
 from whimbrel.match.proximity.tables import ANY, AROUND, CIRCLE, PLAIN, POLYGON
 from whimbrel.model.near import DEFAULT_STALE_US
 from whimbrel.model.place import Place

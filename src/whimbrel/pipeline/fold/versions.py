@@ -29,6 +29,7 @@ from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.fold.moves import Moves
+from whimbrel.pipeline.fold.subject_words import SubjectWords
 from whimbrel.pipeline.fold.version_places import PLACED, VersionPlaces, distinct_wishes
 
 __all__ = ["Over", "PackedVersions", "keys_of", "open_intervals", "packed", "touched", "validity_intervals", "versions"]
@@ -251,7 +252,9 @@ class PackedVersions:
     ended: Any
     groups: Any
     places: VersionPlaces
-    """What the versions of this layer say of places."""
+    """What the versions of this layer say of places,"""
+    words: SubjectWords
+    """and of subjects."""
     below: PackedVersions | None = None
     """What it lies over: its versions come first, in all arrays."""
     is_seen: Any = None
@@ -286,7 +289,7 @@ class PackedVersions:
     def _match(self, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
         """Return rows and versions of this layer alone, in force or not."""
         count = batch.num_rows
-        subjects = batch.column("subject").to_pylist() if self.matcher.needs_subjects else None
+        subjects = self.words.plain(batch.column("subject")).to_pylist() if self.matcher.needs_subjects else None
         allowed = batch.column("deliver_insecure")
         flags = None if allowed.true_count == count else allowed.to_numpy(zero_copy_only=False)
         keys = None
@@ -308,6 +311,7 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
     table, groups = _from_bytes(extra["versions"]), extra["groups"]
     if table.num_rows != groups.size:
         raise CorruptIndexError(path, f"{table.num_rows} versions, {groups.size} groups")
+    words = SubjectWords(pc.unique(table.column("subject_filter")).to_pylist())
     try:
         places = VersionPlaces.of_arrays(table, extra, wish_count=len(matcher))
     except InvalidValueError as error:
@@ -320,4 +324,4 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
         table = pa.concat_tables([below.table, table])
         groups = np.concatenate([below.groups, groups])
     begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
-    return PackedVersions(path, matcher, table, begun, ended, groups, places, below, is_seen)
+    return PackedVersions(path, matcher, table, begun, ended, groups, places, words, below, is_seen)

@@ -199,14 +199,15 @@ def _has_value(path: str, column: str) -> bool:
     """Tell whether a file may have a value in a column; one that is gone has been merged with others."""
     try:
         with pq.ParquetFile(path) as file:
-            metadata, place = file.metadata, file.schema.names.index(column)
-    except (FileNotFoundError, ValueError):  # a file of an older version may not have the column
-        return not Path(path).exists()
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        told = group.column(place).statistics
-        if told is None or not told.has_null_count or told.null_count < group.num_rows:
-            return True
+            metadata = file.metadata
+    except FileNotFoundError:
+        return True
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for told in map(group.column, range(group.num_columns)):  # a struct has a column for each of its fields
+            if told.path_in_schema.split(".")[0] == column:
+                counted = told.statistics
+                if counted is None or not counted.has_null_count or counted.null_count < group.num_rows:
+                    return True
     return False
 
 

@@ -11,7 +11,7 @@ __all__ = ["MOST_IN_A_ROW", "Restarts"]
 
 _TOO_SLOW = "Python worker failed to connect back"
 MOST_IN_A_ROW = 30
-"""Five minutes."""
+_MOST_PAUSE_S = 60.0
 
 
 class Restarts:
@@ -19,6 +19,11 @@ class Restarts:
 
     def __init__(self) -> None:
         self._in_a_row = 0
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next start: longer each time."""
+        return min(2.0**self._in_a_row, _MOST_PAUSE_S)
 
     def note_batch(self) -> None:
         """Note that the query has made a batch."""

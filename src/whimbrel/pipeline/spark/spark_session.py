@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ except ImportError:
     raise MissingDependencyError("the pipeline", "pyspark", "run: pip install 'whimbrel[spark]'") from None
 
 import whimbrel
+from whimbrel.pipeline.spark.worker_python import workers_without_zip
 
 __all__ = [
     "NotThroughConnectError",
@@ -125,14 +126,19 @@ def local_session(
     if partitions is not None or is_local(master):
         # Spark's 200 are for clusters: here each would be a task of milliseconds that takes ten to start.
         conf.set("spark.sql.shuffle.partitions", str(partitions or 2 * (os.cpu_count() or 1)))
+    with workers_without_zip() if is_local(master) else nullcontext():
+        spark = _started(conf)
+    ship_package(spark)
+    return spark
+
+
+def _started(conf: SparkConf) -> SparkSession:
     try:
         # Java greets on its standard error before any setting for logs is read; what fails comes as an exception.
         gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]  # pyspark's own
     except (PySparkRuntimeError, OSError):
         raise MissingDependencyError("Spark", "Java 17 or newer", "set JAVA_HOME if it is not on the PATH") from None
-    spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    ship_package(spark)
-    return spark
+    return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
 
 def _connected(url: str, *, partitions: int | None) -> SparkSession:

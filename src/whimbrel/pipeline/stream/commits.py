@@ -85,7 +85,7 @@ class TableCommits:
     def _merged(self, output: DeltaOutput, batch: int, rows: Any) -> Mapping[int, Any]:
         if output.has(batch):
             return {}
-        if output.table == "replicas":
+        if output.table in {"replicas", "meetings"}:
             return {WHOLE: rows}
         return {window: merged(output.window(window), new) for window, new in by_window(rows).items()}
 

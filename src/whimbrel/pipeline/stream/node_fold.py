@@ -31,6 +31,7 @@ from whimbrel.pipeline.files.delta import written_file
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
 from whimbrel.pipeline.fold.beginnings import beginning
+from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
@@ -76,7 +77,8 @@ class Made(NamedTuple):
     """Something that was made of a batch: a row that workers send on."""
 
     kind: str
-    """``file`` of a table, ``tallies`` for the windows, ``node``: the report of one; ``window`` and ``windows``."""
+    """``file`` of a table, ``tallies`` and ``meetings`` for the windows, ``node``: the report of one; ``window`` and
+    ``windows``."""
     node: str
     table: str | None
     rows: int
@@ -206,7 +208,9 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
 
 def _restored(job: Job, node: str, blobs: Blobs, scratch: Path) -> _Kept:
     store = BlobStore(blobs)
-    state = NodeState(node, store, retention=job.plan.retention, assume_receipts=job.plan.assume_receipts)
+    plan = job.plan
+    contact = plan.contact if {"contacts", "meetings"} & {*plan.tables} else None
+    state = NodeState(node, store, retention=plan.retention, assume_receipts=plan.assume_receipts, contact=contact)
     reader = SpanReader(Path(job.log), node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
     return _Kept(store, state, Matchers(scratch), reader)
 
@@ -268,6 +272,7 @@ class _Tallies:
     def __init__(self, node: str) -> None:
         self._node = node
         self._parts: list[tuple[Any, Any, Any]] = []
+        self._met: dict[tuple[str, str], Meeting] = {}
         self._size = 0
 
     def add(self, piece: TakenPiece) -> Iterator[Made]:
@@ -276,6 +281,8 @@ class _Tallies:
         if any(part.num_rows for part in parts):
             self._parts.append(parts)
             self._size += sum(part.nbytes for part in parts)
+        for pair, each in piece.meetings.items():
+            self._met[pair] = self._met.get(pair, Meeting()).plus(each)
         if self._size >= _TALLIES_BYTES:
             yield from self.end()
 
@@ -285,6 +292,10 @@ class _Tallies:
             tables = [pa.concat_tables(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._size = [], 0
             yield Made("tallies", self._node, None, 0, cbor2.dumps([_as_bytes(table) for table in tables]))
+        if self._met:
+            met = [[*pair, *each] for pair, each in self._met.items()]
+            self._met = {}
+            yield Made("meetings", self._node, None, 0, cbor2.dumps(met))
 
 
 def unpacked_tallies(told: bytes) -> tuple[Any, Any, Any]:

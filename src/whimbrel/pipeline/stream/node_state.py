@@ -27,6 +27,7 @@ from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.fold.beginnings import Beginning, Known
+from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
 from whimbrel.pipeline.fold.moves import Moves
@@ -44,7 +45,9 @@ __all__ = ["Held", "NodeState", "begun_rows", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
 _DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED = "difference", "content", "sighting", "decided"
-_OWN = SHAPE_KINDS | {_INTEREST, _KNOWN, _LINK, _TIME, _SHAPED, _DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED}
+_OF_OWED = frozenset({_KNOWN, _SHAPED, _DIFFERENCE, _CONTENT})
+_OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
+_OWN = SHAPE_KINDS | _OF_OWED | _OF_CONTACTS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
 _ROWS_AT_ONCE = 50_000
 
 
@@ -61,6 +64,28 @@ class Held(NamedTuple):
     session: str
     seq: int
     device: str | None
+
+
+class _Owed:
+    """What a store has of the notifications that devices are owed, by their numbers."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Known] = {}
+        self.shaped: dict[int, dict[str, bytes]] = {}
+        self.differences: dict[int, dict[str, str]] = {}
+        self.contents: dict[int, KeptContent] = {}
+
+    def restore(self, key: Key, value: Any) -> None:
+        """Take in a row."""
+        kind, seq = key[0], int(str(key[1]))
+        if kind == _KNOWN:
+            self.known[seq] = Known(*value)
+        elif kind == _SHAPED:
+            self.shaped[seq] = value
+        elif kind == _DIFFERENCE:
+            self.differences[seq] = value
+        else:
+            self.contents[seq] = KeptContent(*value)
 
 
 def begun_rows(begun: Beginning) -> dict[Key, bytes]:
@@ -81,8 +106,19 @@ def begun_rows(begun: Beginning) -> dict[Key, bytes]:
 class NodeState:
     """One node, as far as its log was folded; *store* has what was known when it was committed last."""
 
-    def __init__(self, node: str, store: RowStore, *, retention: Retention, assume_receipts: bool) -> None:
+    def __init__(
+        self,
+        node: str,
+        store: RowStore,
+        *,
+        retention: Retention,
+        assume_receipts: bool,
+        contact: ContactPlan | None = None,
+    ) -> None:
         self.node, self._store = node, store
+        self.contacts = None if contact is None else ContactFold(contact)
+        """Who is within range of whom, if that is asked for."""
+        self._saved_contacts: dict[Key, bytes] = {}
         self.links = Links(node)
         self.last_at: int | None = None
         """The time of the last fact, in microseconds."""
@@ -94,27 +130,22 @@ class NodeState:
         """The sessions whose subscriptions have changed since."""
         self._tables: tuple[Any, Any] | None = None
         """``in_force`` and ``open_intervals``, as long as no subscription changes."""
-        known: dict[int, Known] = {}
-        shaped: dict[int, dict[str, bytes]] = {}
+        owed, shape = _Owed(), ShapeState()
         seen: dict[str, Sighting] = {}
-        differences: dict[int, dict[str, str]] = {}
-        contents: dict[int, KeptContent] = {}
-        shape, decided = ShapeState(), 0
+        decided = 0
         others: list[tuple[Key, bytes]] = []
         for key, value in store.rows():
             if key[0] not in _OWN:
                 others.append((key, value))
+            elif key[0] in _OF_CONTACTS:
+                if self.contacts is not None:
+                    self.contacts.restore(key, cbor2.loads(value))
+                    self._saved_contacts[key] = value
             elif key[0] == _SIGHTING:
                 number, reported_at, latitude, longitude = cbor2.loads(value)
                 seen[str(key[1])] = Sighting(number, reported_at, Place(latitude, longitude))
-            elif key[0] == _KNOWN:
-                known[int(str(key[1]))] = Known(*cbor2.loads(value))
-            elif key[0] == _SHAPED:
-                shaped[int(str(key[1]))] = cbor2.loads(value)
-            elif key[0] == _DIFFERENCE:
-                differences[int(str(key[1]))] = cbor2.loads(value)
-            elif key[0] == _CONTENT:
-                contents[int(str(key[1]))] = KeptContent(*cbor2.loads(value))
+            elif key[0] in _OF_OWED:
+                owed.restore(key, cbor2.loads(value))
             elif key[0] in SHAPE_KINDS:
                 restore_row(shape, key, value)
             elif key[0] == _DECIDED:
@@ -128,9 +159,9 @@ class NodeState:
         self.moves = Moves()
         """Where the devices are, and whose members."""
         self.moves.restore(seen, ((name, device) for name in hold.sessions() for device in hold.members(name)))
-        self._fold.known, self._fold.shaped = known, shaped
-        self._fold.differences, self._fold.contents = differences, contents
-        self._saved_known = set(known)
+        self._fold.known, self._fold.shaped = owed.known, owed.shaped
+        self._fold.differences, self._fold.contents = owed.differences, owed.contents
+        self._saved_known = set(owed.known)
         self._fold.whose = {
             row["seq"]: (session, (row["subject_filter"], row["name"]))
             for session, rows in self._in_force.items()
@@ -283,6 +314,11 @@ class NodeState:
             else:
                 put[key] = row
         put[(_TIME,)] = cbor2.dumps(self.last_at)
+        if self.contacts is not None:
+            rows: dict[Key, bytes] = {key: cbor2.dumps(value) for key, value in self.contacts.rows().items()}
+            put |= {key: value for key, value in rows.items() if self._saved_contacts.get(key) != value}
+            drop |= self._saved_contacts.keys() - rows.keys()
+            self._saved_contacts = rows
         self._store.commit(last, put, drop)
         self._saved_known = set(known)
         fold.changed.clear()

@@ -184,6 +184,8 @@ class Stream:
         except StreamingQueryException as error:
             if not self._restarts.may_restart(str(error)):
                 raise
+            # The processes that were too slow are still starting, and must not be joined by ever more.
+            self._is_ending.wait(self._restarts.pause_s)
             every_s, until = self._asked
             self.start(every_s=every_s, until=until)
             return False

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.spans import Piece, SpanReader
+from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, other_events, published_events
 from whimbrel.pipeline.fold.folds import EVENT
 from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
@@ -31,6 +32,8 @@ __all__ = ["COUNT", "TakenPiece", "begun_piece", "take"]
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
 
+_REPORTS_AT_ONCE = 50_000
+"""So many reports are looked at together for contacts: each time, all devices that are anywhere are."""
 COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
 """How many publications a window, by its beginning in microseconds, and a subject had."""
 
@@ -49,6 +52,8 @@ class TakenPiece:
     """How long notifications took, of ``latency.TALLY``."""
     intervals: Arrow
     """When subscriptions were in force that were begun, changed or ended."""
+    meetings: dict[tuple[str, str], Meeting] = field(default_factory=dict)
+    """By pair of devices, what its contacts that ended add up to."""
 
 
 def begun_piece(state: NodeState, seq: int) -> TakenPiece:
@@ -76,6 +81,7 @@ def take(  # what, from where, to what
         rows["deliveries"] = list(state.fold(events.to_batches(), piece.ends_at))
         rows["link_quality"] = [state.links.take(piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
+        rows["contacts"], met = _contacts(piece, state, is_last=piece.last == last)
         delivered = pa.Table.from_batches(rows["deliveries"], TABLES["deliveries"].schema)
         yield TakenPiece(
             last=piece.last,
@@ -83,8 +89,20 @@ def take(  # what, from where, to what
             counts=_counted(piece.table("publications", ("published_at", "subject")), window_us),
             tally=tallied(delivered, window_us=window_us),
             intervals=state.change(changed, deleted),
+            meetings=met,
         )
         del piece, events, changed, deleted  # before the next one is read: a piece is as large as memory allows
+
+
+def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
+    """Return the contacts that ended, and what they add to meetings; at the end of a span, or once there are many."""
+    if state.contacts is None:
+        return [], {}
+    state.contacts.take(piece.table("reports", ("seq", "reported_at", "device", "place")).sort_by("seq"))
+    if state.last_at is None or not (is_last or state.contacts.waiting >= _REPORTS_AT_ONCE):
+        return [], {}
+    over, met = state.contacts.advance(state.last_at)
+    return over.to_batches(), met
 
 
 def _events(piece: Piece, found: PackedVersions, moves: Moves, rows: dict[str, list[Arrow]], seen: Seen) -> Arrow:

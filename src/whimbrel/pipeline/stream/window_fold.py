@@ -23,6 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
+from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
 from whimbrel.pipeline.stream.node_fold import Job, Made, NodeReport, unpacked_tallies, write_rows
 from whimbrel.pipeline.stream.windows import Late, Windows
@@ -99,6 +100,9 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
         if made.kind == "tallies":
             tallies.append((made.node, place, made.told))
             continue
+        if made.kind == "meetings":
+            windows.meet(((low, high), Meeting(*sums)) for low, high, *sums in cbor2.loads(made.told))
+            continue
         if made.kind == "node":
             report = NodeReport(*cbor2.loads(made.told))
             windows.hear(made.node, report.last_at, report.oldest_at)
@@ -114,6 +118,9 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
         yield write_rows(job, WINDOWS, "dead_letters", _late_letters(late))
     yield from _changed(job, "popularity", windows.popularity())
     yield from _changed(job, "latency", windows.latency())
+    if windows.has_met:
+        found = meetings_table(windows.meetings, TABLES["meetings"].schema)
+        yield from _changed(job, "meetings", {WHOLE: found})
     windows.forget()
     yield from _planned(job, windows, notes)
     mark = windows.watermark(nodes, lateness_us=job.plan.lateness_us)

@@ -24,6 +24,7 @@ from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.clock import format_time
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.files.delta import by_window
+from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.tables.latency import TALLY, measured
 from whimbrel.pipeline.tables.popularity import Wishes
 from whimbrel.pipeline.tables.replicas import silent
@@ -31,6 +32,7 @@ from whimbrel.pipeline.tables.replicas import silent
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
 _COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
+_MEETING = "meeting"
 _INTERVAL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
@@ -106,8 +108,13 @@ class Windows:
                 _INTERVAL: lambda node, seq: self._intervals.get((node, seq)),
                 _LATEST: self.latest.get,
                 _NODE: self._nodes.get,
+                _MEETING: lambda low, high: self.meetings.get((low, high)),
             }
         )
+        self.meetings: dict[tuple[str, str], Meeting] = {}
+        """By pair of devices, what its contacts add up to."""
+        self.has_met = False
+        """Whether one has ended, in this batch."""
         self._has_changed = False
         """Whether a subscription has, in this batch."""
         self._counted_now: set[tuple[int, str]] = set()
@@ -126,6 +133,8 @@ class Windows:
                 self._put((whose[0], whose[1]), tuple(value))
             case "node":
                 self._nodes[whose[0]] = tuple(value)
+            case "meeting":
+                self.meetings[whose[0], whose[1]] = Meeting(*value)
             case "latest":
                 self.latest[whose[0]] = tuple(value)
             case _:
@@ -140,7 +149,7 @@ class Windows:
     def size(self) -> int:
         """How many things are remembered."""
         windows = sum(map(len, self._counts.values())) + sum(map(len, self._tallied.values()))
-        return windows + len(self._intervals) + len(self.latest)
+        return windows + len(self._intervals) + len(self.latest) + len(self.meetings)
 
     @property
     def first_open(self) -> int:
@@ -204,6 +213,13 @@ class Windows:
         self._of_session.setdefault(interval[0], set()).add(key)
         if interval[3] is not None:
             self._ended[key] = interval[3]
+
+    def meet(self, sums: Iterable[tuple[tuple[str, str], Meeting]]) -> None:
+        """Take in what contacts that ended add up to."""
+        for pair, each in sums:
+            self.meetings[pair] = self.meetings.get(pair, Meeting()).plus(each)
+            self._touched.touch((_MEETING, *pair))
+            self.has_met = True
 
     def hear(self, node: str, last_at: int | None, oldest_at: int) -> None:
         """Note the time of a node's last fact, and when the oldest notification was published that it holds."""
@@ -317,7 +333,7 @@ class Windows:
         self._touched.clear()
         self._tallies.clear()
         self._counted_now.clear()
-        self._has_changed = False
+        self._has_changed = self.has_met = False
 
     def close(self) -> None:
         """Let go of the store."""

@@ -35,7 +35,7 @@ from whimbrel.pipeline.spark.log_frames import LogRows, extents
 from whimbrel.pipeline.spark.spark_session import parallelism, send_file
 from whimbrel.pipeline.tables.matches import Matching, MovingRows, Shipped, scratch, ship
 
-__all__ = ["LogTables", "deliveries"]
+__all__ = ["LogTables", "deliveries", "last_times"]
 
 _GROUPS_PER_CORE = 4
 """Groups that are folded on their own: a few for each core, so that none waits long for the last, and no more, because
@@ -95,7 +95,7 @@ def deliveries(
     policies = LogPolicies(None if log.policies is None else log.policies.select(*LogPolicies.COLUMNS).toArrow())
     components = _components(log, groups, policies if assume_receipts else None)
     events = _events(log, components, groups, policies)
-    ends = {node: begun.at for node, begun in log.begun.items()} | _last_times(log)
+    ends = {node: begun.at for node, begun in log.begun.items()} | last_times(log)
     folding = partial(fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
     ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(folding, SCHEMAS["deliveries"])
@@ -138,7 +138,7 @@ def _distinct(begins: str, batches: Iterable[Any]) -> Iterator[Any]:
         yield from distinct.combine_chunks().to_batches()
 
 
-def _last_times(log: LogTables) -> dict[str, int]:
+def last_times(log: LogTables) -> dict[str, int]:
     """Return for each node the time of its last fact, in microseconds."""
     times = [(log.numbered, "published_at"), (log.interests, "changed_at"), (log.presence, "changed_at")]
     times += [(log.sessions, "changed_at"), (log.receipts, "handed_at")]

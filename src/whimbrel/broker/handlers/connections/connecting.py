@@ -34,6 +34,7 @@ from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionC
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
+from whimbrel.mqtt.mounts import is_mounted
 from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
@@ -43,6 +44,7 @@ __all__ = ["Connecting"]
 _SECOND_US = 1_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
+_NOT_MOUNTED = "named sessions cannot be joined through a listener with a mount point"
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
 
@@ -126,6 +128,8 @@ class Connecting:
         policy_of(connect)
         if not wanted:
             return (), now
+        if link.listener.mount:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, _NOT_MOUNTED)
         if not self._authorizer.may_publish(link, connect.client_id, f"{SESSIONS}join"):
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
         joinings, now = yield from self._sessions.door.rights_in(link, wanted, now)
@@ -173,7 +177,7 @@ class Connecting:
             claim = self._ownership.claim(client, link.user)
             if claim is Claim.REFUSED:
                 raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
-            is_clean = is_clean or claim is Claim.ENDS
+            is_clean = is_clean or claim is Claim.ENDS or not self._is_below(link.listener.mount, client)
             if client.link is not None:
                 self._give_way(client, link, now, is_clean=is_clean)
             if is_clean and client_id not in self._ending:
@@ -191,6 +195,11 @@ class Connecting:
             yield NEXT
             yield from self._sessions.enter(fact)
         self._settle_in(link, client_id)
+
+    def _is_below(self, mount: str, client: Client) -> bool:
+        """Tell whether a client's session can be resumed at a mount point: if all its subscriptions stand below it."""
+        subscriptions = self._state.hold.subscriptions(client.session) if mount else ()
+        return all(is_mounted(each.subject_filter or "", mount) for each in subscriptions)
 
     def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
         """Write down which policy a client chooses with its CONNECT; if it says nothing, its session's stays."""
@@ -245,7 +254,7 @@ class Connecting:
         machine = link.machine
         link.client, client.link = client, link
         machine.phase = Phase.OPEN
-        link.is_plain = not machine.has_outbound_aliases and not machine.max_packet_bytes
+        link.is_plain = not (machine.has_outbound_aliases or machine.max_packet_bytes or machine.mount)
         self._sender.counters.connections += 1
         link.keep_alive_us = self._keep_alive_s(connect) * _SECOND_US
         welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
@@ -295,6 +304,8 @@ class Connecting:
             told[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
         if mqtt.maximum_qos < _QOS_2:
             told[Property.MAXIMUM_QOS] = mqtt.maximum_qos
+        if not mqtt.retain_available:
+            told[Property.RETAIN_AVAILABLE] = 0
         if assigned is not None:
             told[Property.ASSIGNED_CLIENT_IDENTIFIER] = assigned
         if keep_alive_s != connect.keep_alive_s:

@@ -6,37 +6,26 @@ the new one, and clients that are connected are judged anew (``revocation``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.config import AccessSettings
 from whimbrel.broker.handlers.driver import Procedure, answer_to
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["UserCheck", "Verify"]
-
-Verify: TypeAlias = Callable[[str, bytes | None], bool]
-"""Tells whether a user has a password; it takes most of a second, in any thread."""
+__all__ = ["UserCheck"]
 
 
 class UserCheck:
-    """Who clients are; without *verify* there are no users, and a name is only a claim."""
+    """Who clients are; without ``ListenerRules.verify`` there are no users, and a name is only a claim."""
 
-    def __init__(self, access: AccessSettings, blocking_tasks: BlockingTasks, verify: Verify | None) -> None:
-        self._access, self._blocking_tasks, self._verify = access, blocking_tasks, verify
+    def __init__(self, blocking_tasks: BlockingTasks) -> None:
+        self._blocking_tasks = blocking_tasks
         self.epoch = 0
         """Changes when the users are replaced."""
-
-    def replace(self, access: AccessSettings, verify: Verify | None) -> None:
-        """Let other users count from now on."""
-        self._access, self._verify = access, verify
-        self.epoch += 1
 
     def user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
         """Return the user that is verified, and the time then; None for a client without a verified user."""
@@ -48,14 +37,15 @@ class UserCheck:
         return user, now
 
     def _checked(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
-        if link.verified_user is not None or self._verify is None:
+        verify = link.listener.verify
+        if link.verified_user is not None or verify is None:
             return link.verified_user, now  # an unverified name is only a claim
-        if connect.username is None and self._access.admits_anonymous:
+        if connect.username is None and link.listener.admits_anonymous:
             return None, now
         if connect.username is None:
             raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
         name = f"user {connect.username}"
-        asker, ask = Asker(link.address, name, (name,)), partial(self._verify, connect.username, connect.password)
+        asker, ask = Asker(link.address, name, (name,)), partial(verify, connect.username, connect.password)
         is_right, now = yield from answer_to(link, asker, ask, "too many wrong passwords; try again in a minute")
         self._blocking_tasks.learn(asker, is_right=is_right)
         if not is_right:
@@ -67,7 +57,7 @@ class UserCheck:
         if link.user_epoch is None or link.verified_user is not None:
             return None
         if link.user is None:
-            if self._verify is None or self._access.admits_anonymous:
+            if link.listener.verify is None or link.listener.admits_anonymous:
                 return None
             return ReasonCode.NOT_AUTHORIZED, "a user name and a password are needed now"
         if link.user in changes.revoked:

@@ -1,8 +1,8 @@
 """Admission: whether a publication is accepted, and whether it must be durable before it is answered.
 
 Rule: this is the one place that decides either. Who asks: ``Publishing`` about everything that is published,
-``DirectPath`` about what it passes on without asking the hold (topic, room and rights; the rest of ``refusal`` can say
-nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
+``DirectPath`` about what it passes on without asking the hold (topic, length, room and rights; the rest of ``refusal``
+can say nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
 ``Reports`` about the report of a device; and ``Interests``, ``Sessions`` and ``Broker`` whether the disk takes
 anything.
 """
@@ -34,6 +34,7 @@ __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
 Refusal: TypeAlias = tuple[ReasonCode, str]
 _RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
+_NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
 _PASSING = 8
 """Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
 
@@ -44,6 +45,9 @@ class Admission:
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
         self._limits, self._state, self._authorizer = config.limits, state, authorizer
         self.maximum_qos, self.logs_unwanted = config.mqtt.maximum_qos, config.log.unwanted
+        self._retains = config.mqtt.retain_available
+        self.most_bytes = config.limits.message_bytes or config.limits.packet_bytes
+        """The longest body of a publication."""
         self.is_refusing = False
         """The disk cannot be written to: nothing new is accepted until it can."""
 
@@ -63,6 +67,10 @@ class Admission:
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
         if packet.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
+        if len(packet.payload) > self.most_bytes:
+            return self._too_long(packet.payload)
+        if packet.retain and not self._retains:
+            return _NOT_RETAINED
         if self.is_refusing:
             return ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk"
         if packet.qos:
@@ -123,10 +131,18 @@ class Admission:
             return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
         if will.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
+        if will.retain and not self._retains:
+            return _NOT_RETAINED
+        if len(will.payload) > self.most_bytes:
+            return ReasonCode.PACKET_TOO_LARGE, self._too_long(will.payload)[1]
         state, most = self._state, self._limits.held_bytes
         if state.held.size_bytes + state.wills.bytes > most:
             return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, wills among them; no more are"
         return state.memory.refusal(len(will.payload), is_lasting=True)
+
+    def _too_long(self, payload: bytes) -> Refusal:
+        reason = f"a body of {len(payload)} bytes, at most {self.most_bytes} are allowed"
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason  # PUBACK has no code for it (MQTT 5, 3.4.2.1)
 
     def topic_refusal(self, topic: str) -> Refusal | None:
         """Return why nothing may be published to *topic*, if so."""

@@ -19,6 +19,8 @@ __all__ = ["PublicationAnswers"]
 
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
+_SAID_BY_CONNACK = (ReasonCode.QOS_NOT_SUPPORTED, ReasonCode.RETAIN_NOT_SUPPORTED)
+"""What a client was told not to do, so that it is an error of the protocol (MQTT 5, 3.2.2.3.4 and 3.2.2.3.5)."""
 
 
 class PublicationAnswers:
@@ -31,12 +33,13 @@ class PublicationAnswers:
         """Answer a publication that is not accepted; 3.1.1 has no words for it."""
         self._sender.counters.refused += 1
         self._sender.events.refuse(Event.PUBLICATION_REFUSED, link, link.last_at, code, reason, topic=packet.topic)
+        if code in _SAID_BY_CONNACK:
+            self._sender.fail(link, code, reason)
+            return
         if not packet.qos:
             return
         identifier = packet.packet_id
-        if code is ReasonCode.QOS_NOT_SUPPORTED:
-            self._sender.fail(link, code, reason)  # CONNACK said so (3.2.2.3.4)
-        elif link.machine.version == V5:
+        if link.machine.version == V5:
             link.machine.publication_ends()
             kind = Puback if packet.qos == 1 else Pubrec
             self._sender.say(link, kind(identifier, code, Properties({Property.REASON_STRING: reason})))

@@ -1,8 +1,8 @@
 """The direct path: publications that need no answer of the hold, the disk or the content of others, many at a time.
 
 It is the way of a publication (``publishing``) with the steps left out that can say nothing here: without keys there is
-nothing to unlock, a publication without properties and not retained is admitted if its topic, its publisher and the
-room are (``Admission``), and one that no session could ask for after a crash is answered at once.
+nothing to unlock, a publication without properties and not retained is admitted if its topic, its length, its publisher
+and the room are (``Admission``), and one that no session could ask for after a crash is answered at once.
 Rule: whatever is not certain ends it: the publication, and all behind it, take the full way.
 Rule: with and without it, clients and log are told the same (tests/differential/test_broker_lanes.py).
 """
@@ -44,6 +44,7 @@ class DirectPath:
     ) -> None:
         self._admission, self._commits, self._state = admission, commits, state
         self._sender, self._authorizer, self._lanes, self._pump_ready = sender, authorizer, lanes, pump_ready
+        self._most_bytes = admission.most_bytes
         self._most_qos = min(_AT_LEAST_ONCE, admission.maximum_qos)
 
     def is_open(self, link: Link) -> bool:
@@ -63,7 +64,7 @@ class DirectPath:
         passed = unwanted = most = 0  # the last until it is asked whether there is room for more
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
-            if retain or properties is not NO_PROPERTIES or waiting:
+            if retain or properties is not NO_PROPERTIES or waiting or len(payload) > self._most_bytes:
                 break
             if qos > most:
                 if most or not self._has_room(link):

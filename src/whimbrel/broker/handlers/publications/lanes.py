@@ -107,7 +107,7 @@ class Lane:
                 skipped += 1
                 absent += link is None
                 continue
-            if link.machine.version != V5:
+            if link.is_plain and link.machine.version != V5:
                 if not old:
                     old = self._head(V311, length) + payload
                 data = old

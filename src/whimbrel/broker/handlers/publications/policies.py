@@ -14,42 +14,45 @@ Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.access.work_budget import WorkBudget
 from whimbrel.broker.config import Config
+from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.shaping import Shaping
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.json_answers import send_answer
 from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import ANSWERS, POLICIES, POLICY, is_told
+from whimbrel.broker.wire.notices import POLICIES, POLICY, is_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError, MalformedBodyError, PolicyError
 from whimbrel.hold.private import client_of, is_private, private_session
+from whimbrel.language.policies.reading.parser import finish
 from whimbrel.model.attributes import Limits
 from whimbrel.model.facts import PolicyChange, PolicyChanged
 from whimbrel.model.json_body import read_json
 from whimbrel.model.policies import MAX_POLICY_BYTES
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
-from whimbrel.mqtt.packets import V5, Publish, Pubrec
-from whimbrel.mqtt.properties import Properties, Property, passed_on
-from whimbrel.shape.agents import admit
+from whimbrel.mqtt.packets import Publish, Pubrec
+from whimbrel.shape.agents import admitting
 from whimbrel.shape.state import PolicyVersion
 
-__all__ = ["MAX_POLICIES", "Policies", "check_policy_name", "owner_of"]
+__all__ = ["Policies", "check_policy_name", "owner_of"]
 
-MAX_POLICIES = 1_000
 _MAX_NAME_BYTES = 255
 _LONGEST_REASON = 1_000
 _BYTES_A_UNIT = 2
 """As so many bytes of a policy as a unit of work counts: to read and compile 16 KB takes some 30 ms."""
+_LONG = 1_024
+"""Characters of a policy; to read a longer one takes several turns of the loop."""
 _AT_LEAST_ONCE = 1
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
 _SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
@@ -86,15 +89,37 @@ class Policies:
         sender: Sender,
         publishing: Publishing,
         shaping: Shaping,
+        long_work: LongWork,
     ) -> None:
         publishing.policy, shaping.on_suspended = self.received, self.suspended
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
-        self._shape = state.decisions.shape
+        self._shape, self._agents = state.decisions.shape, state.decisions.agents
+        self._agents.most = max(self._agents.most, config.policies.count)
+        self._limits, self._most, self._long_work = config.policies.limits, config.policies.count, long_work
+        self._waiting: dict[Link, deque[tuple[Client, Publish, int]]] = {}
+        """By link, what is to be taken in behind a policy that is being read."""
         self._notices: list[Notice] = []
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
     def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
         """Take in what was published to a topic of policies; at QoS 1 and 2 its publication has begun."""
+        waiting = self._waiting.get(link)
+        if waiting is None:
+            self._waiting[link] = deque([(client, packet, now)])
+            self._long_work.begin(link, self._taking_in(link))
+        else:  # behind one that is being read
+            waiting.append((client, packet, now))
+
+    def _taking_in(self, link: Link) -> Iterator[None]:
+        waiting = self._waiting[link]
+        try:
+            while waiting:
+                yield from self._receiving(link, *waiting.popleft())
+        finally:
+            del self._waiting[link]
+
+    def _receiving(self, link: Link, client: Client, packet: Publish, now: int) -> Iterator[None]:
+        """Do what ``received`` does, yielding after each piece of reading a long policy."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         request_id: object = None
         try:
@@ -107,7 +132,7 @@ class Policies:
                 request_id = asked.get("id")
                 self._answer_or_choose(link, client, packet, asked, now)
             else:
-                self._put(link, client, packet, now)
+                yield from self._put(link, client, packet, now)
         except PolicyError as error:
             found = {"error": int(error.code), "line": error.line, "column": error.column}
             reason = f"policy error {error.code:d} at line {error.line}, column {error.column}: {error.reason}"
@@ -119,27 +144,41 @@ class Policies:
 
     # -- putting -----------------------------------------------------------------------------------------------------
 
-    def _put(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+    def _put(self, link: Link, client: Client, packet: Publish, now: int) -> Iterator[None]:
         name = check_policy_name(packet.topic.removeprefix(POLICIES))
-        before = self._shape.policies.get(name)
-        if before is not None and not is_private(before.owner) and before.owner != link.user:
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another user's")
+        self._check_owner(link, name)
         owner = owner_of(link.user, client.id)
         if not packet.payload:
-            if before is None:
+            if name not in self._shape.policies:
                 raise _unknown(name)
             self._enter(link, client, packet, None, self._fact(PolicyChange.REMOVED, owner, now, name=name))
             return
-        if before is None and len(self._shape.policies) >= MAX_POLICIES:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{MAX_POLICIES} policies, no more are allowed")
+        self._check_room(name)
         if len(packet.payload) > MAX_POLICY_BYTES:
             raise InvalidValueError("policy", f"{len(packet.payload)} bytes", f"at most {MAX_POLICY_BYTES} bytes")
         try:
             text = packet.payload.decode()
         except UnicodeDecodeError:
             raise InvalidValueError("policy", "bytes that are no UTF-8", "text") from None
-        admit(text)
+        pieces = admitting(text, self._limits)
+        if len(text) > _LONG:
+            policy = yield from pieces
+        else:
+            policy = finish(pieces)
+        self._check_room(name)  # others may have put theirs meanwhile
+        self._check_owner(link, name)
+        self._agents.put(policy)
         self._enter(link, client, packet, None, self._fact(PolicyChange.PUT, owner, now, name=name, text=text))
+
+    def _check_owner(self, link: Link, name: str) -> None:
+        before = self._shape.policies.get(name)
+        if before is not None and not is_private(before.owner) and before.owner != link.user:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another user's")
+
+    def _check_room(self, name: str) -> None:
+        if name not in self._shape.policies and len(self._shape.policies) >= self._most:
+            reason = f"{self._most} policies, no more are allowed (policies.count)"
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def _fact(
         self,
@@ -262,7 +301,8 @@ class Policies:
             client.asked.add(packet.packet_id)
             if client.link is link:
                 self._sender.say(link, Pubrec(packet.packet_id))
-        self._say(link, packet, {"request": "policy", "id": request_id, "ok": True, **told})
+        answer = {"request": "policy", "id": request_id, "ok": True, **told}
+        send_answer(self._sender, link, packet, answer, self._commits.last_at)
 
     def _refuse(
         self,
@@ -277,25 +317,7 @@ class Policies:
         reason = reason[:_LONGEST_REASON]
         self._publishing.answers.refuse(link, client, packet, code, reason)
         refused = {"request": "policy", "id": request_id, "ok": False, "code": int(code), "reason": reason}
-        self._say(link, packet, {**refused, **found})
-
-    def _say(self, link: Link, packet: Publish, tree: Mapping[str, object]) -> None:
-        """Send the answer to the client that asked: where it wants it, in 3.1.1 where all answers are."""
-        if link.closing is not None:
-            return
-        topic, onward = ANSWERS, b""
-        if link.machine.version == V5:
-            wanted = packet.properties.text(Property.RESPONSE_TOPIC)
-            if not wanted:
-                return
-            told: dict[Property, object] = {Property.CONTENT_TYPE: "application/json"}
-            correlation = packet.properties.binary(Property.CORRELATION_DATA)
-            if correlation is not None:
-                told[Property.CORRELATION_DATA] = correlation
-            topic, onward = wanted, passed_on(Properties(told))
-        body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-        message = Message.live(topic, body, properties=onward)
-        self._sender.live(link, message, (), self._commits.last_at, retain=False)
+        send_answer(self._sender, link, packet, {**refused, **found}, self._commits.last_at)
 
 
 def _asked(body: bytes) -> Mapping[str, object]:

@@ -25,6 +25,7 @@ from whimbrel.broker.handlers.publications.admission import Admission, waiting_b
 from whimbrel.broker.handlers.publications.answers import PublicationAnswers
 from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
+from whimbrel.broker.handlers.publications.moves import Moves
 from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
@@ -53,6 +54,7 @@ _EXACTLY_ONCE = 2
 _MOST_ONE_BY_ONE = 40
 """How many publications of one client are matched one by one in a turn."""
 _KEYS = f"{SESSIONS}keys"
+_SPLITTING = frozenset({_KEYS, REPORT})
 
 _Answer = Callable[[bool], None]
 """Called with whether it had a subscriber."""
@@ -94,6 +96,7 @@ class Publishing:
             else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answers = PublicationAnswers(commits, state, sender)
+        self.moves = Moves(commits, state, admission, authorizer)
         self.answer: _Taker | None = None
         """Who answers requests about sessions."""
         self.answer_operator: _Taker | None = None
@@ -111,8 +114,11 @@ class Publishing:
         if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
             packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
         allowance = self._state.routes.allowance()
-        while packets and link.closing is None:  # what comes behind a request for keys has these keys
-            end = next((at for at, packet in enumerate(packets, start=1) if packet.topic == _KEYS), len(packets))
+        while packets and link.closing is None:
+            if packets[0].topic == REPORT and (taken := self.moves.taken(link, client, packets, now)):
+                packets = packets[taken:]
+                continue
+            end = _run(packets)
             try:
                 self._taken_in(link, client, packets[:end], now, allowance)
             except OutOfAllowanceError:  # nothing of these was taken in yet
@@ -148,6 +154,7 @@ class Publishing:
         allowance: Allowance,
     ) -> None:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
+        given, was_busy = packets, link.is_busy
         has_keys = bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
         placings: dict[int, Placing] = {}
@@ -179,6 +186,9 @@ class Publishing:
                 found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
             self._received(link, client, packets[at], secured[at], placing, found, now)
             at += 1
+            if link.is_busy and not was_busy:  # a long policy: what came behind it waits
+                link.behind += given[at:]
+                break
             if self._sender.full:
                 self.note_full(now)
 
@@ -468,6 +478,18 @@ class Publishing:
         yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at, received=received)
         if answer is not None:
             answer(is_wanted)
+
+
+def _run(packets: Sequence[Publish]) -> int:
+    """Return how many publications are matched together.
+
+    What comes behind a request for keys has these keys; and what comes behind a report is matched where its client is.
+    """
+    for at, packet in enumerate(packets, start=1):
+        topic = packet.topic
+        if topic in _SPLITTING:
+            return at - (at > 1 and topic == REPORT)
+    return len(packets)
 
 
 def _is_plain(message: Message) -> bool:

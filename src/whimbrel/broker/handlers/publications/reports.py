@@ -7,14 +7,17 @@ that was due to the device since the report before, over all connections of the 
 window, and what was dropped because its link was full, so that the quality of a slow link falls; what its policy
 withheld does not count. For the first report of a session, and the first after a restart, this is unknown.
 Rule: at QoS 1 and 2 a report is durable before it is answered.
+Rule: a report of nothing but a place only moves the device (``moves``): what was sent goes on counting.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.handlers.publications.publishing import Publishing
+from whimbrel.broker.memory import PLACE_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
@@ -58,7 +61,15 @@ class Reports:
             reason = f"{_FORM}; {error}"[:_LONGEST_REASON]
             self._publishing.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, reason)
             return
-        client.reported_sent = client.sent
+        if state.is_move:  # it says nothing of what was received, so what was sent goes on counting
+            state = replace(state, sent=None)
+        else:
+            client.reported_sent = client.sent
+        if state.place is not None and client.id not in self._state.hold.places:
+            full = self._state.memory.refusal(PLACE_BYTES, is_lasting=True)
+            if full is not None:
+                self._publishing.answers.refuse(link, client, packet, *full)
+                return
         if packet.qos > _AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)

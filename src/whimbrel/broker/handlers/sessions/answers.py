@@ -5,7 +5,6 @@ Rule: a client that is gone gets no answer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,12 +12,11 @@ from whimbrel.broker.handlers.sessions.requests import Request
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.events import Event
-from whimbrel.broker.wire.messages import Message
-from whimbrel.broker.wire.notices import ANSWERS
+from whimbrel.broker.wire.json_answers import send_answer
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Publish, Pubrec
-from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property, passed_on
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
 __all__ = ["Answers", "Asked"]
 
@@ -62,22 +60,8 @@ class Answers:
             self._say(asked, {"ok": False, "code": int(code), "reason": reason})
 
     def _say(self, asked: Asked, members: Mapping[str, object]) -> None:
-        """Send the answer to the client that asked, if it said where to."""
-        link, properties, topic = asked.link, asked.packet.properties, ANSWERS
-        onward = b""
-        if link.machine.version == V5:
-            wanted = properties.text(Property.RESPONSE_TOPIC)
-            if not wanted:
-                return
-            topic, told = wanted, {Property.CONTENT_TYPE: "application/json"}
-            correlation = properties.binary(Property.CORRELATION_DATA)
-            onward = passed_on(
-                Properties(told if correlation is None else {**told, Property.CORRELATION_DATA: correlation})
-            )
         tree = {"request": asked.request.verb, "id": asked.request.id, **members}
-        body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-        message = Message.live(topic, body, properties=onward)
-        self._sender.live(link, message, (), self._commits.last_at, retain=False)
+        send_answer(self._sender, asked.link, asked.packet, tree, self._commits.last_at)
 
     def _acknowledge(self, asked: Asked, code: ReasonCode, reason: str) -> None:
         """End the publication that the request came with; 3.1.1 has no words for a refusal."""

@@ -23,6 +23,7 @@ from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
+from whimbrel.broker.handlers.sessions.absent_devices import AbsentDevices
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, Wanted
 from whimbrel.broker.handlers.sessions.listing import listed, shown
@@ -93,6 +94,7 @@ class Sessions:
         self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""
+        self.absent = AbsentDevices(state, config.sessions.device_expiry_s, self._expire)
 
     # -- joining with CONNECT ----------------------------------------------------------------------------------------
 
@@ -378,6 +380,11 @@ class Sessions:
         yield Entered((fact,), is_owed=True)
         yield from self._state.applying(fact)
         self._gone(device, session, by, is_deleted=False, now=fact.changed_at)
+
+    def _expire(self, device: str, session: str, now: int) -> None:
+        """Let a device leave that has been away for long."""
+        if (session, device) not in self._entering:
+            self._driver.start(self._put_out(device, session, device, now))
 
     def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
         """Let a connection have no part in a session any more, and tell it if another client did that."""

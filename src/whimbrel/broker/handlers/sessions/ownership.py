@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import AccessSettings, Config
+from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
@@ -44,13 +44,13 @@ class Ownership:
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
-        self.replace(config.access)
+        self.replace(config)
         self.notices: list[Notice] = []
         """What the shell is to log, and then to forget."""
 
-    def replace(self, access: AccessSettings) -> None:
+    def replace(self, config: Config) -> None:
         """Let other users count from now on."""
-        self._has_users, self._admits_anonymous = bool(access.users), access.admits_anonymous
+        self._has_users, self._admits_anonymous = config.has_users, config.admits_anonymous
 
     def claim(self, client: Client, user: str | None) -> Claim:
         """Return what becomes of a user who comes to the session of *client*."""

@@ -55,6 +55,10 @@ _IF_NEW, _NEVER = 1, 2
 _AT_LEAST_ONCE = 1
 _MOST_FENCES = 64
 """How many areas a session may name."""
+_IS_ANOTHER = (
+    "the session has a subscription to this topic with other options; say modify=yes to change it for all its devices, "
+    "or give yours a name"
+)
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
 
@@ -80,9 +84,12 @@ class Interests:
             commits, sender, gate, config.log, state.routes.allowance, places.sightings, shape.chosen
         )
         """What is read from the log for those who subscribe with ``since``; the shell reads it."""
+        self._retains = config.mqtt.retain_available
         self.retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
         self._long_work = long_work
+        self._entering: dict[tuple[str, Identity], Subscription] = {}
+        """Subscriptions of named sessions that wait for the disk."""
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = SessionSum(
@@ -158,6 +165,8 @@ class Interests:
                 if client.link is not link:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
+                if not options.modifies:
+                    self._check_unchanged(subscription)
                 told = self._begin_history(link, client, subscription, options, read)
             except ProtocolError as error:
                 codes.append(error.code)
@@ -320,6 +329,17 @@ class Interests:
             reason = f"max of all subscriptions together would be more than {self._most_held}"
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
+    def _check_unchanged(self, subscription: Subscription) -> None:
+        """Refuse a SUBSCRIBE that would change what a named session is subscribed to: its other devices rely on it."""
+        if is_private(subscription.session):
+            return
+        session, identity = subscription.session, (subscription.subject_filter, subscription.name)
+        there: Subscription | None = None
+        if identity in self._state.subscribed.get(session, ()):
+            there = self._entering.get((session, identity)) or self._state.hold.subscription(session, identity)
+        if there is not None and replace(there, identifier=subscription.identifier) != subscription:
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _IS_ANOTHER)
+
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
         """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
         is_ending = (
@@ -368,8 +388,15 @@ class Interests:
         is_owed = client.is_persistent or not is_private(session)
         apply: Apply = partial(self._state.apply_interest, fact)
         self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
-        if retain_handling == 0 or (retain_handling == _IF_NEW and is_new):
+        if not is_private(session):
+            self._entering[session, identity] = subscription
+            self._commits.then(partial(self._entered, subscription, identity))
+        if self._retains and (retain_handling == 0 or (retain_handling == _IF_NEW and is_new)):
             self._commits.then(partial(self.retained.send, link, client, subscription, fact.seq, now))
+
+    def _entered(self, subscription: Subscription, identity: Identity) -> None:
+        if self._entering.get((subscription.session, identity)) is subscription:
+            del self._entering[subscription.session, identity]
 
     def _answer(self, link: Link, packet_id: int, codes: list[int], reasons: Iterable[str]) -> None:
         if link.closing is not None:

@@ -85,6 +85,8 @@ class Options:
     """Where the publications are that it hears; None: places of publications make no difference."""
     stale_us: int | None = None
     """How long a reported place counts; None: not said."""
+    modifies: bool = False
+    """Whether it may change a subscription of a named session that has other options."""
     since: Since | None = None
     """From when on it is to have what is in the log; None: only what comes."""
 
@@ -138,6 +140,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
         policy=found.get("policy"),
         near=None if "near" not in found else near_of(found["near"]),
         stale_us=None if "stale" not in found else stale_of(found["stale"]),
+        modifies=_is_yes("modify", found.get("modify", "no")),
         since=None if "since" not in found else since_of(found["since"]),
     )
 
@@ -247,6 +250,12 @@ def _number(name: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
         raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
     return int(text)
+
+
+def _is_yes(name: str, text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is yes or no")
+    return text == "yes"
 
 
 def _refusal(reason: str) -> ProtocolError:

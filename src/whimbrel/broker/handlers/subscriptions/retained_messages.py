@@ -77,7 +77,7 @@ class RetainedMessages:
                 ask = partial(Filter(subscription.filter_text).matches, message.attributes())
                 if not (yield from allowance.attempting(ask)):
                     continue
-            if self._gate.refusal(link, client.id, message, now) is not None:
+            if not self._may_send(link, client, message, now):
                 return
             terms = (self._state.terms.get(session, ((wanted, subscription.name),), client.id),)
             identifiers = () if subscription.identifier is None else (subscription.identifier,)
@@ -115,7 +115,7 @@ class RetainedMessages:
                     return
             if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
                 continue  # what came, or replaced it, after the subscription comes as it was published
-            if self._gate.refusal(link, client.id, message, now) is not None:
+            if not self._may_send(link, client, message, now):
                 continue
             if subscription.filter_text is not None:
                 if asked is None:
@@ -141,6 +141,12 @@ class RetainedMessages:
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
         self._delivering.pump(client, self._commits.last_at)
+
+    def _may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
+        """Tell whether a retained message may be sent: by its expiry, its reader's rights, and its publisher's."""
+        if self._gate.refusal(link, client.id, message, now) is not None:
+            return False
+        return self._gate.may_stay(message, self._state.retained.sources.get(message.subject))
 
     def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
         """Tell whether a connection still waits for what was retained when it made *subscription*."""

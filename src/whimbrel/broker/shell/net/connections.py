@@ -17,9 +17,11 @@ from typing import Protocol, cast
 from whimbrel.broker.access.users import MAX_NAME_BYTES
 from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.slow_readers import SlowReaders
+from whimbrel.broker.shell.net.unix_sockets import peer_name
 from whimbrel.broker.shell.net.websocket import Framing, accept
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.listener_rules import ListenerRules
 
 __all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebStream"]
 
@@ -68,8 +70,9 @@ class Host(Protocol):
 class Stream(asyncio.BaseProtocol):
     """A connection of MQTT over TCP or TLS; once it is open, *admits* tells whether it may stay."""
 
-    def __init__(self, server: Host, admits: Callable[[Stream], bool]) -> None:
+    def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
         self.server, self.running, self._admits = server, server.running, admits
+        self._listener = listener
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
@@ -103,9 +106,10 @@ class Stream(asyncio.BaseProtocol):
     def begin(self) -> None:
         """Make the core's link."""
         assert self.transport is not None
-        address = str(self.transport.get_extra_info("peername"))
         user = certified_user(self.transport.get_extra_info("peercert"))
-        self.link = self.running.broker.opened(self, address, self.running.clock.now(), verified_user=user)
+        self.link = self.running.broker.opened(
+            self, _address(self.transport), self.running.clock.now(), verified_user=user, listener=self._listener
+        )
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""
@@ -197,8 +201,8 @@ class WebStream(Stream, asyncio.BufferedProtocol):
     smaller yet where other clients' frames have filled the turn.
     """
 
-    def __init__(self, server: Host, admits: Callable[[Stream], bool]) -> None:
-        super().__init__(server, admits)
+    def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
+        super().__init__(server, admits, listener)
         self._exchange: HttpExchange | None = HttpExchange()
         self._framing = Framing(max_frame_bytes=server.running.config.limits.packet_bytes + 1_024)
         self._read_bytes = _LEAST_WEB_READ
@@ -294,6 +298,11 @@ class ObservedStream(asyncio.Protocol):
             answer = error.answer
         self._transport.write(self._exchange.send(answer))
         self._transport.close()
+
+
+def _address(transport: asyncio.Transport) -> str:
+    """Return where a connection comes from."""
+    return str(transport.get_extra_info("peername") or peer_name(transport.get_extra_info("socket")))
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:

@@ -1,7 +1,10 @@
-"""Handshakes: how connections of TLS that are too many are cut before they have cost one.
+"""Handshakes: how a client learns why its TLS failed, and how connections that are too many are cut before one.
 
 An event loop asks for the protocol of a connection when it accepts it, then for the TLS of its context, and tells the
 protocol of the connection only when the handshake is done. So it is refused where the second is asked for.
+An event loop closes a connection whose handshake fails without sending the alert that OpenSSL has made of it (RFC 8446,
+6): the client would see a closed connection and no reason. So a failure is first reported as "more is needed", which
+has the loop send what there is, and as it is when the client answers, closes, or takes too long.
 """
 
 from __future__ import annotations
@@ -13,9 +16,28 @@ from typing import Any, cast
 __all__ = ["TlsContext", "Unwanted"]
 
 
+class _TlsObject(ssl.SSLObject):
+    """The TLS of one connection, which sends the alert of a handshake that fails."""
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self._failure = error
+            raise ssl.SSLWantReadError("the client has the alert to read") from error
+
+
 class TlsContext(ssl.SSLContext):
     """The context of all connections; ``refuse_next`` has one of those that were accepted cut instead of secured."""
 
+    sslobject_class = _TlsObject
     _to_refuse = 0
     _successor: ssl.SSLContext | None = None
 

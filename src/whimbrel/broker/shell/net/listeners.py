@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from whimbrel.broker.config import TlsSettings
+from whimbrel.broker.config import ListenerSettings, TlsSettings
 from whimbrel.broker.shell.net.connections import ObservedStream, Stream, WebStream
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.net.unix_sockets import UnixSocket
 from whimbrel.broker.shell.running import Running
+from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
-from whimbrel.mqtt.certificates import load_authorities, load_certificate
+from whimbrel.mqtt.certificates import load_authorities, load_certificate, load_revoked
 
-__all__ = ["ListenError", "Listeners", "tls_context"]
+__all__ = ["ListenError", "Listeners", "tls_context", "tls_of"]
 
 _FEW_MORE = 64
 """How many connections beyond the limit may be open at least, so that they can be told of it."""
@@ -28,18 +30,28 @@ _GRACE_S = 0.25
 
 
 class Listeners:
-    """The open ports; *answer* answers requests for metrics and health."""
+    """The open ports; *answer* answers requests for metrics and health, *rules* are those of a listener of its own."""
 
-    def __init__(self, running: Running, turns: Turns, answer: Callable[[str, str], Answer]) -> None:
-        self._running, self._turns, self._answer = running, turns, answer
+    def __init__(
+        self,
+        running: Running,
+        turns: Turns,
+        answer: Callable[[str, str], Answer],
+        rules: Callable[[ListenerSettings], ListenerRules],
+    ) -> None:
+        self._running, self._turns, self._answer, self._rules = running, turns, answer, rules
         self.ports: dict[str, int] = {}
-        """The ports that are open, by kind."""
+        """The ports that are open, by kind, or by the name of their listener."""
+        self.sockets: dict[str, str] = {}
+        """The paths of Unix sockets, by the name of their listener."""
+        self._unix: list[UnixSocket] = []
         self._servers: list[asyncio.Server] = []
         self._shaking: dict[Stream, float] = {}
         """Connections of TLS whose handshake is not done, and when it times out."""
 
-    async def start(self, secured: TlsContext | None) -> None:
-        """Open the ports that the configuration names; *secured* is the TLS of some."""
+    async def start(self, contexts: Mapping[str, TlsContext]) -> None:
+        """Open the ports that the configuration names; *contexts* are the TLS of some, "" that of [listen]."""
+        secured = contexts.get("")
         listen, timeout_s = self._running.config.listen, self._running.config.limits.connect_timeout_s
         await self._listen("mqtt", listen.port, partial(self._accept, Stream))
         await self._listen("ws", listen.ws_port, partial(self._accept, WebStream))
@@ -49,10 +61,39 @@ class Listeners:
             "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s), host=listen.http_host
         )
 
+        for each in self._running.config.listeners:
+            await self._open(each, contexts.get(each.name))
+
+    async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
+        """Open a listener that has settings of its own."""
+        kind: Callable[..., Stream] = WebStream if each.protocol == "websocket" else Stream
+        kind = partial(kind, listener=self._rules(each))
+        make = partial(self._accept, kind) if secured is None else partial(self._shake_hands, kind, secured)
+        if not each.socket:
+            await self._listen(each.name, each.port, make, secured=secured, host=each.host)
+            return
+        try:
+            unix = UnixSocket(each.socket, each.mode)
+        except OSError as error:
+            raise ListenError(each.name, each.socket, None, error.strerror or str(error)) from error
+        self._unix.append(unix)
+        running = self._running
+        server = await running.loop.create_unix_server(
+            make,
+            sock=unix.socket,
+            ssl=secured,
+            ssl_handshake_timeout=None if secured is None else running.config.limits.connect_timeout_s,
+            backlog=running.config.listen.backlog,
+        )
+        self._servers.append(server)
+        self.sockets[each.name] = each.socket
+
     def close(self) -> None:
         """Accept no more connections."""
         for server in self._servers:
             server.close()
+        for unix in self._unix:
+            unix.remove()
 
     async def _listen(
         self,
@@ -84,13 +125,15 @@ class Listeners:
 
     # -- admission ---------------------------------------------------------------------------------------------------
 
-    def _accept(self, kind: type[Stream]) -> Stream:
+    def _accept(self, kind: Callable[[Turns, Callable[[Stream], bool]], Stream]) -> Stream:
         """Return the protocol of a connection that was just accepted."""
         stream = kind(self._turns, self._admits)
         self._turns.streams.add(stream)
         return stream
 
-    def _shake_hands(self, kind: type[Stream], secured: TlsContext | None) -> asyncio.BaseProtocol:
+    def _shake_hands(
+        self, kind: Callable[[Turns, Callable[[Stream], bool]], Stream], secured: TlsContext | None
+    ) -> asyncio.BaseProtocol:
         """Return the protocol of a TLS connection that was just accepted; it is used once the handshake is done."""
         stream = self._accept(kind)
         if secured is not None and self._is_crowded():
@@ -135,16 +178,31 @@ def tls_context(tls: TlsSettings) -> TlsContext | None:
     load_certificate(context, tls.certificate, tls.key or None)
     if tls.client_ca:
         load_authorities(context, tls.client_ca)
+        if tls.revoked:
+            load_revoked(context, tls.revoked)
         context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
     return context
+
+
+def tls_of(listener: ListenerSettings) -> TlsSettings:
+    """Return the TLS of a listener that has settings of its own."""
+    return TlsSettings(
+        certificate=listener.tls_certificate,
+        key=listener.tls_key,
+        client_ca=listener.tls_client_ca,
+        revoked=listener.tls_revoked,
+        require_client_certificate=listener.tls_require_client_certificate,
+        minimum_version=listener.tls_minimum_version,
+    )
 
 
 class ListenError(WhimbrelError):
     """A port cannot be listened on. Reaction: choose another, or stop the program that has it."""
 
-    def __init__(self, kind: str, host: str, port: int, reason: str) -> None:
+    def __init__(self, kind: str, host: str, port: int | None, reason: str) -> None:
         super().__init__(kind, host, port, reason)
         self.kind, self.host, self.port, self.reason = kind, host, port, reason
 
     def __str__(self) -> str:
-        return f"cannot listen on {self.host}:{self.port} ({self.kind}): {self.reason}"
+        where = self.host if self.port is None else f"{self.host}:{self.port}"
+        return f"cannot listen on {where} ({self.kind}): {self.reason}"

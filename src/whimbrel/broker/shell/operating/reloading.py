@@ -9,24 +9,23 @@ and who have joined named sessions, since what they may do there was decided by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.access.users import UserChanges, Users
-from whimbrel.broker.config import SECTIONS, Config
+from whimbrel.broker.config import SECTIONS, Config, ListenerSettings
 from whimbrel.broker.exposure import check_exposure, with_users_of_data
-from whimbrel.broker.handlers.connections.user_check import Verify
 from whimbrel.broker.setting_fields import ConfigError, settings_of
 from whimbrel.broker.shell.net.handshakes import TlsContext
-from whimbrel.broker.shell.net.listeners import tls_context
+from whimbrel.broker.shell.net.listeners import tls_context, tls_of
 from whimbrel.broker.shell.running import Running
+from whimbrel.broker.shell.user_files import UserFiles
+from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.errors import WhimbrelError
 from whimbrel.mqtt.certificates import valid_until
 
@@ -39,20 +38,23 @@ _RELOADED = {"access.users", "access.rights", "access.anonymous", "access.insecu
 class AccessFiles(NamedTuple):
     """What the files say that a reload reads."""
 
-    users: Users | None
+    users: UserFiles
     rights: Rights
-    secured: TlsContext | None
+    secured: Mapping[str, TlsContext]
+    """The TLS of the listeners that have one, by name; "" is that of [listen]."""
     expires_at: int | None
-    """Until when the certificate is valid, in seconds since 1970."""
+    """Until when all certificates are valid, in seconds since 1970."""
 
     @classmethod
     def read(cls, config: Config) -> AccessFiles:
         """Read all of them, or raise ``ConfigError`` or another ``WhimbrelError``."""
         check_exposure(config)
-        users = Users.read(Path(config.access.users)) if config.access.users else None
         rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
-        secured = tls_context(config.tls)
-        return cls(users, rights, secured, None if secured is None else valid_until(config.tls.certificate))
+        wanted = {"": config.tls} | {each.name: tls_of(each) for each in config.listeners}
+        secured = {name: context for name, tls in wanted.items() if (context := tls_context(tls)) is not None}
+        ends = (valid_until(wanted[name].certificate) for name in secured)
+        expires_at = min((each for each in ends if each is not None), default=None)
+        return cls(UserFiles.of(config), rights, secured, expires_at)
 
 
 class Reloading:
@@ -71,17 +73,28 @@ class Reloading:
         self._pool, self._set_log_level = pool, set_log_level
         self._reread = reread or (lambda: config)
         self._turn = asyncio.Lock()
+        self._rules: dict[ListenerSettings, ListenerRules] = {}
 
     def groups(self, user: str | None) -> frozenset[str]:
         """Return the groups that a user is in."""
-        users = self.files.users
-        return frozenset() if users is None or user is None else users.groups(user)
+        return self.files.users.groups(user)
 
     @property
     def verify(self) -> Verify | None:
         """What tells whether a user has a password; None where there are no users."""
-        users = self.files.users
-        return None if users is None else partial(users.log_in, cost=self.config.access.password_cost)
+        return self.files.users.verify_with(self.config.access.users)
+
+    def rules_of(self, listener: ListenerSettings) -> ListenerRules:
+        """Return the rules of a listener, which follow each reload."""
+        rules = self._rules[listener] = ListenerRules(mount=listener.mount)
+        self._set_rules()
+        return rules
+
+    def _set_rules(self) -> None:
+        users = self.config.access.users
+        for listener, rules in self._rules.items():
+            rules.verify = self.files.users.verify_with(listener.users_file(users))
+            rules.admits_anonymous = listener.admits_anonymous(users)
 
     async def reload(self, running: Running) -> str:
         """Read all files again and let them count; return what was done, or raise an error and do nothing."""
@@ -101,22 +114,22 @@ class Reloading:
         if old.access.users and not wanted.access.users:
             sentence = f"{old.access.users} is gone: a reload does not take the users away from a broker that has some"
             raise ConfigError("", "access.users", "", old.access.users, sentence=sentence)
-        return wanted, AccessFiles.read(wanted)
+        return wanted, AccessFiles.read(replace(wanted, listeners=old.listeners))
 
     def _apply(self, running: Running, wanted: Config, files: AccessFiles) -> str:
-        broker, old, changes = running.broker, self.config, UserChanges()
-        if self.files.users is not None and files.users is not None:
-            changes = self.files.users.take(files.users)
-            files = files._replace(users=self.files.users)
-        if self.files.secured is not None and files.secured is not None:
-            self.files.secured.hand_over(files.secured)
-            files = files._replace(secured=self.files.secured)
+        broker, old, before = running.broker, self.config, self.files
+        changes = before.users.take(files.users)
+        for name, context in before.secured.items():
+            if name in files.secured:
+                context.hand_over(files.secured[name])
+        files = files._replace(users=before.users, secured={**files.secured, **before.secured})
         access = replace(old.access, users=wanted.access.users, rights=wanted.access.rights,
                          anonymous=wanted.access.anonymous, insecure=wanted.access.insecure)  # fmt: skip
         observe = replace(old.observe, log_level=wanted.observe.log_level)
         self.config = replace(old, access=access, tls=wanted.tls, observe=observe)
         self.files = files
-        closed = broker.replace_users(access, self.verify, changes)
+        self._set_rules()
+        closed = broker.replace_users(self.config, self.verify, changes)
         broker.replace_rights(files.rights)
         self._set_log_level(observe.log_level)
         return _summary(self.config, files, closed, list(restart_needed(self.config, wanted)))
@@ -124,6 +137,8 @@ class Reloading:
 
 def restart_needed(old: Config, wanted: Config) -> Iterator[str]:
     """Yield the settings that a reload does not change, and that are others now."""
+    if old.listeners != wanted.listeners:
+        yield "listener"
     for section, kind in SECTIONS.items():
         for key in settings_of(kind):
             name, ours, theirs = f"{section}.{key}", getattr(old, section), getattr(wanted, section)
@@ -132,13 +147,14 @@ def restart_needed(old: Config, wanted: Config) -> Iterator[str]:
 
 
 def _summary(config: Config, files: AccessFiles, closed: int, others: list[str]) -> str:
-    read = ["no users" if files.users is None else f"{len(files.users)} users"]
+    count = len(files.users)
+    read = [f"{count} user{'' if count == 1 else 's'}" if files.users else "no users"]
     read.append(f"rights of {config.access.rights}" if config.access.rights else "no rights file")
-    if files.secured is not None:
-        read.append(f"certificate {config.tls.certificate}")
+    certificates = [config.tls.certificate, *(each.tls_certificate for each in config.listeners)]
+    read += [f"certificate {each}" for each in certificates if each]
     told = f"reloaded: {', '.join(read)}, log level {config.observe.log_level}"
     if closed:
-        told += f"; {closed} connections of users who changed are closed"
+        told += f"; {closed} connection{' is' if closed == 1 else 's are'} closed, of users who changed"
     if others:
         told += f"; restart to change {', '.join(others)}"
     return told

@@ -106,7 +106,7 @@ def status(
             "readers": {} if last is None else {each.name: max(last_seq - each.seq, 0) for each in last.readers},
         },
         "kernels": kernels.state,
-        "users": None if files.users is None else len(files.users),
+        "users": len(files.users) if files.users else None,
         "rights": config.access.rights or None,
         "certificate_until": None if files.expires_at is None else _day(files.expires_at),
         "log_level": config.observe.log_level,

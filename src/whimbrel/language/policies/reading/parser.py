@@ -10,7 +10,8 @@ Binding powers, loosest first, as in filters: ``or``, ``^^``, ``and``, ``not``, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from typing import TypeVar
 
 from whimbrel.errors import PolicyError
 from whimbrel.language.ast import BinaryOp, CompareOp, UnaryOp
@@ -22,7 +23,7 @@ from whimbrel.language.policies.reading.tokens import END, Token, tokenize
 from whimbrel.language.policies.tree import Expression, Statement
 from whimbrel.language.tokens import Kind, TokenError, literal
 
-__all__ = ["MAX_NESTING", "Parser"]
+__all__ = ["MAX_NESTING", "Parser", "finish"]
 
 MAX_NESTING = 64
 """Levels of blocks and of expressions, each."""
@@ -43,6 +44,19 @@ _POWERS: Mapping[str, int] = (
 )
 _TYPES = frozenset({"Message", "auto", "bool", "double", "float", "int", "long", "string"})
 _NULL = tree.Constant(None)
+_PIECE = 20
+"""After how many functions and statements of the policy itself others get their turn."""
+_Result = TypeVar("_Result")
+
+
+def finish(pieces: Generator[None, None, _Result]) -> _Result:
+    """Do all pieces of some work at once."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
 
 
 class Parser:
@@ -65,7 +79,12 @@ class Parser:
 
     def parse(self) -> tree.Program:
         """Return the tree of the text, or raise ``PolicyError``."""
+        return finish(self.parsing())
+
+    def parsing(self) -> Generator[None, None, tree.Program]:
+        """Do what ``parse`` does in pieces, yielding after each."""
         self._tokens = tokenize(self.text)
+        yield
         for here, after in zip(self._tokens, self._tokens[1:], strict=False):
             if here.kind == "function" and after.kind == Kind.NAME:
                 self._define(after)
@@ -77,6 +96,8 @@ class Parser:
                 functions.append(self._function())
             else:
                 body += self._statement()
+            if (len(functions) + len(body)) % _PIECE == 0:
+                yield
         return tree.Program(message=self._message, body=tuple(body), functions=tuple(functions), is_printed=is_printed)
 
     # -- the head, functions and blocks ------------------------------------------------------------------------------

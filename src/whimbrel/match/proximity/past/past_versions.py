@@ -27,6 +27,22 @@ from whimbrel.match.proximity.grid import LEVELS, Grid, levels_of
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_points, polygon_ball
 from whimbrel.match.proximity.index import Publications
 from whimbrel.match.proximity.kernels import FOUND
+from whimbrel.match.proximity.past.track_kernels import (
+    BEGUN,
+    ENDED,
+    ENTRIES,
+    ENTRY,
+    ENTRY_CLASS,
+    ENTRY_HANDLE,
+    ENTRY_START,
+    ENTRY_WISH,
+    REACHES,
+    VERSION_WISH,
+    WISHED,
+    hear_then,
+    sieve_then,
+)
+from whimbrel.match.proximity.past.tracks import Tracks
 from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
@@ -41,20 +57,6 @@ from whimbrel.match.proximity.tables import (
     STAMP,
     Tables,
 )
-from whimbrel.match.proximity.track_kernels import (
-    BEGUN,
-    ENDED,
-    HAVE_SESSIONS,
-    OF_CLASS,
-    REACHES,
-    VERSION_CLASS,
-    VERSION_START,
-    VERSION_WISH,
-    WISHED,
-    hear_then,
-    sieve_then,
-)
-from whimbrel.match.proximity.tracks import Tracks
 from whimbrel.match.proximity.words import address
 from whimbrel.model.near import Around, Near
 from whimbrel.model.place import Area, Place
@@ -119,7 +121,7 @@ class PastVersions:
         kinds = ((self._kind == PLAIN), (self._kind == ANY), is_narrow, is_near & ~is_narrow)
         self._plain, self._any, self._narrow, self._wide = (_Lists(wishes, mask, wish_count) for mask in kinds)
         self._is_all_plain = bool(kinds[0].all())
-        self._numbers: Any = None
+        self._followed: tuple[Any, Tracks] | None = None
         self._arrays = [np.ascontiguousarray(array, np.int64) for array in (begun, ended, wishes)]
         self._narrow_of = is_narrow
         self._reach_m = reach
@@ -176,30 +178,29 @@ class PastVersions:
 
     def _follow(self, numbers: Any, tracks: Tracks) -> None:
         """Let the sessions of versions be those of *tracks*; one that had no member by then is nowhere."""
-        now = (id(numbers), tracks.sessions)
-        if self._numbers is not None and self._numbers[1] == now:
+        if self._followed is not None and self._followed[0] is numbers and self._followed[1] is tracks:
             return
-        self._numbers = (numbers, now)
+        self._followed = (numbers, tracks)
         sessions = np.where(numbers < tracks.sessions, numbers, -1).astype(np.int64)
-        count = self._kind.size
-        self._tables.wanted[:count, SESSION] = sessions
+        self._tables.wanted[: self._kind.size, SESSION] = sessions
+        begun, ended, wishes = self._arrays
         found = np.flatnonzero((self._class != _NO_CLASS) & (sessions >= 0))
         found = found[np.argsort(sessions[found], kind="stable")]
-        start = np.searchsorted(sessions[found], np.arange(tracks.sessions + 1)).astype(np.int64)
-        self._by_session = (start, found.astype(np.int64))
-        self._desk_words = np.zeros(HAVE_SESSIONS + 1, np.int64)
-        begun, ended, wishes = self._arrays
-        placed: dict[int, Any] = {
-            BEGUN: begun,
-            ENDED: ended,
-            VERSION_WISH: wishes,
-            VERSION_CLASS: self._class,
-            WISHED: self._wished,
-        }
-        placed |= {VERSION_START: start, OF_CLASS: self._by_session[1], REACHES: self._of_levels}
+        starts = np.searchsorted(sessions[found], np.arange(tracks.sessions + 1))
+        of_start, of_session = tracks.arrays.of_start, tracks.arrays.of_session
+        counts = np.diff(starts)[of_session]
+        ends = np.cumsum(counts)
+        places = np.arange(ends[-1] if ends.size else 0) + np.repeat(starts[of_session] - (ends - counts), counts)
+        handles = found[places]
+        entries = np.empty((handles.size, ENTRY), np.int64)
+        entries[:, ENTRY_HANDLE], entries[:, ENTRY_CLASS] = handles, self._class[handles]
+        entries[:, ENTRY_WISH] = wishes[handles]
+        self._entries = (np.concatenate([[0], ends]).astype(np.int64)[of_start], entries)
+        self._desk_words = np.zeros(REACHES + 1, np.int64)
+        placed: dict[int, Any] = {BEGUN: begun, ENDED: ended, VERSION_WISH: wishes, WISHED: self._wished}
+        placed |= {ENTRY_START: self._entries[0], ENTRIES: entries, REACHES: self._of_levels}
         for place, array in placed.items():
             self._desk_words[place] = address(array)
-        self._desk_words[HAVE_SESSIONS] = tracks.sessions
 
     # -- who heard ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,19 @@ from whimbrel.match.kernels.compiled import njit
 from whimbrel.match.proximity.grid import search
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, compare
 from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, by_place, chord, either, must_be_inside
+from whimbrel.match.proximity.past.tracks import (
+    BASE_AT,
+    BASE_SPOT,
+    LINK_DEVICE,
+    LINK_FROM,
+    LINK_START,
+    LINK_TO,
+    SIGHT_AT,
+    SIGHT_SEQ,
+    SIGHT_SPOT,
+    SIGHT_START,
+    WINDOW_DEVICE,
+)
 from whimbrel.match.proximity.tables import (
     AROUND,
     CIRCLE,
@@ -30,39 +43,29 @@ from whimbrel.match.proximity.tables import (
     WANTED,
     WANTED_AT,
 )
-from whimbrel.match.proximity.tracks import (
-    BASE_AT,
-    BASE_SPOT,
-    LINK_DEVICE,
-    LINK_FROM,
-    LINK_START,
-    LINK_TO,
-    OF_SESSION,
-    OF_START,
-    SIGHT_AT,
-    SIGHT_SEQ,
-    SIGHT_SPOT,
-    SIGHT_START,
-    WINDOW_DEVICE,
-)
-from whimbrel.match.proximity.words import real, set_word, word
+from whimbrel.match.proximity.words import prefetch, real, set_word, word
 
 __all__ = [
     "BEGUN",
     "ENDED",
-    "HAVE_SESSIONS",
-    "OF_CLASS",
+    "ENTRIES",
+    "ENTRY",
+    "ENTRY_CLASS",
+    "ENTRY_HANDLE",
+    "ENTRY_START",
+    "ENTRY_WISH",
     "REACHES",
-    "VERSION_CLASS",
-    "VERSION_START",
     "VERSION_WISH",
     "WISHED",
     "hear_then",
     "sieve_then",
 ]
 
-# Which array of what is known of the versions (``past``), and a number.
-BEGUN, ENDED, VERSION_WISH, VERSION_CLASS, WISHED, VERSION_START, OF_CLASS, REACHES, HAVE_SESSIONS = range(9)
+# Which array of what is known of the versions (``past_versions``).
+BEGUN, ENDED, VERSION_WISH, WISHED, ENTRY_START, ENTRIES, REACHES = range(7)
+# What is known of the versions of a device's sessions, side by side: the memory answers once for each device.
+ENTRY_HANDLE, ENTRY_CLASS, ENTRY_WISH, ENTRY = range(4)
+_AHEAD = 6
 
 
 @njit(cache=True)
@@ -154,9 +157,9 @@ def _note(
     room: Any,
     n: Any,
 ) -> Any:
-    """Decide a version that is in force and whose wish the publication is, unless that was done."""
+    """Decide a version that is in force, unless that was done."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
-    if word(word(v, WISHED), word(word(v, VERSION_WISH), handle)) != stamp or word(wanted, STAMP) == stamp:
+    if word(wanted, STAMP) == stamp:
         return n
     if word(word(v, BEGUN), handle) >= seq or word(word(v, ENDED), handle) <= seq:
         return n
@@ -198,18 +201,22 @@ def _note_around(
     count = search(grid, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
         return n, count
+    if is_window:
+        for i in range(count):
+            set_word(met, i, word(word(s, WINDOW_DEVICE), word(met, i)))
+    starts, entries = word(v, ENTRY_START), word(v, ENTRIES)
+    for i in range(min(2 * _AHEAD, count)):
+        prefetch(starts, word(met, i))
     for i in range(count):
+        if i + 2 * _AHEAD < count:
+            prefetch(starts, word(met, i + 2 * _AHEAD))
+        if i + _AHEAD < count:
+            prefetch(entries, ENTRY * word(starts, word(met, i + _AHEAD)))
         device = word(met, i)
-        if is_window:
-            device = word(word(s, WINDOW_DEVICE), device)
-        for link in range(word(word(s, OF_START), device), word(word(s, OF_START), device + 1)):
-            session = word(word(s, OF_SESSION), link)
-            if session >= word(v, HAVE_SESSIONS):
-                continue
-            for place in range(word(word(v, VERSION_START), session), word(word(v, VERSION_START), session + 1)):
-                handle = word(word(v, OF_CLASS), place)
-                if word(word(v, VERSION_CLASS), handle) == which:
-                    n = _note(t, s, v, spot, at, seq, row, handle, stamp, found, room, n)
+        for place in range(word(starts, device), word(starts, device + 1)):
+            own = entries + 8 * ENTRY * place
+            if word(own, ENTRY_CLASS) == which and word(word(v, WISHED), word(own, ENTRY_WISH)) == stamp:
+                n = _note(t, s, v, spot, at, seq, row, word(own, ENTRY_HANDLE), stamp, found, room, n)
     return n, 0
 
 
@@ -259,7 +266,8 @@ def hear_then(
         if count > met_room:
             return row, kept, count
         for i in range(count):
-            n = _note(t, s, v, spot, at, seq, row, word(met, i), own, found, room, n)
+            if word(word(v, WISHED), word(word(v, VERSION_WISH), word(met, i))) == own:
+                n = _note(t, s, v, spot, at, seq, row, word(met, i), own, found, room, n)
         for which in range(classes + 1):
             reach = real(word(v, REACHES), which) if which < classes else real(reaches, row)
             if reach <= 0.0 or (which < classes and not is_sought):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whimbrel.match.proximity.ground import earth_points
+from whimbrel.match.proximity.past.tracks import Base, TrackArrays, Tracks
 from whimbrel.match.proximity.tables import PLACE
-from whimbrel.match.proximity.tracks import Base, TrackArrays, Tracks
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting

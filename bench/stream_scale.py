@@ -1,0 +1,158 @@
+"""What a batch of a stream costs when nothing changes, by nodes and subscriptions: core time by step, and memory.
+
+    python bench/stream_scale.py [--nodes N] [--subscriptions N] [--batches N]
+
+One node has one new publication in each batch; all subscriptions are in force, and none changes. The steps are those of
+a stream, without Spark around them: the source (driver), the fold of the node (worker), the fold of the windows
+(worker) and the commits (driver). What Spark itself takes for a batch does not depend on any of this.
+Rule: core time is that of the process; the median of the batches counts, after two that warm up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from made_logs import START_US, _filled
+from whimbrel.log.layout import create, part_path
+from whimbrel.pipeline.files.snapshots import first_number, snapshot
+from whimbrel.pipeline.plans import StreamPlan
+from whimbrel.pipeline.stream.blob_store import MemoryBlobs
+from whimbrel.pipeline.stream.commits import BatchCommits
+from whimbrel.pipeline.stream.node_fold import Job, Made, Span, fold_node
+from whimbrel.pipeline.stream.span_source import next_ends, spans
+from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
+
+__all__ = ["main", "scale"]
+
+_WARM = 2
+_DAY = datetime.fromtimestamp(START_US / 1e6, UTC).date()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--subscriptions", type=int, default=1_000_000, help="of all nodes together")
+    parser.add_argument("--batches", type=int, default=12)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
+        found = scale(Path(name), nodes=options.nodes, subscriptions=options.subscriptions, batches=options.batches)
+    print(json.dumps(found))
+    return 0
+
+
+def scale(folder: Path, *, nodes: int, subscriptions: int, batches: int) -> dict[str, float]:
+    """Take the subscriptions in, then *batches* that change none; return what one of these costs."""
+    log, each = folder / "log", subscriptions // nodes
+    create(log)
+    names = [f"node{number:03}" for number in range(nodes)]
+    for name in names:
+        _write(log, "interests", name, _interests(name, each), (1, each))
+    stream = _Stream(log, folder / "out")
+    began_s = time.process_time()
+    stream.batch()
+    loaded_s = time.process_time() - began_s
+    for number in range(batches):
+        seq = each + 1 + number
+        _write(log, "publications", names[0], _publication(names[0], seq), (seq, seq))
+        stream.batch()
+    counted = {step: took[1 + _WARM :] for step, took in sorted(stream.took_s.items())}
+    steps = {f"{step}_ms": round(1e3 * statistics.median(took), 2) for step, took in counted.items()}
+    return {
+        "nodes": nodes,
+        "subscriptions": subscriptions,
+        "all_subscriptions_s": round(loaded_s, 1),
+        **steps,
+        "collected_bytes": stream.collected_bytes,
+        "record_bytes": (folder / "out" / "_stream" / "batch.json").stat().st_size,
+    }
+
+
+class _Stream:
+    """The steps of a stream, timed."""
+
+    def __init__(self, log: Path, out: Path) -> None:
+        self._log, self._scratch = log, out / "_stream" / "matchers"
+        self._scratch.mkdir(parents=True)
+        plan = StreamPlan(facts_per_batch=1 << 40, assume_receipts=True, tables=("matches", "deliveries", "popularity"))
+        self._commits = BatchCommits(out, plan)
+        self._job = Job(stream=str(out), log=str(log), out=str(out), plan=plan)
+        self._state: dict[str, MemoryBlobs] = {}
+        self._start: dict[str, int] = {}
+        self._number = 0
+        self.took_s: dict[str, list[float]] = {}
+        self.collected_bytes = 0
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        began_s = time.process_time()
+        yield
+        self.took_s.setdefault(step, []).append(time.process_time() - began_s)
+
+    def batch(self) -> None:
+        """Take what is new."""
+        with self._timed("driver_source"):
+            last = snapshot(self._log).last
+            end = next_ends(self._start, last, 1 << 40, partial(first_number, self._log))
+        made: list[Made] = []
+        with self._timed("worker_nodes"):
+            for node, first, to, count in spans(self._start, end):
+                blobs = self._state.setdefault(node, MemoryBlobs())
+                made += fold_node(self._job, node, Span(first, to, count), blobs, self._scratch)
+        with self._timed("worker_windows"):
+            made = list(fold_windows(self._job, made, self._state.setdefault(WINDOWS, MemoryBlobs())))
+        with self._timed("driver_commits"):
+            self._commits.commit("bench", self._number, made, began_s=0.0)
+        self.collected_bytes = sum(len(each.told) for each in made)
+        self._start, self._number = end, self._number + 1
+
+
+def _write(log: Path, table: str, node: str, rows: Any, numbers: tuple[int, int]) -> None:
+    first, last = numbers
+    path = part_path(log, table, day=_DAY, node=node, first=first, last=last)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path, compression="zstd")
+
+
+def _interests(node: str, count: int) -> Any:
+    numbers = np.arange(count)
+    given = {
+        "node": node, "seq": pa.array(numbers + 1), "changed_at": START_US, "change": "added",
+        "session": pa.array([f"s{number}" for number in numbers.tolist()]), "name": "all",
+        "subject_filter": pa.array([f"ward/{number}/#" for number in numbers.tolist()]), "keys": [],
+        "accept_insecure": True,
+    }  # fmt: skip
+    return _filled("interests", given, count)
+
+
+def _publication(node: str, seq: int) -> Any:
+    given = {
+        "node": node, "seq": seq, "published_at": START_US + seq, "subject": "ward/1/pulse", "body": b"{}", "qos": 1,
+        "retain": False, "keys": [], "deliver_insecure": True, "attributes": pa.array([[]], _attributes_type()),
+    }  # fmt: skip
+    return _filled("publications", given, 1)
+
+
+def _attributes_type() -> Any:
+    from whimbrel.model.tables import ATTRIBUTES_TYPE
+
+    return ATTRIBUTES_TYPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

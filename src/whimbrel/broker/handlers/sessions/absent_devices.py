@@ -1,0 +1,48 @@
+"""Absent devices: those that joined a named session and have not come back for long leave it.
+
+A device stays a member while it is away, so that the session knows what it has received. One that never comes back (a
+phone that was replaced, a program that joined under a new client identifier with every run) would count against
+``sessions.devices`` for ever. What the session holds is no less for it: a device that joins again is given that.
+Rule: a device leaves by a fact of the log, so that every fold of the log agrees.
+Rule: sessions are looked at some at a time, so that a turn is short however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.hold.private import is_private
+
+__all__ = ["AbsentDevices"]
+
+_SECOND_US = 1_000_000
+_AT_ONCE = 256
+"""How many sessions are looked at in a turn."""
+_LOOKS = 10
+"""How often all of them are looked at while a device is away."""
+_LONGEST_REST_US = 3_600 * _SECOND_US
+
+
+class AbsentDevices:
+    """Lets devices leave that are away for longer than *expiry_s*; *put_out* makes one leave a session."""
+
+    def __init__(self, state: BrokerState, expiry_s: int, put_out: Callable[[str, str, int], None]) -> None:
+        self._state, self._expiry_us, self._put_out = state, expiry_s * _SECOND_US, put_out
+        self._rest_us = min(self._expiry_us // _LOOKS, _LONGEST_REST_US)
+        self._next_at = 0
+        self._to_look_at: list[str] = []
+
+    def tick(self, now: int) -> None:
+        """Look at some sessions, if it is time."""
+        if not self._expiry_us or (not self._to_look_at and now < self._next_at):
+            return
+        if not self._to_look_at:
+            self._next_at = now + self._rest_us
+            self._to_look_at = list(self._state.hold.sessions())
+        for session in self._to_look_at[-_AT_ONCE:]:
+            if not is_private(session):
+                for device, away_at in self._state.hold.absent(session):
+                    if away_at + self._expiry_us <= now:
+                        self._put_out(device, session, now)
+        del self._to_look_at[-_AT_ONCE:]

@@ -1,0 +1,51 @@
+"""The settings of policies: how many there may be, and what one run of one may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from whimbrel.broker import setting_fields as setting
+from whimbrel.broker.setting_fields import Section
+from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS as _DEFAULT
+from whimbrel.language.policies.limits import PolicyLimits
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX
+
+__all__ = ["PolicySettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings(Section):
+    """What policies of devices may cost; `whimbrel policy explain` shows what one costs at most.
+
+    A policy is refused when it is put if it could cost more. One that was put before a limit was lowered stays in
+    force; what the limits of bodies, images and variables forbid it then withholds, and the decision says why.
+    """
+
+    section: ClassVar[str] = "policies"
+
+    count: int = setting.whole(1_000, 0, 100_000, "How many policies there may be.")
+    steps: int = setting.whole(
+        _DEFAULT.steps, 0, 1_000_000, "How many steps one run may take; 5,000 are about a millisecond of the broker."
+    )
+    bytes: int = setting.whole(
+        _DEFAULT.bytes, 0, INT64_MAX, "How many bytes the transforms of one run may read, all together."
+    )
+    pixels: int = setting.whole(
+        _DEFAULT.pixels, 0, INT64_MAX, "How many pixels the transforms of one run may read, all together."
+    )
+    body_bytes: int = setting.whole(
+        _DEFAULT.body_bytes, 0, INT32_MAX, "The longest body that a transform reads; a longer one is withheld."
+    )
+    image_pixels: int = setting.whole(
+        _DEFAULT.image_pixels, 0, INT32_MAX, "The largest image that a transform reads; a larger one is withheld."
+    )
+    variables: int = setting.whole(_DEFAULT.variables, 0, 1_024, "How many variables a policy may keep for one device.")
+    variable_bytes: int = setting.whole(
+        _DEFAULT.variable_bytes, 0, 1_048_576, "How many bytes these may have, names and values together."
+    )
+
+    @property
+    def limits(self) -> PolicyLimits:
+        """What one run may cost, for those who count it."""
+        return PolicyLimits(**{name: getattr(self, name) for name in PolicyLimits.__slots__})

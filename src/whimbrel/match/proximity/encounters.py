@@ -1,0 +1,161 @@
+# mypy: disable-error-code="no-any-return, no-untyped-call"
+# (inside a kernel a number is numba's, whatever mypy takes it for)
+"""Encounters: when two devices were within range of each other, from positions that each held for a while.
+
+Positions are taken in the order in which they begin; a grid has the last one of each device. A pair of positions is
+found when the later one begins, and counts for as long as both hold. Pieces of a pair that overlap or touch are one.
+
+Rule: from its beginning, and up to its end but not at it, a position holds; one device has one at a time.
+Rule: within range is ``distance_m(low, high) <= range_m``; candidates by grid, doubts settled by ``distance_m`` itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from whimbrel.match.kernels.compiled import njit
+from whimbrel.match.proximity.grid import Grid, level_of, put, search
+from whimbrel.match.proximity.ground import DOUBT, OUTSIDE, ball_m, compare, earth_points, lambert_m
+from whimbrel.match.proximity.words import address, real, set_real, set_word, word
+from whimbrel.model.place import Place, distance_m
+
+__all__ = ["Encounters", "Positions", "encounters"]
+
+_SPOT, _FOUND = 5, 5
+# A row of what was found: two positions, from when, until when, and the verdict; distances lie beside them.
+
+
+class Positions(NamedTuple):
+    """Where devices were, a column each, in the order of *began*."""
+
+    device: Any
+    """Numbers from 0 on."""
+    began: Any
+    ended: Any
+    places: Any
+    """Rows of latitude and longitude."""
+
+
+class Encounters(NamedTuple):
+    """When pairs of devices were within range, a column each, in the order of pairs and times."""
+
+    low: Any
+    high: Any
+    began: Any
+    ended: Any
+    closest_m: Any
+
+
+@njit(cache=True)
+def _meet(
+    grid: Any,
+    level: Any,
+    reach: Any,
+    range_m: Any,
+    devices: Any,
+    began: Any,
+    ended: Any,
+    spots: Any,
+    current: Any,
+    begin: Any,
+    count: Any,
+    found: Any,
+    distances: Any,
+    room: Any,
+    met: Any,
+    met_room: Any,
+) -> Any:
+    """Take positions from *begin* on; return how many were taken, how many pairs were found, and what was missing.
+
+    That is 0 if nothing, -1 if the grid had no room, else the room that the answer needs.
+    """
+    n = 0
+    for at in range(begin, count):
+        device, spot, now = word(devices, at), spots + 8 * _SPOT * at, word(began, at)
+        x, y, z = real(spot, 2), real(spot, 3), real(spot, 4)
+        near = search(grid, x, y, z, reach, met, met_room)
+        if near > met_room or n + near > room:
+            return at, n, max(near, n + near)
+        for i in range(near):
+            other = word(met, i)
+            then = word(current, other)
+            if other == device or word(ended, then) <= now:
+                continue
+            there = spots + 8 * _SPOT * then
+            dx, dy, dz = real(there, 2) - x, real(there, 3) - y, real(there, 4) - z
+            low, high = (spot, there) if device < other else (there, spot)
+            here = (real(low, 0), real(low, 1), real(high, 0), real(high, 1))
+            verdict = compare(dx * dx + dy * dy + dz * dz, range_m, *here)
+            if verdict == OUTSIDE:
+                continue
+            row = found + 8 * _FOUND * n
+            set_word(row, 0, at if device < other else then)
+            set_word(row, 1, then if device < other else at)
+            set_word(row, 2, now)
+            set_word(row, 3, min(word(ended, at), word(ended, then)))
+            set_word(row, 4, verdict)
+            set_real(distances, n, lambert_m(*here))
+            n += 1
+        if not put(grid, device, level, x, y, z, 0.0):
+            return at, n, -1
+        set_word(current, device, at)
+    return count, n, 0
+
+
+@njit(cache=True)
+def _merge(low: Any, high: Any, began: Any, ended: Any, closest: Any) -> Any:
+    """Put pieces together in place, which are in the order of pairs and times; return how many there are then."""
+    n = -1
+    for i in range(low.size):
+        if n >= 0 and low[n] == low[i] and high[n] == high[i] and began[i] <= ended[n]:
+            ended[n] = max(ended[n], ended[i])
+            closest[n] = min(closest[n], closest[i])
+            continue
+        n += 1
+        low[n], high[n], began[n], ended[n], closest[n] = low[i], high[i], began[i], ended[i], closest[i]
+    return n + 1
+
+
+def encounters(positions: Positions, *, range_m: float) -> Encounters:
+    """Return when each pair of devices was within *range_m*."""
+    count, reach = int(positions.device.size), ball_m(range_m)
+    devices, began, ended = (np.ascontiguousarray(column, np.int64) for column in positions[:3])
+    spots = np.empty((count, _SPOT), np.float64)
+    spots[:, :2] = positions.places
+    spots[:, 2:] = earth_points(*np.ascontiguousarray(spots[:, :2].T))
+    numbers = int(devices.max(initial=-1)) + 1
+    grid, current = Grid(room=numbers), np.zeros(max(1, numbers), np.int64)
+    grid.make_room(numbers)
+    met, parts, done = np.empty(1_024, np.int64), [], 0
+    room = max(1_024, 4 * count)
+    given = [address(array) for array in (devices, began, ended, spots, current)]
+    while done < count:
+        found, distances = np.empty((room, _FOUND), np.int64), np.empty(room, np.float64)
+        rooms = (address(found), address(distances), room, address(met), met.size)
+        arguments: Any = (grid.head, level_of(reach), reach, float(range_m), *given, done, count, *rooms)
+        done, kept, missing = _meet(*arguments)
+        if missing < 0:
+            # The pairs of the position at hand are noted and will be again; its own are the last.
+            kept -= int((np.maximum(found[:kept, 0], found[:kept, 1]) == done).sum())
+            grid.rebuild()
+        elif missing:
+            met, room = np.empty(max(met.size, 2 * missing), np.int64), max(room, 2 * missing)
+        parts.append((found[:kept], distances[:kept]))
+    pairs = np.concatenate([np.empty((0, _FOUND), np.int64), *(found for found, _ in parts)])
+    closest = np.concatenate([np.empty(0), *(distances for _, distances in parts)])
+    return _merged(pairs, closest, devices, spots, range_m)
+
+
+def _merged(pairs: Any, closest: Any, devices: Any, spots: Any, range_m: float) -> Encounters:
+    stays = np.ones(pairs.shape[0], np.bool_)
+    for at in np.flatnonzero(pairs[:, 4] == DOUBT).tolist():
+        one, other = (Place(*spots[position, :2].tolist()) for position in pairs[at, :2].tolist())
+        stays[at] = distance_m(one, other) <= range_m
+    pairs, closest = pairs[stays], closest[stays]
+    low, high = devices[pairs[:, 0]], devices[pairs[:, 1]]
+    order = np.lexsort((pairs[:, 3], pairs[:, 2], high, low))
+    columns = [low[order], high[order], pairs[order, 2], pairs[order, 3], closest[order]]
+    count = _merge(*columns)
+    return Encounters(*(column[:count] for column in columns))

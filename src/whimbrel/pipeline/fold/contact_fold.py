@@ -1,0 +1,249 @@
+"""Contacts of one node: reports of places, in order, become times that two devices were within range of each other.
+
+Rule: a place holds until the next report of its device, or until it is stale; of two of one instant the later counts.
+Rule: a contact has ended once time has passed its end. What is cut at the end of a slice of time goes on in the next.
+Rule: it does not matter how time is sliced; a batch job slices it to spread the work, a stream with its batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.match.proximity.encounters import Positions, encounters
+from whimbrel.model.bounds import INT64_MIN, real, whole
+from whimbrel.model.near import DEFAULT_STALE_US, MAX_NEAR_M, MAX_STALE_US
+from whimbrel.model.tables import TIME_TYPE
+
+__all__ = ["CONTACT", "RANGE_M", "ContactFold", "ContactPlan", "Meeting", "meetings_table", "slice_contacts"]
+
+RANGE_M = 50.0
+CONTACT = pa.schema(
+    [
+        ("device_low", pa.string()),
+        ("device_high", pa.string()),
+        ("began_at", TIME_TYPE),
+        ("ended_at", TIME_TYPE),
+        ("closest_m", pa.float64()),
+    ]
+)
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContactPlan:
+    """What a contact is."""
+
+    range_m: float = RANGE_M
+    stale_us: int = DEFAULT_STALE_US
+
+    def __post_init__(self) -> None:
+        real("range_m", self.range_m, 0, MAX_NEAR_M)
+        whole("stale_us", self.stale_us, 1, MAX_STALE_US)
+
+
+class Meeting(NamedTuple):
+    """What two devices' contacts add up to, in microseconds."""
+
+    contacts: int = 0
+    together: int = 0
+    gaps: int = 0
+    apart: int = 0
+    apart_squared: int = 0
+    cycles: int = 0
+    """The gaps, each with the contact before it."""
+
+    def plus(self, other: Meeting) -> Meeting:
+        """Return both together."""
+        return Meeting(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+def slice_contacts(
+    names: Sequence[str], device: Any, began: Any, ended: Any, places: Any, *, range_m: float
+) -> Any:  # a pyarrow.Table of CONTACT
+    """Return the contacts of positions that hold from *began* until *ended*; *device* is which of *names* each is."""
+    order = np.argsort(np.array(names, object), kind="stable") if names else np.empty(0, np.int64)
+    rank = np.empty(len(names), np.int64)
+    rank[order] = np.arange(len(names))
+    by_time = np.argsort(began, kind="stable")
+    columns = (rank[device[by_time]], began[by_time], ended[by_time], places[by_time])
+    found = encounters(Positions(*columns), range_m=range_m)
+    sorted_names = pa.array([names[at] for at in order.tolist()], pa.string())
+    pair = [sorted_names.take(pa.array(column, pa.int64())) for column in (found.low, found.high)]
+    times = [pa.array(column, pa.int64()).cast(TIME_TYPE) for column in (found.began, found.ended)]
+    return pa.table([*pair, *times, pa.array(found.closest_m, pa.float64())], schema=CONTACT)
+
+
+class _Open(NamedTuple):
+    """A contact that touched the end of the last slice."""
+
+    began: int
+    closest_m: float
+
+
+class ContactFold:
+    """The contacts of one node, as far as its time was sliced."""
+
+    def __init__(self, plan: ContactPlan) -> None:
+        self._plan = plan
+        self.until = INT64_MIN
+        """The end of the last slice."""
+        self.positions: dict[str, tuple[int, float, float]] = {}
+        """Of devices, when they reported it, latitude and longitude: those that held there."""
+        self.open: dict[Pair, _Open] = {}
+        self.last: dict[Pair, tuple[int, int]] = {}
+        """Of pairs that have met: when their last contact ended, and how long it was."""
+        self._reported: list[tuple[Any, Any, Any]] = []
+        """Reports of later times: devices, times and places."""
+        self.waiting = 0
+
+    # -- the state ---------------------------------------------------------------------------------------------------
+
+    def rows(self) -> dict[tuple[str, ...], Any]:
+        """Return everything that must be kept, by key."""
+        found: dict[tuple[str, ...], Any] = {("contact slice",): [self.until, self._told()]}
+        found |= {("contact position", device): list(seen) for device, seen in self.positions.items()}
+        found |= {("contact", *pair): list(begun) for pair, begun in self.open.items()}
+        found |= {("contact before", *pair): list(ended) for pair, ended in self.last.items()}
+        return found
+
+    def restore(self, key: Sequence[Any], value: Any) -> None:
+        """Take over a row that was kept."""
+        kind, *pair = key
+        if kind == "contact slice":
+            self.until, told = value
+            if told:
+                devices, times, places = zip(*told, strict=True)
+                self._put(pa.array(devices), np.array(times, np.int64), np.array(places, np.float64))
+        elif kind == "contact position":
+            self.positions[pair[0]] = tuple(value)
+        elif kind == "contact":
+            self.open[pair[0], pair[1]] = _Open(*value)
+        else:
+            self.last[pair[0], pair[1]] = tuple(value)
+
+    def _told(self) -> list[Any]:
+        devices, times, places = self._waiting()
+        return list(zip(devices.to_pylist(), times.tolist(), places.tolist(), strict=True))
+
+    def _put(self, devices: Any, times: Any, places: Any) -> None:
+        self._reported.append((devices, times, places))
+        self.waiting += len(devices)
+
+    def _waiting(self) -> tuple[Any, Any, Any]:
+        if not self._reported:
+            return pa.array([], pa.string()), np.empty(0, np.int64), np.empty((0, 2))
+        devices, times, places = zip(*self._reported, strict=True)
+        return pa.concat_arrays(devices), np.concatenate(times), np.concatenate(places)
+
+    # -- a slice -----------------------------------------------------------------------------------------------------
+
+    def take(self, reports: Any) -> None:  # a pyarrow.Table, ordered by seq
+        """Take in reports that follow the last ones."""
+        rows = reports.filter(reports.column("place").is_valid()).combine_chunks()
+        if rows.num_rows:
+            places = [pc.struct_field(rows.column("place"), name).to_numpy() for name in ("latitude", "longitude")]
+            times = rows.column("reported_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
+            device = rows.column("device").combine_chunks().cast(pa.string())
+            self._put(device, times, np.stack(places, axis=1).astype(np.float64))
+
+    def advance(self, now: int) -> tuple[Any, dict[Pair, Meeting]]:
+        """Let time have passed up to *now*; return the contacts that ended, and what they add to meetings."""
+        if now <= self.until:
+            return CONTACT.empty_table(), {}
+        devices, times, places = self._waiting()
+        is_past = times < now
+        held = [(name, *seen) for name, seen in self.positions.items()]
+        names = pa.concat_arrays([pa.array([each[0] for each in held], pa.string()), devices.filter(pa.array(is_past))])
+        coded = names.dictionary_encode()
+        began = np.concatenate([np.array([each[1] for each in held], np.int64), times[is_past]])
+        where = np.concatenate([np.array([each[2:] for each in held], np.float64).reshape(-1, 2), places[is_past]])
+        code = coded.indices.to_numpy().astype(np.int64)
+        ended = self._ended(code, began)
+        known = coded.dictionary.to_pylist()
+        self._keep(known, code, now, (began, ended, where))
+        self._reported, self.waiting = [], 0
+        if not is_past.all():
+            self._put(devices.filter(pa.array(~is_past)), times[~is_past], places[~is_past])
+        begun, until = np.maximum(began, self.until), np.minimum(ended, now)
+        held_then = begun < until
+        columns = [column[held_then] for column in (code, begun, until, where)]
+        found = slice_contacts(known, *columns, range_m=self._plan.range_m)
+        over = self._over(found, now)
+        self.until = now
+        return over, self._met(over)
+
+    def _ended(self, code: Any, began: Any) -> Any:
+        """Return until when positions hold, which are in order: until the device's next, or until they are stale."""
+        order = np.argsort(code, kind="stable")
+        ended = began + self._plan.stale_us
+        same = code[order][1:] == code[order][:-1]
+        before, after = order[:-1][same], order[1:][same]
+        ended[before] = np.minimum(ended[before], began[after])
+        return ended
+
+    def _keep(self, names: Sequence[str], code: Any, now: int, positions: tuple[Any, Any, Any]) -> None:
+        """Keep the positions that hold at the end of the slice."""
+        began, ended, where = positions
+        last = np.full(len(names), -1, np.int64)
+        last[code] = np.arange(code.size)  # of several the last one stays
+        self.positions = {
+            names[code[at]]: (int(began[at]), *where[at].tolist()) for at in last.tolist() if ended[at] > now
+        }
+
+    def _over(self, found: Any, now: int) -> Any:
+        """Return the contacts that have ended, joined with what was open at the beginning of the slice."""
+        pairs = list(zip(found.column("device_low").to_pylist(), found.column("device_high").to_pylist(), strict=True))
+        began, ended = (found.column(name).cast(pa.int64()).to_numpy().copy() for name in ("began_at", "ended_at"))
+        closest = found.column("closest_m").to_numpy().copy()
+        before, self.open = self.open, {}
+        for at in np.flatnonzero(began == self.until).tolist():
+            goes_on = before.pop(pairs[at], None)
+            if goes_on is not None:
+                began[at], closest[at] = goes_on.began, min(goes_on.closest_m, closest[at])
+        for at in np.flatnonzero(ended == now).tolist():
+            self.open[pairs[at]] = _Open(int(began[at]), float(closest[at]))
+        rows = [(*pair, each.began, self.until, each.closest_m) for pair, each in sorted(before.items())]
+        rows += [
+            (*pairs[at], int(began[at]), int(ended[at]), float(closest[at]))
+            for at in np.flatnonzero(ended < now).tolist()
+        ]
+        columns = list(zip(*rows, strict=True)) or [()] * len(CONTACT)
+        return pa.table([pa.array(column, f.type) for column, f in zip(columns, CONTACT, strict=True)], schema=CONTACT)
+
+    def _met(self, over: Any) -> dict[Pair, Meeting]:
+        """Return what contacts that ended add to meetings."""
+        found: dict[Pair, Meeting] = {}
+        times = (over.column(name).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at"))
+        pairs = (over.column(name).to_pylist() for name in ("device_low", "device_high"))
+        for low, high, began, ended in sorted(zip(*pairs, *times, strict=True)):
+            pair, length = (low, high), ended - began
+            added, before = Meeting(1, length), self.last.get(pair)
+            if before is not None:
+                gap = began - before[0]
+                added = Meeting(1, length, 1, gap, gap * gap, gap + before[1])
+            found[pair] = found.get(pair, Meeting()).plus(added)
+            self.last[pair] = (ended, length)
+        return found
+
+
+def meetings_table(sums: Mapping[Pair, Meeting], schema: Any) -> Any:  # a pyarrow.Table
+    """Return rows of ``meetings``: one for each pair, and one for all of them together."""
+    total = Meeting()
+    for each in sums.values():
+        total = total.plus(each)
+    told = [((None, None), total)] if sums else []
+    rows = [_row(pair, each) for pair, each in [*told, *sorted(sums.items())]]
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table([pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _row(pair: tuple[str | None, str | None], sums: Meeting) -> tuple[Any, ...]:
+    mean_apart = sums.apart / sums.gaps if sums.gaps else None
+    waits = sums.apart_squared / 2 / sums.cycles if sums.cycles else None
+    return (*pair, sums.contacts, sums.together / sums.contacts, mean_apart, waits)
