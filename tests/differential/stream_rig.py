@@ -16,8 +16,8 @@ from typing import Any
 from uuid import uuid4
 
 from whimbrel.log.reader import Frontier
-from whimbrel.pipeline.files.beginnings import first_taken
 from whimbrel.pipeline.files.snapshots import snapshot
+from whimbrel.pipeline.fold.beginnings import first_taken
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
 from whimbrel.pipeline.stream.blob_store import Head, MemoryBlobs

@@ -25,11 +25,11 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import assumes_receipts, check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
-from whimbrel.pipeline.files.beginnings import beginning
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
+from whimbrel.pipeline.fold.beginnings import beginning
 from whimbrel.pipeline.intervals import Interval, has_intervals
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, may_have

@@ -30,7 +30,7 @@ from whimbrel.model.facts import (
 from whimbrel.model.notification import Notification
 from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.subscription import InterestChange, Subscription
-from whimbrel.pipeline.files.beginnings import Beginning, Known, known_of
+from whimbrel.pipeline.fold.beginnings import Beginning, Known, known_of
 from whimbrel.pipeline.fold.policies import Content, PolicyFold
 
 __all__ = ["Delivery", "Match", "SingleProcess"]

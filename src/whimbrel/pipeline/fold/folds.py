@@ -35,7 +35,7 @@ from whimbrel.model.facts import (
 from whimbrel.model.rows import fact_of
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
-from whimbrel.pipeline.files.beginnings import Known
+from whimbrel.pipeline.fold.beginnings import Known
 from whimbrel.pipeline.fold.group_states import GroupState
 from whimbrel.pipeline.fold.policies import Content, KeptContent, PolicyFold
 

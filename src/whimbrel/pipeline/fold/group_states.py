@@ -15,7 +15,7 @@ from pyspark import SparkFiles
 
 from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import decode_key, encode_key
-from whimbrel.pipeline.files.beginnings import Beginning, Known
+from whimbrel.pipeline.fold.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.policies import KeptContent
 

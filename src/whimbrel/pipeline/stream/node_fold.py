@@ -26,11 +26,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.beginnings import beginning
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import written_file
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.fold.beginnings import beginning
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError

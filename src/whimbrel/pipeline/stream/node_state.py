@@ -26,7 +26,7 @@ from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.beginnings import Beginning, Known
+from whimbrel.pipeline.fold.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.folds import Fold, Rows, events_of

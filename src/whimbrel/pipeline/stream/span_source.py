@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.reader import Frontier
-from whimbrel.pipeline.files.beginnings import first_taken
 from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
+from whimbrel.pipeline.fold.beginnings import first_taken
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.model.bounds import INT64_MIN
-from whimbrel.pipeline.files.beginnings import Beginning
 from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, Seen, other_events, published_events
 from whimbrel.pipeline.fold.folds import BEGUN, EVENT, POLICY, fold

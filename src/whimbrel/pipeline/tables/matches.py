@@ -25,8 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.facts import PresenceChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.beginnings import Beginning
 from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.fold.version_places import PLACED
 from whimbrel.pipeline.fold.versions import Over, PackedVersions, packed, versions
