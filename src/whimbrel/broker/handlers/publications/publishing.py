@@ -154,8 +154,7 @@ class Publishing:
         allowance: Allowance,
     ) -> None:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
-        given, was_busy = packets, link.is_busy
-        has_keys = bool(link.keyring.publications.hashes)
+        given, was_busy, has_keys = packets, link.is_busy, bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
         placings: dict[int, Placing] = {}
         if has_keys or any(packet.properties.user or packet.topic.startswith(IN_TOPIC) for packet in packets):
