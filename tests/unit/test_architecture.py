@@ -190,7 +190,6 @@ BROKER = [
     "policy_settings",
     "config",
     "config_files",
-    "exposure",
     "counters",
     "feedback",
     "memory",

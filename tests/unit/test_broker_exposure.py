@@ -9,8 +9,8 @@ import pytest
 
 from whimbrel.broker.access.users import Users
 from whimbrel.broker.config import Config, ListenerSettings
-from whimbrel.broker.exposure import check_exposure, exposures, is_loopback, with_users_of_data
 from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.shell.operating.exposure import check_exposure, exposures, is_loopback, with_users_of_data
 from whimbrel.hold.access import Cost
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 # no test listens on it

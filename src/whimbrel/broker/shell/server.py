@@ -26,7 +26,6 @@ import structlog
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
-from whimbrel.broker.exposure import exposures
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
@@ -36,6 +35,7 @@ from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.operating.exposure import exposures
 from whimbrel.broker.shell.operating.operations import Operations
 from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.running import Running

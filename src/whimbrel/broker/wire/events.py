@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
 
 __all__ = ["Event", "EventLine", "EventLines", "shown_address"]
 
@@ -86,6 +87,10 @@ class EventLines:
         what = Event.QUOTA if code == ReasonCode.QUOTA_EXCEEDED else event
         said = {"refused": event.value[1].removesuffix(" refused")} if what is Event.QUOTA else {}
         self.note(what, link, now, reason=reason, code=code, **said, **more)
+
+    def refuse_filter(self, link: Link, now: int, error: ProtocolError, topic_filter: str) -> None:
+        """Have a line written about a subscription that is refused; the reason has the position in its filter."""
+        self.refuse(Event.SUBSCRIPTION_REFUSED, link, now, error.code, error.reason, topic_filter=topic_filter)
 
     def take(self, now: int) -> list[EventLine]:
         """Return the lines since the last call, and for each kind that there is room for again how many are missing."""

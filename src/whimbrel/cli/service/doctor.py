@@ -47,7 +47,7 @@ def doctor(
     """
     from whimbrel.broker.config import Config
     from whimbrel.broker.config_files import read_config
-    from whimbrel.broker.exposure import with_users_of_data  # see above
+    from whimbrel.broker.shell.operating.exposure import with_users_of_data  # see above
 
     config = Config() if config_file is None else read_config(config_file)
     config = config.with_overrides({"node.data": data})
@@ -99,8 +99,8 @@ def _port(name: str, host: str, port: int) -> Finding:
 def _access(config: Config) -> Iterator[Finding]:
     from whimbrel.broker.access.topic_rights import Rights
     from whimbrel.broker.access.users import Users
-    from whimbrel.broker.exposure import check_exposure, exposures  # see above
     from whimbrel.broker.shell.net.listeners import tls_context
+    from whimbrel.broker.shell.operating.exposure import check_exposure, exposures  # see above
 
     checks: dict[str, tuple[str, Callable[[], object]]] = {
         "tls": (config.tls.certificate, lambda: tls_context(config.tls)),

@@ -98,9 +98,8 @@ class Publishing:
         self.answers = PublicationAnswers(commits, state, sender)
         self.moves = Moves(commits, state, admission, authorizer)
         self.answer: _Taker | None = None
-        """Who answers requests about sessions."""
         self.answer_operator: _Taker | None = None
-        """Who answers requests about clients."""
+        """Who answers requests about sessions; and about clients."""
         self.report: _Taker | None = None
         self.policy: _Taker | None = None
         """Who takes reports of devices; and who takes policies, and the choices of devices."""

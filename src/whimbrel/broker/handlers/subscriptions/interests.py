@@ -30,7 +30,6 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
 from whimbrel.broker.state.places.fences import fence_name
 from whimbrel.broker.wire.clients import Client, Link
-from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.notices import NEAR, OWN, POLICIES, TOLD, can_be_told
 from whimbrel.broker.wire.sender import Sender
@@ -131,15 +130,14 @@ class Interests:
 
     def _subscribe(self, link: Link, client: Client, packet: Subscribe) -> Iterator[None]:
         """Take in the requests of a SUBSCRIBE piece by piece."""
-        codes: list[int] = []
-        reasons: dict[str, None] = {}
+        codes, reasons = list[int](), dict[str, None]()
         budget, done = self._budget.packet(client.session), 0
         try:
             options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
             beside = filter_cost(options.filter_text)
         except ProtocolError as error:
             codes, reasons = [error.code] * len(packet.requests), {error.reason: None}
-            self._note_refused(link, error, packet.requests[0].topic_filter)
+            self._sender.events.refuse_filter(link, self._commits.last_at, error, packet.requests[0].topic_filter)
             self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
             return
         for request in packet.requests:
@@ -166,7 +164,7 @@ class Interests:
                 told = self._begin_history(link, client, subscription, options, read)
             except ProtocolError as error:
                 codes.append(error.code)
-                self._note_refused(link, error, request.topic_filter)
+                self._sender.events.refuse_filter(link, self._commits.last_at, error, request.topic_filter)
                 if len(reasons) < _MOST_REASONS:
                     reasons[error.reason] = None
             else:
@@ -176,11 +174,6 @@ class Interests:
                 elif told:
                     reasons[told] = None
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
-
-    def _note_refused(self, link: Link, error: ProtocolError, topic_filter: str) -> None:
-        """Have a line written about a subscription that is refused; of a filter the reason has the position."""
-        events, at = self._sender.events, self._commits.last_at
-        events.refuse(Event.SUBSCRIPTION_REFUSED, link, at, error.code, error.reason, topic_filter=topic_filter)
 
     def _begin_history(
         self, link: Link, client: Client, subscription: Subscription, options: Options, read: ReadInterest | None
@@ -217,7 +210,7 @@ class Interests:
                 check_topic_filter(topic_filter)
         except ProtocolError as error:
             self._sender.counters.protocol_errors += 1
-            self._note_refused(link, error, topic_filter)
+            self._sender.events.refuse_filter(link, self._commits.last_at, error, topic_filter)
             self._sender.fail(link, error.code, error.reason)
             return False
         return True

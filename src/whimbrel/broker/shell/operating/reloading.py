@@ -19,10 +19,10 @@ import structlog
 
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import SECTIONS, Config, ListenerSettings
-from whimbrel.broker.exposure import check_exposure, with_users_of_data
 from whimbrel.broker.setting_fields import ConfigError, settings_of
 from whimbrel.broker.shell.net.handshakes import TlsContext
 from whimbrel.broker.shell.net.listeners import tls_context, tls_of
+from whimbrel.broker.shell.operating.exposure import check_exposure, with_users_of_data
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules, Verify

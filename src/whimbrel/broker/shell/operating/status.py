@@ -15,9 +15,9 @@ from typing import NamedTuple
 from whimbrel import __version__
 from whimbrel.broker.config import Config
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.exposure import exposures
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.metrics import gauges
+from whimbrel.broker.shell.operating.exposure import exposures
 from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.running import Running, monotonic_us
 from whimbrel.match.first_use import Kernels
