@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,16 +13,14 @@ from rich.console import Console
 
 from whimbrel.cli.options.values import read_folder, read_log
 from whimbrel.cli.pipeline.doctor import doctor
+from whimbrel.cli.pipeline.times import check_moment, duration, instant, interval, moment
 from whimbrel.cli.process.niceness import give_way
 from whimbrel.cli.process.spark import session, watched
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.clock import parse_time
 from whimbrel.pipeline import TABLES_MADE
 
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
-    from pyspark.sql import SparkSession
-
-    from whimbrel.pipeline.intervals import Interval
+    pass
 
 __all__ = ["app"]
 
@@ -33,10 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-_UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_AGO = re.compile(r"([0-9]{1,6})([smhd])")
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 Log = Annotated[
     Path, typer.Option("--log", metavar="DIR", parser=read_log, help="The directory of the log, or a broker's --data.")
@@ -88,7 +80,7 @@ def generate(
             seed=seed,
             devices=devices,
             nodes=tuple(nodes.split(",")),
-            start=_instant("--start", start),
+            start=instant("--start", start),
             hours=hours,
         )
         begun = time.perf_counter()
@@ -227,7 +219,7 @@ def run(
     for option, text in (("--since", since), ("--until", until)):
         if text is not None and (continuous or available_now):
             raise InvalidValueError(option, text, "a run without a stream", f"{option}: a stream writes all rows")
-        _check_moment(option, text)
+        check_moment(option, text)
     _refuse_strays(
         {"--every": every},
         {
@@ -245,23 +237,23 @@ def run(
         raise InvalidValueError("--metrics-host", metrics_host, "with a port", "--metrics-host needs --metrics-port")
     wanted = _tables(tables)
     plan = {
-        "window_us": _duration("--window", window),
+        "window_us": duration("--window", window),
         "nodes": nodes,
         "slots_per_node": slots,
         "sample_bytes": sample_bytes,
         "range_m": range_m,
-        "stale_us": _duration("--stale", stale),
+        "stale_us": duration("--stale", stale),
         "assume_receipts": assume_receipts,
     }
     of_stream = {
         "tables": () if tables is None else tuple(wanted),
-        "lateness_us": _duration("--lateness", lateness or "1d"),
+        "lateness_us": duration("--lateness", lateness or "1d"),
     }
     if keep is not None:
-        of_stream["keep_us"] = _duration("--keep", keep)
+        of_stream["keep_us"] = duration("--keep", keep)
     if facts_per_batch is not None:
         of_stream["facts_per_batch"] = facts_per_batch
-    every_us = None if available_now else _duration("--every", every or "2s")
+    every_us = None if available_now else duration("--every", every or "2s")
     check_format(log)  # a slip in a path need not wait for Spark
     if not continuous and not available_now:
         give_way(nice or 0)  # what this process starts inherits it
@@ -305,9 +297,9 @@ def _run_once(  # what the command was told
             typer.echo(f"note: {missing}", err=True)
         begun = time.perf_counter()
         with watched(spark, "Starting") as doing:
-            interval = _interval(spark, log, *bounds)
+            chosen = interval(spark, log, *bounds)
             made = run_jobs(
-                spark, log=log, out=out, tables=tables, plan=Plan(**plan), interval=interval, on_progress=doing
+                spark, log=log, out=out, tables=tables, plan=Plan(**plan), interval=chosen, on_progress=doing
             )
         took_s = time.perf_counter() - begun
     if as_json:
@@ -320,8 +312,8 @@ def _run_once(  # what the command was told
     if "replicas" in made:
         planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
         typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
-    if interval is not None:
-        typer.echo(f"rows {interval}; the tables' other rows are as they were")
+    if chosen is not None:
+        typer.echo(f"rows {chosen}; the tables' other rows are as they were")
     typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
 
 
@@ -390,7 +382,7 @@ def replay(
 
     check_format(log)
     for option, text in (("--since", since), ("--until", until)):
-        _check_moment(option, text)
+        check_moment(option, text)
     with session(master) as spark:
         from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
@@ -398,7 +390,7 @@ def replay(
         from whimbrel.pipeline.spark.reading import read_table
 
         with watched(spark, "Replaying") as _:
-            begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
+            begin, end = (moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
             history = read_table(spark, log, "publications", since=begin, until=end)
             found = select(history, filter_text=wanted, since=begin, until=end, subject=subject).cache()
             count = found.count()
@@ -456,48 +448,3 @@ def _tables(text: str | None) -> list[str]:
         if name not in TABLES_MADE:
             raise InvalidValueError("--tables", name, ", ".join(TABLES_MADE))
     return wanted
-
-
-def _duration(option: str, text: str) -> int:
-    found = _AGO.fullmatch(text)
-    if found is None or int(found[1]) == 0:
-        raise InvalidValueError(option, text, "a number and s, m, h or d, such as 15m")
-    return int(found[1]) * _UNITS_US[found[2]]
-
-
-def _instant(option: str, text: str, others: str = "a date") -> int:
-    try:
-        return parse_time(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
-    except InvalidValueError:
-        raise InvalidValueError(option, text, f"{others}, or ISO 8601 such as 2026-01-05T09:30:00Z") from None
-
-
-def _check_moment(option: str, text: str | None) -> None:
-    """Refuse what names no time before Spark is started."""
-    if text is not None and _AGO.fullmatch(text) is None:
-        _instant(option, text, "a time such as 24h, a date")
-
-
-def _interval(spark: SparkSession, log: Path, since: str | None, until: str | None) -> Interval | None:
-    if since is None and until is None:
-        return None
-    from whimbrel.pipeline.intervals import Interval
-
-    begin, end = (_moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
-    return Interval(since=begin, until=end)
-
-
-def _moment(spark: SparkSession, log: Path, option: str, text: str | None) -> int | None:
-    """Return the time that *text* names; 24h is that long before the last notification of the log."""
-    ago = None if text is None else _AGO.fullmatch(text)
-    if text is None or ago is None:
-        return None if text is None else _instant(option, text)
-    from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
-
-    from whimbrel.pipeline.files.snapshots import last_date
-    from whimbrel.pipeline.spark.reading import read_table
-
-    day = last_date(log, "publications")
-    since = None if day is None else int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
-    last = read_table(spark, log, "publications", since=since).agg(F.unix_micros(F.max("published_at"))).collect()[0][0]
-    return None if last is None else int(last) - int(ago[1]) * _UNITS_US[ago[2]]
