@@ -542,3 +542,14 @@ def test_wide_areas_that_are_retained_are_few(rig: Rig) -> None:
         rig.settle()
     codes = [answer.code for answer in light.taken(Puback)]
     assert codes.count(ReasonCode.QUOTA_EXCEEDED) == 1
+
+
+def test_areas_around_one_place_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each report of a device there is held against all of them; elsewhere there is room."""
+    monkeypatch.setattr("whimbrel.broker.handlers.publications.admission.MOST_IN_CELL", 3)
+    light = rig.client("light")
+    for number, place in enumerate((HERE, HERE, HERE, HERE, "10,10"), start=1):
+        light.send(_at(f"a/{number}", b"x", place, "150", qos=1)._replace(retain=True, packet_id=number))
+        rig.settle()
+    codes = {answer.packet_id: answer.code for answer in light.taken(Puback)}
+    assert [number for number, code in codes.items() if code == ReasonCode.QUOTA_EXCEEDED] == [4]

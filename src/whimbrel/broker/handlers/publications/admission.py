@@ -17,7 +17,7 @@ from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES
 from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_WIDE, is_wide
+from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.messages import Message
@@ -103,6 +103,9 @@ class Admission:
             return ReasonCode.QUOTA_EXCEEDED, f"{MOST_AREAS} messages are retained with an area, no more are allowed"
         if is_wide(area) and areas.wide_count >= MOST_WIDE:
             allowed = f"{MOST_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
+            return ReasonCode.QUOTA_EXCEEDED, allowed
+        if areas.crowd(area) >= MOST_IN_CELL:
+            allowed = f"{MOST_IN_CELL} messages are retained with areas around here, no more are allowed"
             return ReasonCode.QUOTA_EXCEEDED, allowed
         return None
 

@@ -2,8 +2,8 @@
 
 Rule: what is retained with an area comes to a session that enters the area, once: as long as it is the last of its
 subject, neither leaving and coming back nor a restart makes it come again.
-Rule: areas stand in cells of a tenth of a degree, so that a report looks at few; those that are wide, or near a pole,
-are looked at every time, and there may be only so many (``MOST_WIDE``).
+Rule: areas stand in cells of a tenth of a degree, so that a report looks at few: at most ``MOST_IN_CELL``, and those
+that are wide or near a pole, of which there may be only so many (``MOST_WIDE``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import cbor2
 from whimbrel.broker.wire.messages import Message
 from whimbrel.model.place import Area, Place
 
-__all__ = ["MOST_AREAS", "MOST_WIDE", "RetainedAreas", "is_wide"]
+__all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
 
-MOST_AREAS, MOST_WIDE = 100_000, 100
-"""How many messages may be retained with an area, and how many of them with a wide one."""
+MOST_AREAS, MOST_IN_CELL, MOST_WIDE = 100_000, 2_000, 100
+"""How many messages may be retained with an area, how many of them in one cell, and how many with a wide area."""
 _MOST_SEEN = 1_000
 """How many a session is remembered to have had; of more, the oldest are forgotten."""
 _CELLS, _AROUND = 10, 3_600
@@ -51,6 +51,10 @@ class RetainedAreas:
     def wide_count(self) -> int:
         """How many are looked at for every report."""
         return len(self._wide)
+
+    def crowd(self, area: Area) -> int:
+        """Return how many areas a report is held against in the fullest cell that *area* reaches."""
+        return max((len(self._cells.get(cell, ())) for cell in _cells_of(area)), default=0)
 
     def put(self, message: Message) -> None:
         """Take in what is retained of a subject now."""
