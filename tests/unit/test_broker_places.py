@@ -553,3 +553,12 @@ def test_areas_around_one_place_are_bounded(rig: Rig, monkeypatch: pytest.Monkey
         rig.settle()
     codes = {answer.packet_id: answer.code for answer in light.taken(Puback)}
     assert [number for number, code in codes.items() if code == ReasonCode.QUOTA_EXCEEDED] == [4]
+
+
+def test_a_deadline_without_a_place_waits_for_the_disk_too(rig: Rig) -> None:
+    """What is owed is matched again once it is durable, whatever its publisher says of places."""
+    wanting = rig.subscriber("wanting", "a", qos=1, expiry_s=60)
+    due = Publish("a", b"x", 1, packet_id=1, properties=Properties(user=(("deadline", "5"),)))
+    rig.client("light").send(due)
+    rig.settle()
+    assert wanting.payloads() == [b"x"]
