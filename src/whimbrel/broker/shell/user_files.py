@@ -46,21 +46,22 @@ class UserFiles:
         return bool(self._files)
 
     def take(self, newer: UserFiles) -> UserChanges:
-        """Let the users be those of *newer*, whose files were read later; return how they differ."""
+        """Let the users be those of *newer*, whose files were read later; return how they differ.
+
+        Where another file counts from now on, all users of the one before have to connect again.
+        """
         kept: dict[str, Users] = {}
         revoked, regrouped = set[str](), set[str]()
+        for path, users in self._files.items():
+            if path not in newer._files or path == self._main != newer._main:
+                revoked.update(users.names())
         for path, users in newer._files.items():
-            is_moved = path == newer._main != self._main
-            if is_moved and self._main in newer._files:  # a listener still has the old file: whose user it was is open
-                revoked.update(self._files[self._main].names())
-                kept[path] = users
-                continue
-            before = self._files.get(self._main if is_moved else path)
+            before = self._files.get(path)
+            kept[path] = users if before is None else before
             if before is not None:
                 changes = before.take(users)
                 revoked |= changes.revoked
                 regrouped |= changes.regrouped
-            kept[path] = users if before is None else before
         self._files, self._main = kept, newer._main
         return UserChanges(frozenset(revoked), frozenset(regrouped))
 
