@@ -34,7 +34,6 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
-    "broker": "the settings, one file a kind, beside what all layers of the broker count and share",
     "broker/state": "one file a part of what a restart knows again",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",
@@ -184,10 +183,7 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 
 BROKER = [
-    "setting_fields",
-    "listener_settings",
-    "log_settings",
-    "policy_settings",
+    "settings",
     "config",
     "config_files",
     "counters",

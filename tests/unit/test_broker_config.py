@@ -11,7 +11,7 @@ import pytest
 
 from whimbrel.broker.config import SECTIONS, AccessSettings, Config, ListenSettings
 from whimbrel.broker.config_files import print_config, read_config, reference
-from whimbrel.broker.setting_fields import ConfigError, settings_of
+from whimbrel.broker.settings.fields import ConfigError, settings_of
 from whimbrel.hold.access import DEFAULT_COST, Cost
 
 

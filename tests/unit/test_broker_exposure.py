@@ -9,7 +9,7 @@ import pytest
 
 from whimbrel.broker.access.users import Users
 from whimbrel.broker.config import Config, ListenerSettings
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.operating.exposure import check_exposure, exposures, is_loopback, with_users_of_data
 from whimbrel.hold.access import Cost
 

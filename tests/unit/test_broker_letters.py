@@ -9,7 +9,7 @@ from broker_rig import Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
 from whimbrel.broker.config_files import read_config
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.log.reader import read
 from whimbrel.model.facts import PresenceChanged
 from whimbrel.mqtt.codec import encode

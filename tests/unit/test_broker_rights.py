@@ -11,7 +11,7 @@ import pytest
 
 from whimbrel.broker.access import topic_rights as module
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule, covers, overlaps
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.errors import InvalidValueError
 from whimbrel.match.topics import is_topic_filter, matches
 

@@ -9,8 +9,8 @@ import pytest
 
 from whimbrel.broker.access.users import Users
 from whimbrel.broker.config import AccessSettings, Config, NodeSettings
-from whimbrel.broker.listener_settings import ListenerSettings
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
+from whimbrel.broker.settings.listeners import ListenerSettings
 from whimbrel.broker.shell.operating.reloading import Reloading, restart_needed
 from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.hold.access import Cost

@@ -11,7 +11,7 @@ import pytest
 
 from whimbrel.broker.access import users as module
 from whimbrel.broker.access.users import Users, check_group, check_user_name
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold import access
 from whimbrel.hold.access import Cost

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from whimbrel.broker import setting_fields as setting
-from whimbrel.broker.listener_settings import ListenerSettings, ListenSettings, TlsSettings, check_listening
-from whimbrel.broker.log_settings import LogSettings
-from whimbrel.broker.policy_settings import PolicySettings
-from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
+from whimbrel.broker.settings import fields as setting
+from whimbrel.broker.settings.fields import ConfigError, Section, nearest, settings_of
+from whimbrel.broker.settings.listeners import ListenerSettings, ListenSettings, TlsSettings, check_listening
+from whimbrel.broker.settings.log import LogSettings
+from whimbrel.broker.settings.policies import PolicySettings
 from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES

@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 
 from whimbrel.broker.config import SECTIONS, Config, unknown_setting, with_values
-from whimbrel.broker.listener_settings import ListenerSettings, listeners_of
-from whimbrel.broker.setting_fields import ConfigError, Section, setting_of, settings_of
+from whimbrel.broker.settings.fields import ConfigError, Section, setting_of, settings_of
+from whimbrel.broker.settings.listeners import ListenerSettings, listeners_of
 
 __all__ = ["MAX_FILE_BYTES", "print_config", "read_config", "read_toml", "reference"]
 

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import structlog
 
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import DEFAULT_COST, MIN_SALT_BYTES, Cost, PasswordHash
 from whimbrel.log.files import make_folder, rename, write_all

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from whimbrel.broker.access.users import UserChanges, Users
 from whimbrel.broker.config import Config
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.wire.listener_rules import Verify
 from whimbrel.hold.access import Cost
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from whimbrel.broker.handlers.subscriptions.requested import Since
-from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
 from whimbrel.broker.wire.clients import Client, Link

@@ -26,7 +26,7 @@ from pathlib import Path
 import cbor2
 import structlog
 
-from whimbrel.broker.log_settings import LogSettings
+from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.shell.metrics import LogFigures
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.sqlite import SqliteStore

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 
 from whimbrel.broker.config import Config
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_keeper import LogKeeper

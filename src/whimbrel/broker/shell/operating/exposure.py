@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from whimbrel.broker.config import Config, ListenerSettings
-from whimbrel.broker.setting_fields import ConfigError
+from whimbrel.broker.settings.fields import ConfigError
 
 __all__ = ["USERS", "Warned", "check_exposure", "exposures", "is_loopback", "with_users_of_data"]
 

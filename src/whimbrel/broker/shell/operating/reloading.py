@@ -19,7 +19,7 @@ import structlog
 
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import SECTIONS, Config, ListenerSettings
-from whimbrel.broker.setting_fields import ConfigError, settings_of
+from whimbrel.broker.settings.fields import ConfigError, settings_of
 from whimbrel.broker.shell.net.handshakes import TlsContext
 from whimbrel.broker.shell.net.listeners import tls_context, tls_of
 from whimbrel.broker.shell.operating.exposure import check_exposure, with_users_of_data

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from whimbrel.broker import setting_fields as setting
-from whimbrel.broker.setting_fields import Section
+from whimbrel.broker.settings import fields as setting
+from whimbrel.broker.settings.fields import Section
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS as _DEFAULT
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from whimbrel.broker import setting_fields as setting
-from whimbrel.broker.setting_fields import ConfigError, Section, nearest, settings_of
+from whimbrel.broker.settings import fields as setting
+from whimbrel.broker.settings.fields import ConfigError, Section, nearest, settings_of
 from whimbrel.model.bounds import text
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.topics import check_topic_name, disallowed_in
