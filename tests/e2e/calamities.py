@@ -99,7 +99,7 @@ class Calamities:
         is_cut = int(self._segments()[0].stem) > 1
         kept = self._broker.data.with_name("kept")
         shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(self._broker.data, kept)
+        shutil.copytree(self._broker.data, kept, ignore=shutil.ignore_patterns("control"))  # a socket
         for path in self._broker.data.glob("view-*"):
             path.unlink()
         self.count["lost views"] += 1
