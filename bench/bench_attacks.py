@@ -228,7 +228,10 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
 
 def _ports(folder: Path) -> dict[str, int]:
     text = (folder / "broker.log").read_text(encoding="utf-8", errors="replace")
-    return {name: int(port) for name, port in _PORTS.findall(text)}
+    ports: dict[str, int] = {}
+    for name, port in _PORTS.findall(text):  # the first are of the line that names them; later lines name clients
+        ports.setdefault(name, int(port))
+    return ports
 
 
 # -- how it is told ----------------------------------------------------------------------------------------------------
