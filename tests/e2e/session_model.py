@@ -809,6 +809,8 @@ def _tree(subscription: Subscription) -> dict[str, object]:
         "keys": [],
         "insecure": subscription.accept_insecure,
         "policy": subscription.policy,
+        "near": None,
+        "stale": None,
     }
 
 

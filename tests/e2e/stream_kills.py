@@ -511,7 +511,7 @@ def differences(spark: SparkSession, folder: Path, *, is_quick: bool = False) ->
         if missing or surplus:
             example = next(iter([*surplus, *missing]))
             found.append(f"{table}: {missing.total()} missing, {surplus.total()} too many, such as {example}")
-        if table != "dead_letters" and not wanted:
+        if table not in {"dead_letters", "contacts", "meetings"} and not wanted:  # no device is anywhere in these logs
             found.append(f"{table}: it has no rows, so nothing was tried")
     return found
 

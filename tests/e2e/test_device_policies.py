@@ -67,7 +67,7 @@ def test_policies_are_put_listed_shown_and_removed(broker: BrokerProcess, tmp_pa
     assert told("show", "all") == (0, text)
     code, listed = told("list")
     assert code == 0
-    assert re.search(r"^all: version \d+, nobody's, 0 devices$", listed, re.MULTILINE)
+    assert re.search(r"^all: version \d+, without owner, 0 devices$", listed, re.MULTILINE)
     assert told("remove", "all") == (0, "removed all\n")
     assert told("show", "all")[0] == 1
 

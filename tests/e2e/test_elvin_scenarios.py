@@ -203,6 +203,7 @@ class PahoDevice(Device):
             return
         user = [("whimbrel.session", session), *(("whimbrel.key", key) for key in options.pop("keys", ()))]
         user += [(f"whimbrel.{name}", str(value)) for name, value in options.items()]
+        user.append(("whimbrel.modify", "yes"))
         self._subscribe(topic, 1, _properties(PacketTypes.SUBSCRIBE, user))
 
     def _subscribe(self, topic: str, qos: int, properties: Properties | None = None) -> None:

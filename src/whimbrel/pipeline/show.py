@@ -76,7 +76,9 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
         there = (
             sorted(path.name for path in out.iterdir() if path.is_dir() and path.name in TABLES) if out.is_dir() else []
         )
-        if there:
+        if there and table == "dead_letters":
+            sentence = emptiness(table)
+        elif there:
             sentence = f"{out} has no table {table}; it has {', '.join(there)}"
         else:
             sentence = f"{out} has no tables; `whimbrel pipeline run --out {out}` makes them"
