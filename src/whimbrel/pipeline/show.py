@@ -48,6 +48,8 @@ _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s"
 _EXACT_BELOW = 999.5
 """Three figures are enough below this; above, all of them are shown."""
 _CELL_CHARACTERS = 60
+_RARE = {"difference"}
+"""Columns that are shown only where a row has them: a page is narrow."""
 _HIDDEN = {
     "popularity": {"window_end"},
     "latency": {"window_end"},
@@ -115,6 +117,7 @@ def to_paste(out: Path, table: str) -> Iterator[str]:
 def drawn(table: str, rows: ArrowTable) -> Group:
     """Return *rows* as a page: the table and, where one says more, bars."""
     names = [name for name in rows.schema.names if name not in _HIDDEN.get(table, set())]
+    names = [name for name in names if name not in _RARE or rows.column(name).null_count < rows.num_rows]
     grid = Table(
         title=f"{table}: {TABLES[table].description}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
