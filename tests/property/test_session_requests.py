@@ -92,6 +92,8 @@ known: dict[str, st.SearchStrategy[Any]] = {
     "keys": st.lists(keys, max_size=3),
     "insecure": st.booleans(),
     "policy": st.sampled_from(["quiet", "#", ""]) | texts,
+    "near": st.sampled_from(["52.5,13.4,200", "200", 200, 0.5, "any", "91,0,5", "1,2;3,4;5,6", "nan"]) | texts,
+    "stale": st.sampled_from(["90s", "2m", 60, -1, 0.5, "1e400"]) | texts,
     "add": st.lists(keys, max_size=3),
     "remove": st.lists(keys, max_size=3),
     "client": st.sampled_from(["maker", "pda", "other"]) | texts,
