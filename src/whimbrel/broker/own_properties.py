@@ -33,7 +33,7 @@ IN_SUBSCRIBE = (
 IN_PUBLISH = ("key", "insecure", "place", "radius", "deadline")
 """A will has the same."""
 SECRET = ("key", "insecure")
-"""Of these, what is taken off a publication; the others travel on (``placing``)."""
+"""The properties that are removed from a publication before it is sent on; the others stay (``placing``)."""
 
 NUMBER = f"{PREFIX}id"
 """Which notification a copy is of, ``node:seq``, on connections that subscribed with ``since``."""

@@ -88,8 +88,8 @@ class TlsSettings(Section):
 class ListenerSettings(Section):
     """One more listener: a port or a Unix socket with its own TLS, users and mount point.
 
-    Without a users file, here or in [access], anybody may connect to it; with one, clients that give no user name are
-    let in only if anonymous is true here.
+    Without a users file, here or in [access], any client may connect to it; with one, clients that give no user name
+    are let in only if anonymous is true here.
     """
 
     section: ClassVar[str] = "listener"

@@ -42,7 +42,7 @@ class Event(Enum):
 
 
 class EventLine(NamedTuple):
-    """One line: its level, what happened, and to whom."""
+    """One line: its level, what happened, and to which client."""
 
     level: str
     text: str

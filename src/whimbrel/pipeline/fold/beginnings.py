@@ -48,7 +48,7 @@ _HOLD = frozenset({"session", "subscription", "member", "pending", "copy", "shap
 
 
 class Known(NamedTuple):
-    """What is kept of a notification while anybody is owed it, to say what it was; times in microseconds."""
+    """What is kept of a notification while a device is owed it, to describe it; times in microseconds."""
 
     body_hash: bytes
     published_at: int

@@ -117,7 +117,7 @@ class NodeState:
     ) -> None:
         self.node, self._store = node, store
         self.contacts = None if contact is None else ContactFold(contact)
-        """Who is within range of whom, if that is asked for."""
+        """The contacts between devices that have not ended; None where no table of them is made."""
         self._saved_contacts: dict[Key, bytes] = {}
         self.links = Links(node)
         self.last_at: int | None = None

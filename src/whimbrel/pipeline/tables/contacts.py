@@ -83,9 +83,9 @@ def meetings(found: DataFrame) -> DataFrame:
             "meeting_time_us"
         ),
     )
-    everybody = each.agg(*sums).where("contacts > 0")
-    everybody = everybody.select(*(F.lit(None).cast("string").alias(name) for name in _PAIR), "*")
-    return everybody.unionByName(each.groupBy(*_PAIR).agg(*sums)).select(*TABLES["meetings"].schema.names)
+    total = each.agg(*sums).where("contacts > 0")
+    total = total.select(*(F.lit(None).cast("string").alias(name) for name in _PAIR), "*")
+    return total.unionByName(each.groupBy(*_PAIR).agg(*sums)).select(*TABLES["meetings"].schema.names)
 
 
 def _slice_us(seen: DataFrame) -> int:

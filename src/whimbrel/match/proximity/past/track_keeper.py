@@ -143,7 +143,7 @@ class TrackKeeper:
         return Tracks(arrays, self._base)
 
     def _settle(self) -> None:
-        """Let what the last span said be what was so before the next."""
+        """Keep the end of the last span as the beginning of the next."""
         if self._reported is not None:
             moved, seq, at, spots = self._reported
             base, self._reported = self._base, None
