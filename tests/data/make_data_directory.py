@@ -21,7 +21,7 @@ from whimbrel.client import Client, Reporting
 from whimbrel.log import layout
 
 NODE = "node-1"
-SETTINGS = {
+SETTINGS: dict[str, dict[str, object]] = {
     "log": {"segment_bytes": 65_536, "view_interval_s": 0.1, "retain_bytes": 150_000, "retain_free_bytes": 0},
     "mqtt": {"session_expiry_s": 4_000_000_000},
     "hold": {"ttl_s": 4_000_000_000},
