@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.proximity.grid import Grid, levels_of
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points, polygon_ball
 from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, match_inside, match_near, move_many, sieve
@@ -240,7 +240,9 @@ class ProximityIndex:
             raise InvalidValueError("places", found.shape[0], f"{numbers.size}, one for each device, and as many times")
         known = len(self.where.device_numbers)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < known:
-            raise InvalidValueError("devices", f"{numbers.min()} to {numbers.max()}", f"numbers from 0 to {known - 1}")
+            raise InvalidValueError(
+                "devices", Phrase(f"{numbers.min()} to {numbers.max()}"), f"numbers from 0 to {known - 1}"
+            )
         self._move(numbers, found, times)
 
     def _move(self, devices: Any, places: Any, times: Any) -> None:
