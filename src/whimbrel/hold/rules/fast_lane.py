@@ -146,6 +146,11 @@ class FastLanes:
             self._view.touch(("pending", name, seq))
             self._view.touch(("copy", seq))
 
+    @property
+    def flight_count(self) -> int:
+        """How many notifications are in flight in all lanes."""
+        return sum(len(lane.flights) for lane in self._busy)
+
     def land_all(self) -> None:
         """Hold by the rules what is in flight in any lane."""
         for lane in list(self._busy):
