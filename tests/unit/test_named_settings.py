@@ -69,3 +69,22 @@ def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None
         assert command not in {"", "whimbrel"} or len(words) == 1 or words[1].startswith(("-", "…")), line
         unknown = set(_OPTION.findall(" ".join(words))) - commands.get(command, set())
         assert not unknown, f"{line}: {command} has no {unknown}"
+
+
+def test_every_client_command_speaks_tls() -> None:
+    """A broker with certificates is of no use to a command that cannot give one."""
+    wanted = {"--tls", "--tls-ca", "--tls-certificate", "--tls-key", "--tls-server-name", "--user", "--password-file"}
+    asking = {command: options for command, options in _reference().items() if {"--host", "--retry"} <= options}
+    assert {
+        "whimbrel publish",
+        "whimbrel session join",
+        "whimbrel clients list",
+        "whimbrel policy put",
+    } <= asking.keys()
+    assert {command: wanted - options for command, options in asking.items() if not wanted <= options} == {}
+
+
+def test_every_duration_may_have_a_unit() -> None:
+    """An option that wants plain seconds would be the one that a user gives as 15m."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert not re.findall(r"--[a-z-]+ (?:\S*\|)?SECONDS", page)
