@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
 
+from whimbrel.cli.ward import page as ward_page
 from whimbrel.cli.ward.page import line, page
 from whimbrel.cli.ward.summary import Summary, drawn
 from whimbrel.cli.ward.tallies import Latency, Receipt, Tallies, percentiles
@@ -175,3 +179,14 @@ def test_a_summary_that_does_not_close_tells_why(is_of_devices: bool) -> None:  
     assert "30 deliveries are not accounted for:" in shown
     assert "n:7 is gone" in shown
     assert "and 29 more" in shown
+
+
+def test_the_picture_in_the_readme_has_all_panels_of_the_page() -> None:
+    """It is made by hand (tools/picture_of_demo.py), and a page that changed must not look like the old one there."""
+    root = Path(__file__).parents[2]
+    drawing = ET.fromstring((root / "docs" / "demo.svg").read_text(encoding="utf-8"))  # noqa: S314 # our own
+    shown = " ".join("".join(drawing.itertext()).replace("\xa0", " ").split())
+    titles = re.findall(r'_panel\("([^"]+)"', inspect.getsource(ward_page))
+    assert len(titles) > 4
+    assert [title for title in titles if title not in shown] == []
+    assert "](docs/demo.svg)" in (root / "README.md").read_text(encoding="utf-8")
