@@ -195,10 +195,17 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
-        self._connecting.take_over(self._commits.last_at if died_at is None else died_at)
-        wills.begin(self._commits.last_at if now is None else now)
+        self._begin(wills, died_at, now)
+
+    def _begin(self, wills: WillHandling, died_at: int | None, now: int | None) -> None:
+        """Let what was there before go on: connections of a broker that died end, and what no client may see ends."""
+        last_at = self._commits.last_at
+        died_at, now = last_at if died_at is None else died_at, last_at if now is None else now
+        self._connecting.take_over(died_at)
+        wills.begin(now)
+        self._sessions.absent.begin(died_at, now)
         self._ownership.end_shares(self._commits.last_at)
-        self._ownership.notices += end_unreadable(state, self._interests, self._commits.last_at)
+        self._ownership.notices += end_unreadable(self.state, self._interests, self._commits.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
