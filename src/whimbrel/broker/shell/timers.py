@@ -6,8 +6,6 @@ moment after a tick, when everything that waited in the sockets has been read.
 
 from __future__ import annotations
 
-import structlog
-
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
 from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
@@ -17,8 +15,6 @@ from whimbrel.broker.shell.net.turns import Turns
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 
 __all__ = ["Timers"]
-
-_log = structlog.get_logger("whimbrel")
 
 _TICK_S = 0.25
 _MOST_TICK_US = 500_000
@@ -69,9 +65,6 @@ class Timers:
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             broker.state.routes.settle()
-            if (news := broker.preparation.look(running.listened_us)) is not None:
-                level, sentence = news
-                getattr(_log, level)(sentence)
             self._log_sync.settle()
             broker.memory.set_outgoing(self._turns.measure_outgoing())
         self._turns.flush_soon()
