@@ -45,12 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespace
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from bench_pipeline import WORKLOAD_U10, _made, _session, _unchanged, _write
+    from bench_pipeline import _made, _session, _unchanged, _write
     from whimbrel.pipeline import jobs
     from whimbrel.pipeline.files.snapshots import snapshot
     from whimbrel.pipeline.spark.log_frames import LogFrame
     from whimbrel.pipeline.spark.reading import read_table
     from whimbrel.pipeline.tables.matches import _LISTED, Matching, _listed, ship
+    from workloads import WORKLOAD_U10
 
     log, delivered = folder / "events", folder / "delivered"
     _made(log, WORKLOAD_U10, options.subscriptions, options.events)
