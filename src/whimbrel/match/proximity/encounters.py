@@ -128,12 +128,12 @@ def encounters(positions: Positions, *, range_m: float) -> Encounters:
     numbers = int(devices.max(initial=-1)) + 1
     grid, current = Grid(room=numbers), np.zeros(max(1, numbers), np.int64)
     grid.make_room(numbers)
-    met, parts, done = np.empty(1_024, np.int64), [], 0
+    met, parts, done = np.empty(2_048, np.int64), [], 0
     room = max(1_024, 4 * count)
     given = [address(array) for array in (devices, began, ended, spots, current)]
     while done < count:
         found, distances = np.empty((room, _FOUND), np.int64), np.empty(room, np.float64)
-        rooms = (address(found), address(distances), room, address(met), met.size)
+        rooms = (address(found), address(distances), room, address(met), met.size // 2)
         arguments: Any = (grid.head, level_of(reach), reach, float(range_m), *given, done, count, *rooms)
         done, kept, missing = _meet(*arguments)
         if missing < 0:
@@ -141,7 +141,7 @@ def encounters(positions: Positions, *, range_m: float) -> Encounters:
             kept -= int((np.maximum(found[:kept, 0], found[:kept, 1]) == done).sum())
             grid.rebuild()
         elif missing:
-            met, room = np.empty(max(met.size, 2 * missing), np.int64), max(room, 2 * missing)
+            met, room = np.empty(max(met.size, 4 * missing), np.int64), max(room, 2 * missing)
         parts.append((found[:kept], distances[:kept]))
     pairs = np.concatenate([np.empty((0, _FOUND), np.int64), *(found for found, _ in parts)])
     closest = np.concatenate([np.empty(0), *(distances for _, distances in parts)])

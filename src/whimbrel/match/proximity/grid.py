@@ -251,15 +251,17 @@ def prefetch_row(c: Any, entry: Any) -> Any:
 
 @njit(cache=True)
 def _look(c: Any, cube: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any, n: Any) -> Any:
-    """Note the entries of a cube that are within reach; return how many there are, noted or not."""
+    """Note the entries of a cube that are within reach, and how far; return how many there are, noted or not."""
     pool, owners = word(c, _POOL), word(c, _OWNERS)
     begin = word(word(c, _CUBES), _CUBE * cube + _BEGIN)
     for row in range(begin, begin + word(word(c, _CUBES), _CUBE * cube + _COUNT)):
         dx, dy, dz = real(pool, _ROW * row) - x, real(pool, _ROW * row + 1) - y, real(pool, _ROW * row + 2) - z
         limit = max(real(pool, _ROW * row + 3), asked)
-        if dx * dx + dy * dy + dz * dz <= limit * limit:
+        away = dx * dx + dy * dy + dz * dz
+        if away <= limit * limit:
             if n < room:
                 set_word(found, n, word(owners, row))
+                set_real(found, room + n, away)
             n += 1
     return n
 
@@ -323,7 +325,8 @@ def _ground(low: Any, high: Any) -> Any:
 def search(c: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any) -> Any:
     """Note in *found* what is within its own radius, or within *asked*, of a point.
 
-    Return how many that is; where it is more than there is *room* for, only so many are noted.
+    *found* has room for so many numbers, and behind them for as many squares of the chords to them. Return how many
+    there are; where it is more than there is *room* for, only so many are noted.
     """
     n, levels = 0, word(c, _LEVELS_IN_USE)
     for level in range(LEVELS):

@@ -28,6 +28,7 @@ __all__ = [
     "OUTSIDE",
     "POLE_RADIUS_M",
     "ball_m",
+    "by_chord",
     "compare",
     "earth_point",
     "earth_points",
@@ -96,18 +97,25 @@ def lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitud
 
 
 @njit(cache=True)
-def compare(
-    chord_squared: Any, radius_m: Any, latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any
-) -> Any:
-    """Tell whether two places are at most *radius_m* apart: INSIDE, OUTSIDE or DOUBT."""
+def by_chord(chord_squared: Any, radius_m: Any) -> Any:
+    """Tell from the chord alone whether two places are at most *radius_m* apart: INSIDE, OUTSIDE or DOUBT."""
     if radius_m <= _SHORT_M:
         near = radius_m * (1 - _SHARE) - _ABSOLUTE_M
         if near > 0 and chord_squared <= near * near:
             return INSIDE
     share = _SHARE if radius_m <= _LONG_M else _LONG_SHARE
     far = radius_m * (1 + share) + _ABSOLUTE_M
-    if chord_squared > far * far:
-        return OUTSIDE
+    return OUTSIDE if chord_squared > far * far else DOUBT
+
+
+@njit(cache=True)
+def compare(
+    chord_squared: Any, radius_m: Any, latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any
+) -> Any:
+    """Tell whether two places are at most *radius_m* apart: INSIDE, OUTSIDE or DOUBT."""
+    verdict = by_chord(chord_squared, radius_m)
+    if verdict != DOUBT:
+        return verdict
     # Where Lambert's two quotients are 0/0, its value depends on the last bits: opposite ends of the Earth.
     over_m = lambert_m(latitude, longitude, other_latitude, other_longitude) - radius_m
     if abs(over_m) <= radius_m * _DOUBT_SHARE + _ABSOLUTE_M or radius_m + over_m > 19_900_000.0:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.proximity.grid import Grid, levels_of
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points, polygon_ball
 from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, match_inside, match_near, move_many, sieve
@@ -100,7 +100,11 @@ class ProximityIndex:
         self._new_areas: set[int] = set()
         self._corners_used = self._corners_left = 0
         self._stamp = 0
-        self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(1_024, np.int64)
+        self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(2_048, np.int64)
+        self._rooms = self._measured()
+        self._one = Publications(np.full((1, SPOT_OF), np.nan, np.float64), np.zeros(1, np.int64))
+        """One publication, written over for each question about one."""
+        self._one_at = address(self._one.spots), address(self._one.times)
         self._count = 0
 
     def __len__(self) -> int:
@@ -148,8 +152,10 @@ class ProximityIndex:
         if wanted.session is not None:
             self.where.push_handle(self.where.session(wanted.session), handle)
         if wanted.is_source and wanted.kind == AROUND:
-            for device in self.where.members(int(t.wanted[handle, SESSION])):
-                self._rings.carry(device, float(t.spots[handle, 2]))
+            session, radius_m = int(t.wanted[handle, SESSION]), float(t.spots[handle, 2])
+            members = self.where.members(session)
+            for device in members:
+                self._rings.carry(device, radius_m, handle if len(members) == 1 else -1)
         elif wanted.is_source:
             self._new_areas.add(handle)
 
@@ -202,23 +208,26 @@ class ProximityIndex:
         """Let a device be a member of a session."""
         whose, number = self.where.session(session), self.where.device(device)
         if self.where.link(whose, number):
-            for radius_m in self._radii(whose):
-                self._rings.carry(number, radius_m)
+            other = self.where.member_before(whose)
+            for handle, radius_m in self._around(whose):
+                self._rings.carry(number, radius_m, handle if other < 0 else -1)
+            if other >= 0:
+                self._rings.share(other)
 
     def leave(self, session: str, device: str) -> None:
         """Let a device be no member of a session any more."""
         whose, number = self.where.session_numbers.get(session), self.where.device_numbers.get(device)
         if whose is not None and number is not None and self.where.unlink(whose, number):
-            for radius_m in self._radii(whose):
+            for _, radius_m in self._around(whose):
                 self._rings.drop(number, radius_m)
             self.where.let_go_of_session(whose)
             self.where.let_go_of_device(number)
 
-    def _radii(self, session: int) -> Iterable[float]:
-        """Yield the radii that the members of a session carry along."""
+    def _around(self, session: int) -> Iterable[tuple[int, float]]:
+        """Yield the subscriptions that the members of a session carry circles along for, and their radii."""
         for handle in self.where.handles_of(session):
             if self.tables.wanted[handle, KIND] == AROUND and self.tables.wanted[handle, IS_SOURCE] == 1:
-                yield float(self.tables.spots[handle, 2])
+                yield handle, float(self.tables.spots[handle, 2])
 
     def device(self, name: str) -> int:
         """Return the number by which ``move_many`` knows a device; good until it is forgotten."""
@@ -240,7 +249,9 @@ class ProximityIndex:
             raise InvalidValueError("places", found.shape[0], f"{numbers.size}, one for each device, and as many times")
         known = len(self.where.device_numbers)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < known:
-            raise InvalidValueError("devices", f"{numbers.min()} to {numbers.max()}", f"numbers from 0 to {known - 1}")
+            raise InvalidValueError(
+                "devices", Phrase(f"{numbers.min()} to {numbers.max()}"), f"numbers from 0 to {known - 1}"
+            )
         self._move(numbers, found, times)
 
     def _move(self, devices: Any, places: Any, times: Any) -> None:
@@ -294,13 +305,31 @@ class ProximityIndex:
         begin, end, parts = 0, int(events.times.size), []
         while begin < end:
             stamp, self._stamp = self._stamp + 1, self._stamp + 1 + end
-            rooms = (address(self._found), self._found.shape[0], address(self._met), self._met.size)
             grids = (self._areas.head, self._rings.grid.head)
-            begin, kept, room = match_near(self.tables.desk, *grids, spots, times, begin, end, stamp, *rooms)
+            begin, kept, room, _ = match_near(self.tables.desk, *grids, spots, times, begin, end, stamp, *self._rooms)
             parts.append(self._found[:kept].copy())
             self._widen(room)
         found = parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, FOUND), np.int64), *parts])
         return self._certain(events, found)
+
+    def near_one(self, place: Place, radius_m: float | None, time: int) -> list[int]:
+        """Return what ``near`` returns of one publication, without the detour."""
+        self._settle()
+        latitude, longitude = place.latitude, place.longitude
+        radius = math.nan if radius_m is None else radius_m
+        self._one.spots[0] = (latitude, longitude, *earth_point(latitude, longitude), radius)
+        self._one.times[0] = time
+        desk, areas, rings = self.tables.desk, self._areas.head, self._rings.grid.head
+        begin = 0
+        while True:
+            self._stamp += 1
+            begin, kept, room, doubts = match_near(desk, areas, rings, *self._one_at, 0, 1, self._stamp, *self._rooms)
+            if begin:
+                break
+            self._widen(room)
+        if doubts:
+            return self._certain(self._one, self._found[:kept])[1].tolist()  # type: ignore[no-any-return]  # numbers
+        return self._found[:kept, 1].tolist()  # type: ignore[no-any-return]  # numbers
 
     def inside(self, events: Publications, row: int) -> Any:
         """Return the handles of those that place does not find, whose session is in the area of publication *row*.
@@ -312,8 +341,7 @@ class ProximityIndex:
         spot, is_narrow, n = address(events.spots) + 8 * SPOT_OF * row, True, 0
         while is_narrow:
             self._stamp += 1
-            rooms = (address(self._found), self._found.shape[0], address(self._met), self._met.size)
-            n, room = match_inside(self.tables.desk, self._points.head, spot, time, reach, self._stamp, *rooms)
+            n, room = match_inside(self.tables.desk, self._points.head, spot, time, reach, self._stamp, *self._rooms)
             is_narrow = self._widen(room)
         found = self._found[:n].copy()
         found[:, 0] = row
@@ -333,11 +361,16 @@ class ProximityIndex:
 
     def _widen(self, room: int) -> bool:
         """Have at least *room*; return whether there was less."""
-        if room <= min(self._met.size, self._found.shape[0]):
+        if room <= min(self._met.size // 2, self._found.shape[0]):
             return False
-        self._met = np.empty(max(2 * room, self._met.size), np.int64)
+        self._met = np.empty(max(4 * room, self._met.size), np.int64)
         self._found = np.empty((max(2 * room, self._found.shape[0]), FOUND), np.int64)
+        self._rooms = self._measured()
         return True
+
+    def _measured(self) -> tuple[int, int, int, int]:
+        """Return where answers and candidates are noted, and how many there is room for."""
+        return address(self._found), self._found.shape[0], address(self._met), self._met.size // 2
 
     def _certain(self, events: Publications, found: Any) -> tuple[Any, Any]:
         """Return rows and handles of what was found, doubts settled."""

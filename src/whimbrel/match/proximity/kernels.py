@@ -15,10 +15,11 @@ from typing import Any
 
 from whimbrel.match.kernels.compiled import njit
 from whimbrel.match.proximity.grid import POINT_LEVEL, prefetch_entry, prefetch_row, put, search
-from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, compare, earth_point, is_in_polygon
+from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, by_chord, compare, earth_point, is_in_polygon
 from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
+    BALL,
     CIRCLE,
     CORNERS,
     CORNERS_AT,
@@ -45,12 +46,15 @@ from whimbrel.match.proximity.tables import (
     RING,
     RING_DEVICE,
     RING_LEVEL,
-    RING_RADII_AT,
     RINGS_AT,
     SEEN,
     SEEN_AT,
     SESSION,
     SESSIONS_AT,
+    SOLE,
+    SOLE_RADIUS,
+    SOLE_SEEN,
+    SOLE_STALE,
     SPOT,
     SPOTS_AT,
     STALE,
@@ -64,14 +68,15 @@ from whimbrel.match.proximity.words import prefetch, real, set_real, set_word, w
 __all__ = [
     "FOUND",
     "SPOT_OF",
+    "both",
     "by_place",
-    "chord",
-    "either",
     "match_inside",
     "match_near",
     "move_many",
     "must_be_inside",
+    "noted",
     "sieve",
+    "weighed",
 ]
 
 SPOT_OF = 6
@@ -82,18 +87,50 @@ FOUND = 3
 
 
 @njit(cache=True)
-def chord(spot: Any, point: Any) -> Any:
+def _chord(spot: Any, point: Any) -> Any:
     """Return the square of the chord between a publication and the x, y and z at *point*."""
     dx, dy, dz = real(spot, 2) - real(point, 0), real(spot, 3) - real(point, 1), real(spot, 4) - real(point, 2)
     return dx * dx + dy * dy + dz * dz
 
 
 @njit(cache=True)
-def either(verdict: Any, other: Any) -> Any:
+def _either(verdict: Any, other: Any) -> Any:
     """Return what is known if one of two is enough."""
     if INSIDE in (verdict, other):
         return INSIDE
     return DOUBT if DOUBT in (verdict, other) else OUTSIDE
+
+
+@njit(cache=True)
+def both(verdict: Any, other: Any) -> Any:
+    """Return what is known if both are needed."""
+    if OUTSIDE in (verdict, other):
+        return OUTSIDE
+    return DOUBT if DOUBT in (verdict, other) else INSIDE
+
+
+@njit(cache=True)
+def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any:
+    """Return *inside* and *close* once the member of a session at *here* is weighed.
+
+    They tell whether a member is inside the publication's area, and one at most *radius_m* from its place.
+    """
+    latitude, longitude, away = real(here, 0), real(here, 1), _chord(spot, here + 16)
+    if inside != INSIDE:
+        inside = _either(inside, compare(away, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
+    if close != INSIDE:
+        close = _either(close, compare(away, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
+    return inside, close
+
+
+@njit(cache=True)
+def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) -> Any:
+    """Note what was found where there is room; return how many there are then."""
+    if n < room:
+        set_word(found, FOUND * n, row)
+        set_word(found, FOUND * n + 1, handle)
+        set_word(found, FOUND * n + 2, verdict)
+    return n + 1
 
 
 @njit(cache=True)
@@ -107,17 +144,10 @@ def _by_members(t: Any, spot: Any, at: Any, handle: Any, is_for_area: Any, must_
         row = word(t, LINKS_AT) + 8 * LINK * link
         device, link = word(row, DEVICE), word(row, NEXT_OF_SESSION)
         here = word(t, DEVICES_AT) + 8 * PLACE * device
-        latitude, longitude = real(here, 0), real(here, 1)
-        if math.isnan(latitude) or at - word(word(t, SEEN_AT), SEEN * device + REPORTED_AT) >= word(wanted, STALE):
-            continue
-        away = chord(spot, here + 16)
-        if inside != INSIDE:
-            inside = either(inside, compare(away, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
-        if close != INSIDE:
-            close = either(close, compare(away, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
-    if OUTSIDE in (inside, close):
-        return OUTSIDE
-    return DOUBT if DOUBT in (inside, close) else INSIDE
+        reported_at = word(word(t, SEEN_AT), SEEN * device + REPORTED_AT)
+        if not math.isnan(real(here, 0)) and at - reported_at < word(wanted, STALE):
+            inside, close = weighed(spot, here, radius_m, inside, close)
+    return both(inside, close)
 
 
 @njit(cache=True)
@@ -125,7 +155,7 @@ def by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
     """Tell whether a publication's place is in the circle or polygon of a subscription, if it has one."""
     if kind == CIRCLE:
         own = word(t, SPOTS_AT) + 8 * SPOT * handle
-        return compare(chord(spot, own + 24), real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
+        return compare(_chord(spot, own + 24), real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
     if kind == POLYGON:
         first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), MOST_CORNERS)
         corners = word(t, CORNERS_AT) + 16 * first
@@ -172,13 +202,19 @@ def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: 
         return n
     set_word(wanted, STAMP, stamp)
     verdict = decide(t, spot, at, handle)
-    if verdict == OUTSIDE:
+    return n if verdict == OUTSIDE else noted(row, handle, verdict, found, room, n)
+
+
+@njit(cache=True)
+def _note_sole(t: Any, spot: Any, at: Any, row: Any, ring: Any, away: Any, found: Any, room: Any, n: Any) -> Any:
+    """Decide about the only subscription of a ring (``SOLE``) from the chord *away* to its device."""
+    if at - word(ring, SOLE_SEEN) >= word(ring, SOLE_STALE):
         return n
-    if n < room:
-        set_word(found, FOUND * n, row)
-        set_word(found, FOUND * n + 1, handle)
-        set_word(found, FOUND * n + 2, verdict)
-    return n + 1
+    inside = INSIDE if math.isnan(real(spot, 5)) else by_chord(away, real(spot, 5))
+    verdict, handle = both(inside, by_chord(away, real(ring, SOLE_RADIUS))), word(ring, SOLE)
+    if verdict == DOUBT:
+        verdict = decide(t, spot, at, handle)
+    return n if verdict == OUTSIDE else noted(row, handle, verdict, found, room, n)
 
 
 @njit(cache=True)
@@ -232,6 +268,15 @@ def _gather(t: Any, count: Any, met: Any) -> Any:
 
 
 @njit(cache=True)
+def _doubts(found: Any, count: Any) -> Any:
+    """Return how many of those found are in doubt."""
+    doubts = 0
+    for n in range(count):
+        doubts += word(found, FOUND * n + 2) == DOUBT
+    return doubts
+
+
+@njit(cache=True)
 def match_near(
     t: Any,
     areas: Any,
@@ -248,8 +293,8 @@ def match_near(
 ) -> Any:
     """Note who hears the publications from *begin* to *end*, of the subscriptions that place finds.
 
-    Return the publication that there was no room for (or *end*), how many were noted before it, and how much room it
-    would have needed. Stamps from *stamp* on are used, one a publication.
+    Return the publication that there was no room for (or *end*), how many were noted before it, how much room it
+    would have needed; and how many of the noted are in doubt. Stamps from *stamp* on are used, one a publication.
     """
     n = 0
     for row in range(begin, end):
@@ -259,20 +304,29 @@ def match_near(
         kept, x, y, z = n, real(spot, 2), real(spot, 3), real(spot, 4)
         count = search(areas, x, y, z, 0.0, met, met_room)
         if count > met_room:
-            return row, kept, count
+            return row, kept, count, _doubts(found, kept)
         for i in range(count):
             n = _note(t, spot, at, row, word(met, i), stamp + row, found, room, n)
         count = search(rings, x, y, z, 0.0, met, met_room)
         if count > met_room:
-            return row, kept, count
+            return row, kept, count, _doubts(found, kept)
+        others, lines = 0, word(t, RINGS_AT)
         for i in range(count):
-            set_word(met, i, word(word(t, RINGS_AT), RING * word(met, i) + RING_DEVICE))
-        _gather(t, count, met)
+            prefetch(lines, RING * word(met, i) + SOLE)
+            prefetch(lines, RING * word(met, i) + SOLE_RADIUS)
         for i in range(count):
+            ring = lines + 8 * RING * word(met, i)
+            if word(ring, SOLE) >= 0:
+                n = _note_sole(t, spot, at, row, ring, real(met, met_room + i), found, room, n)
+            else:
+                set_word(met, others, word(ring, RING_DEVICE))
+                others += 1
+        _gather(t, others, met)
+        for i in range(others):
             n = _note_sessions(t, word(met, i), 1, spot, at, row, stamp + row, found, room, n)
         if n > room:
-            return row, kept, n
-    return end, n, 0
+            return row, kept, n, _doubts(found, kept)
+    return end, n, 0, _doubts(found, n)
 
 
 @njit(cache=True)
@@ -328,8 +382,9 @@ def move_many(t: Any, points: Any, rings: Any, count: Any, devices: Any, places:
             return n, 1
         ring = word(seen, FIRST_RING)
         while ring >= 0:
-            level = word(word(t, RINGS_AT), RING * ring + RING_LEVEL)
-            if not put(rings, ring, level, x, y, z, real(word(t, RING_RADII_AT), ring)):
+            line = word(t, RINGS_AT) + 8 * RING * ring
+            set_word(line, SOLE_SEEN, word(times, n))
+            if not put(rings, ring, word(line, RING_LEVEL), x, y, z, real(line, BALL)):
                 return n, 2
-            ring = word(word(t, RINGS_AT), RING * ring + NEXT_RING)
+            ring = word(line, NEXT_RING)
     return count, 0

@@ -2,6 +2,8 @@
 
 Rule: a device has one ring for each size (``level_of``) that its sessions' subscriptions ask for, as large as the
 largest of them while it is there; the subscriptions decide by their own radius.
+Rule: a ring that one subscription alone wants leads straight to it (``SOLE``) if its session has no other member. The
+rings of a device do so all or none: the sessions of a device lead to all its subscriptions, and each is noted once.
 """
 
 from __future__ import annotations
@@ -10,7 +12,20 @@ import numpy as np
 
 from whimbrel.match.proximity.grid import Grid, level_of
 from whimbrel.match.proximity.ground import ball_m
-from whimbrel.match.proximity.tables import FIRST_RING, NEXT_RING, RING_DEVICE, RING_LEVEL, Tables
+from whimbrel.match.proximity.tables import (
+    BALL,
+    FIRST_RING,
+    NEXT_RING,
+    REPORTED_AT,
+    RING_DEVICE,
+    RING_LEVEL,
+    SOLE,
+    SOLE_RADIUS,
+    SOLE_SEEN,
+    SOLE_STALE,
+    STALE,
+    Tables,
+)
 
 __all__ = ["Rings"]
 
@@ -27,8 +42,8 @@ class Rings:
         self._made = 0
         self._changed: set[int] = set()
 
-    def carry(self, device: int, radius_m: float) -> None:
-        """Let a device carry a circle along."""
+    def carry(self, device: int, radius_m: float, sole: int = -1) -> None:
+        """Let a device carry a circle along; for the subscription *sole*, if its session has no other member."""
         t, ball = self._tables, ball_m(radius_m)
         level = level_of(ball)
         ring, users = self._ring_of.get((device, level), (-1, 0))
@@ -36,12 +51,35 @@ class Rings:
             ring = self._free.pop() if self._free else self._made
             self._made = max(self._made, ring + 1)
             t.room_for_ring(ring)
-            t.rings[ring] = (device, level, t.seen[device, FIRST_RING])
-            t.ring_radii[ring] = 0.0
+            t.rings[ring] = (
+                device,
+                level,
+                t.seen[device, FIRST_RING],
+                0,
+                -1,
+                0,
+                0,
+                0,
+            )  # the bits of 0 are those of 0.0
             t.seen[device, FIRST_RING] = ring
-        t.ring_radii[ring] = max(float(t.ring_radii[ring]), ball)
+        balls = t.real_column(BALL)
+        balls[ring] = max(float(balls[ring]), ball)
+        following = int(t.rings[ring, NEXT_RING])
+        if sole >= 0 and not users and (following < 0 or t.rings[following, SOLE] >= 0):
+            t.rings[ring, SOLE], t.rings[ring, SOLE_STALE] = sole, t.wanted[sole, STALE]
+            t.rings[ring, SOLE_SEEN] = t.seen[device, REPORTED_AT]
+            t.real_column(SOLE_RADIUS)[ring] = radius_m
+        else:
+            self.share(device)
         self._ring_of[device, level] = (ring, users + 1)
         self._changed.add(ring)
+
+    def share(self, device: int) -> None:
+        """Let the rings of a device lead to all its sessions."""
+        ring = int(self._tables.seen[device, FIRST_RING])
+        while ring >= 0:
+            self._tables.rings[ring, SOLE] = -1
+            ring = int(self._tables.rings[ring, NEXT_RING])
 
     def drop(self, device: int, radius_m: float) -> None:
         """Let a device carry one circle less; the ring of its size goes with the last."""
@@ -80,4 +118,4 @@ class Rings:
         self._changed.clear()
         rings = rings[~np.isnan(t.devices[t.rings[rings, RING_DEVICE], 0])]
         points = t.devices[t.rings[rings, RING_DEVICE], 2:5]
-        self.grid.put_many(rings, t.rings[rings, RING_LEVEL], points, t.ring_radii[rings])
+        self.grid.put_many(rings, t.rings[rings, RING_LEVEL], points, t.real_column(BALL)[rings])

@@ -18,7 +18,7 @@ __all__ = ["Tables"]
 UNPLACED, PLAIN, CIRCLE, POLYGON, AROUND, ANY = range(6)
 
 # Which table, of ``desk``.
-WANTED_AT, SPOTS_AT, CORNERS_AT, DEVICES_AT, SEEN_AT, LINKS_AT, SESSIONS_AT, RINGS_AT, RING_RADII_AT = range(9)
+WANTED_AT, SPOTS_AT, CORNERS_AT, DEVICES_AT, SEEN_AT, LINKS_AT, SESSIONS_AT, RINGS_AT = range(8)
 
 # ``wanted``, by handle: eight words, a line of memory. CORNERS is where the corners begin · MOST_CORNERS + how many.
 KIND, SESSION, STALE, NEXT_HANDLE, HANDLE_BEFORE, IS_SOURCE, STAMP, CORNERS, WANTED = range(9)
@@ -32,8 +32,10 @@ REPORTED_AT, FIRST_SESSION, FIRST_RING, SEEN = range(4)
 DEVICE, OF_SESSION, NEXT_OF_DEVICE, BEFORE_OF_DEVICE, NEXT_OF_SESSION, BEFORE_OF_SESSION, LINK = range(7)
 # ``sessions``.
 FIRST_MEMBER, FIRST_HANDLE, OF_A_SESSION = range(3)
-# ``rings``: one for each size of circle that a device carries along, with ``ring_radii``.
-RING_DEVICE, RING_LEVEL, NEXT_RING, RING = range(4)
+# ``rings``: one for each size of circle that a device carries along: eight words, a line of memory. BALL and RADIUS are
+# floats (``real_column``). SOLE is the subscription that the ring is for, where it is the only one and its session has
+# no other member; what decides about it stands beside it, so that a question reads one line of memory and not six.
+RING_DEVICE, RING_LEVEL, NEXT_RING, BALL, SOLE, SOLE_STALE, SOLE_SEEN, SOLE_RADIUS, RING = range(9)
 
 _LEAST = 64
 
@@ -51,14 +53,13 @@ class Tables:
         self.links = np.full((_LEAST, LINK), -1, np.int64)
         self.sessions = np.full((_LEAST, OF_A_SESSION), -1, np.int64)
         self.rings = np.full((_LEAST, RING), -1, np.int64)
-        self.ring_radii = np.zeros(_LEAST, np.float64)
-        self._addresses = np.zeros(RING_RADII_AT + 1, np.int64)
+        self._addresses = np.zeros(RINGS_AT + 1, np.int64)
         self._write_addresses()
         self.desk = address(self._addresses)
 
     def _all(self) -> tuple[Any, ...]:
         described = (self.wanted, self.spots, self.corners, self.devices, self.seen)
-        return (*described, self.links, self.sessions, self.rings, self.ring_radii)
+        return (*described, self.links, self.sessions, self.rings)
 
     def _write_addresses(self) -> None:
         self._addresses[:] = [address(array) for array in self._all()]
@@ -98,8 +99,12 @@ class Tables:
     def room_for_ring(self, ring: int) -> None:
         """Let there be a row for a ring."""
         if ring >= self.rings.shape[0]:
-            self.rings, self.ring_radii = _grown(self.rings, ring, -1), _grown(self.ring_radii, ring, 0.0)
+            self.rings = _grown(self.rings, ring, -1)
             self._write_addresses()
+
+    def real_column(self, column: int) -> Any:
+        """Return a column of the rings that holds floats."""
+        return self.rings.view(np.float64)[:, column]
 
     @property
     def size_bytes(self) -> int:

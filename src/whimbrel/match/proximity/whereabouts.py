@@ -148,6 +148,11 @@ class Whereabouts:
             link = int(row[NEXT_OF_SESSION])
         return found
 
+    def member_before(self, session: int) -> int:
+        """Return the device that joined a session before the last one did, -1 if that is the only one."""
+        link = int(self._tables.links[self._tables.sessions[session, FIRST_MEMBER], NEXT_OF_SESSION])
+        return -1 if link < 0 else int(self._tables.links[link, DEVICE])
+
     # -- what a session wants ----------------------------------------------------------------------------------------
 
     def push_handle(self, session: int, handle: int) -> None:

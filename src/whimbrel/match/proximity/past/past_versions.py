@@ -127,7 +127,7 @@ class PastVersions:
         self._reach_m = reach
         self._is_ready = False
         self._stamp = 0
-        self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(1_024, np.int64)
+        self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(2_048, np.int64)
         self._wish_count = wish_count
 
     def _reaches(self) -> Any:
@@ -282,12 +282,12 @@ class PastVersions:
         begin, end, parts = 0, int(given.times.size), []
         while begin < end:
             stamp, self._stamp = self._stamp + 1, self._stamp + 1 + end
-            rooms = (address(self._found), self._found.shape[0], address(self._met), self._met.size)
+            rooms = (address(self._found), self._found.shape[0], address(self._met), self._met.size // 2)
             arguments: Any = (*desks, *grids, *arrays, begin, end, LEVELS, stamp, *rooms)
             begin, kept, room = hear_then(*arguments)
             parts.append(self._found[:kept].copy())
-            if room > min(self._met.size, self._found.shape[0]):
-                self._met = np.empty(max(2 * room, self._met.size), np.int64)
+            if room > min(self._met.size // 2, self._found.shape[0]):
+                self._met = np.empty(max(4 * room, self._met.size), np.int64)
                 self._found = np.empty((max(2 * room, self._found.shape[0]), FOUND), np.int64)
         return np.concatenate([np.empty((0, FOUND), np.int64), *parts])
 

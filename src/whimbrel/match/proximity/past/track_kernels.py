@@ -14,8 +14,8 @@ from typing import Any
 
 from whimbrel.match.kernels.compiled import njit
 from whimbrel.match.proximity.grid import search
-from whimbrel.match.proximity.ground import DOUBT, INSIDE, OUTSIDE, compare
-from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, by_place, chord, either, must_be_inside
+from whimbrel.match.proximity.ground import INSIDE, OUTSIDE
+from whimbrel.match.proximity.kernels import SPOT_OF, both, by_place, must_be_inside, noted, weighed
 from whimbrel.match.proximity.past.tracks import (
     BASE_AT,
     BASE_SPOT,
@@ -102,19 +102,12 @@ def _by_members_then(
             here, reported_at = word(s, SIGHT_SPOT) + 8 * PLACE * last, word(word(s, SIGHT_AT), last)
         else:
             here, reported_at = word(s, BASE_SPOT) + 8 * PLACE * device, word(word(s, BASE_AT), device)
-        latitude, longitude = real(here, 0), real(here, 1)
-        if math.isnan(latitude) or at - reported_at >= word(wanted, STALE):
+        if math.isnan(real(here, 0)) or at - reported_at >= word(wanted, STALE):
             continue
-        away = chord(spot, here + 16)
-        if inside != INSIDE:
-            inside = either(inside, compare(away, real(spot, 5), real(spot, 0), real(spot, 1), latitude, longitude))
-        if close != INSIDE:
-            close = either(close, compare(away, radius_m, latitude, longitude, real(spot, 0), real(spot, 1)))
+        inside, close = weighed(spot, here, radius_m, inside, close)
         if inside == INSIDE and close == INSIDE:
-            return INSIDE
-    if OUTSIDE in (inside, close):
-        return OUTSIDE
-    return DOUBT if DOUBT in (inside, close) else INSIDE
+            break
+    return both(inside, close)
 
 
 @njit(cache=True)
@@ -165,13 +158,7 @@ def _note(
         return n
     set_word(wanted, STAMP, stamp)
     verdict = _decide_then(t, s, spot, at, seq, handle)
-    if verdict == OUTSIDE:
-        return n
-    if n < room:
-        set_word(found, FOUND * n, row)
-        set_word(found, FOUND * n + 1, handle)
-        set_word(found, FOUND * n + 2, verdict)
-    return n + 1
+    return n if verdict == OUTSIDE else noted(row, handle, verdict, found, room, n)
 
 
 @njit(cache=True)
