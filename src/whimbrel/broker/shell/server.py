@@ -41,6 +41,7 @@ from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
+from whimbrel.broker.state.places.near_routes import NearRoutes
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels
@@ -82,7 +83,9 @@ class Server:
         self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
         self._askers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="ask")
         self._storage = Storage(config, accepts_loss=accepts_loss)
-        state, self.restored = self._storage.open(Routes(self._matcher))
+        state, self.restored = self._storage.open(
+            Routes(self._matcher, near=NearRoutes(self._matcher, self._pack.has_places))
+        )
         clock = LogClock(self.restored.time.now, say=_tell_time)
         self.broker = Broker(
             config,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Protocol
+
 from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.state import State
 from whimbrel.hold.view import View
@@ -11,14 +14,22 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.place import Area, Place
 from whimbrel.model.proximity import Sighting, hears, places_at
 
-__all__ = ["Places"]
+__all__ = ["Follower", "Places"]
+
+
+class Follower(Protocol):
+    """Learns where devices are as the hold does."""
+
+    def moved(self, device: str, sighting: Sighting) -> None:
+        """Take in where a device is."""
 
 
 class Places:
-    """Takes in where devices are, and leaves out who is not near."""
+    """Takes in where devices are, and leaves out who is not near; *follower* learns of every place."""
 
     def __init__(self, state: State, view: View) -> None:
         self._state, self._view = state, view
+        self.follower: Follower | None = None
 
     def __contains__(self, device: str) -> bool:
         return device in self._state.places
@@ -35,6 +46,21 @@ class Places:
         """Note where a device is."""
         self._state.places[device] = sighting
         self._view.touch(("place", device))
+        if self.follower is not None:
+            self.follower.moved(device, sighting)
+
+    def devices(self) -> list[str]:
+        """Return the devices that have a place."""
+        return list(self._state.places)
+
+    def last(self, device: str) -> Sighting | None:
+        """Return the last place of a device."""
+        return self._state.places.get(device)
+
+    def members(self, name: str) -> Collection[str]:
+        """Return the devices whose places are those of a session."""
+        session = self._state.sessions.get(name)
+        return () if session is None else session.members
 
     def sightings(self, name: str) -> list[Sighting]:
         """Return the last places of the members of a session, stale ones too."""

@@ -29,6 +29,7 @@ from whimbrel.broker.handlers.publications.moves import Moves
 from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.state.places.near_routes import NOBODY, NearFound
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
@@ -170,7 +171,7 @@ class Publishing:
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
         # They stay: what a request changes waits for the disk.
-        handles, near = self._matched(packets, opened, placings, allowance)
+        handles, near = self._matched(packets, opened, placings, now, allowance)
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
             if direct is not None and packets[at].qos < _EXACTLY_ONCE:
@@ -195,16 +196,16 @@ class Publishing:
         packets: Sequence[Publish],
         secured: Sequence[Secured],
         placings: Mapping[int, Placing],
+        now: int,
         allowance: Allowance,
-    ) -> tuple[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]:
-        """Return for each publication the handles of those who want it for its content as well.
+    ) -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
+        """Return for each publication of the time *now* the handles of those who want it for its content as well.
 
-        Beside them, by row, the numbers of those with a ``near`` who want what is published somewhere.
-
+        Beside them, by row, those with a ``near`` who want what is published somewhere.
         ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
         """
         routes = self._state.routes
-        near = {at: () for at, placing in placings.items() if placing.place is not None} if placings else {}
+        near = {at: NOBODY for at, placing in placings.items() if placing.place is not None} if placings else {}
         if not routes.has_content and not (near and routes.near):
             return [()] * len(packets), near
         if len(packets) > routes.at_once:
@@ -218,21 +219,24 @@ class Publishing:
         is_open = all(each is OPEN for each in secured)
         asked = subjects, Bodies(texts, given), None if is_open else secured
 
-        def match() -> tuple[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]:
-            handles = routes.by_content(*asked) if routes.has_content else [()] * len(packets)
-            return handles, {at: routes.near.wanting(subjects[at], given[at], secured[at]) for at in near}
+        def match() -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
+            handles, wanting = (
+                routes.by_content(*asked) if routes.has_content else [()] * len(packets),
+                routes.near.wanting,
+            )
+            return handles, {at: wanting(subjects[at], given[at], secured[at], placings[at], now) for at in near}
 
         return allowance.attempt(match) if routes.pattern_instructions else match()
 
     def _finding(self, packet: Publish, message: Message, at: int) -> Generator[None, None, Found]:
         """Find the subscribers of a publication of the time *at*, yielding while that takes long."""
         routes, secured, placing = self._state.routes, message.secured, message.placing
-        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing})
+        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
         allowance = routes.allowance()
         (handles,), near = yield from allowance.attempting(partial(match, allowance))
         if placing is None:
             return routes.subscribers(packet.topic, handles, secured)
-        return routes.subscribers_at(packet.topic, handles, near[0], secured, placing, at)
+        return routes.subscribers_at(packet.topic, handles, near.get(0, NOBODY), secured, placing, at)
 
     def _received(
         self,
