@@ -5,6 +5,7 @@
 One node has one new publication in each batch; all subscriptions are in force, and none changes. The steps are those of
 a stream, without Spark around them: the source (driver), the fold of the node (worker), the fold of the windows
 (worker) and the commits (driver). What Spark itself takes for a batch does not depend on any of this.
+Memory is that of the driver's process, and of the worker's, at the end; how much the driver grew since it began.
 Rule: core time is that of the process; the median of the batches counts, after two that warm up.
 """
 
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +33,7 @@ import pyarrow.parquet as pq
 
 from made_logs import START_US, _filled
 from whimbrel.log.layout import create, part_path
+from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import first_number, snapshot
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.blob_store import MemoryBlobs
@@ -63,14 +68,16 @@ def scale(folder: Path, *, nodes: int, subscriptions: int, batches: int) -> dict
     names = [f"node{number:03}" for number in range(nodes)]
     for name in names:
         _write(log, "interests", name, _interests(name, each), (1, each))
-    stream = _Stream(log, folder / "out")
-    began_s = time.process_time()
-    stream.batch()
-    loaded_s = time.process_time() - began_s
-    for number in range(batches):
-        seq = each + 1 + number
-        _write(log, "publications", names[0], _publication(names[0], seq), (seq, seq))
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as worker:
+        stream = _Stream(log, folder / "out", worker)
+        began_bytes = _rss_bytes()
         stream.batch()
+        loaded_s = sum(took[0] for took in stream.took_s.values())
+        for number in range(batches):
+            seq = each + 1 + number
+            _write(log, "publications", names[0], _publication(names[0], seq), (seq, seq))
+            stream.batch()
+        worker_bytes = worker.submit(_rss_bytes).result()
     counted = {step: took[1 + _WARM :] for step, took in sorted(stream.took_s.items())}
     steps = {f"{step}_ms": round(1e3 * statistics.median(took), 2) for step, took in counted.items()}
     return {
@@ -78,21 +85,43 @@ def scale(folder: Path, *, nodes: int, subscriptions: int, batches: int) -> dict
         "subscriptions": subscriptions,
         "all_subscriptions_s": round(loaded_s, 1),
         **steps,
+        "driver_mb": round(_rss_bytes() / 1e6),
+        "driver_grew_mb": round((_rss_bytes() - began_bytes) / 1e6, 1),
+        "worker_mb": round(worker_bytes / 1e6),
         "collected_bytes": stream.collected_bytes,
         "record_bytes": (folder / "out" / "_stream" / "batch.json").stat().st_size,
     }
 
 
-class _Stream:
-    """The steps of a stream, timed."""
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def __init__(self, log: Path, out: Path) -> None:
-        self._log, self._scratch = log, out / "_stream" / "matchers"
+
+_state: dict[str, MemoryBlobs] = {}
+"""Of the worker: what Spark would keep."""
+
+
+def _folded(job: Job, found: list[tuple[str, int, int, int]], scratch: Path) -> tuple[list[Made], float, float]:
+    """Do what workers do in a batch; return what they send, and the core time of nodes and of windows."""
+    began_s, made = time.process_time(), list[Made]()
+    for node, first, to, count in found:
+        blobs = _state.setdefault(node, MemoryBlobs())
+        made += fold_node(job, node, Span(first, to, count), blobs, scratch)
+    folded_s = time.process_time()
+    made = list(fold_windows(job, made, _state.setdefault(WINDOWS, MemoryBlobs())))
+    return made, folded_s - began_s, time.process_time() - folded_s
+
+
+class _Stream:
+    """The steps of a stream, timed; those of workers in a process of their own."""
+
+    def __init__(self, log: Path, out: Path, worker: ProcessPoolExecutor) -> None:
+        self._log, self._scratch, self._worker = log, out / "_stream" / "matchers", worker
+        self._watch = LogWatch(log)
         self._scratch.mkdir(parents=True)
         plan = StreamPlan(facts_per_batch=1 << 40, assume_receipts=True, tables=("matches", "deliveries", "popularity"))
         self._commits = BatchCommits(out, plan)
         self._job = Job(stream=str(out), log=str(log), out=str(out), plan=plan)
-        self._state: dict[str, MemoryBlobs] = {}
         self._start: dict[str, int] = {}
         self._number = 0
         self.took_s: dict[str, list[float]] = {}
@@ -107,15 +136,12 @@ class _Stream:
     def batch(self) -> None:
         """Take what is new."""
         with self._timed("driver_source"):
-            last = snapshot(self._log).last
+            last = snapshot(self._log, self._watch).last
             end = next_ends(self._start, last, 1 << 40, partial(first_number, self._log))
-        made: list[Made] = []
-        with self._timed("worker_nodes"):
-            for node, first, to, count in spans(self._start, end):
-                blobs = self._state.setdefault(node, MemoryBlobs())
-                made += fold_node(self._job, node, Span(first, to, count), blobs, self._scratch)
-        with self._timed("worker_windows"):
-            made = list(fold_windows(self._job, made, self._state.setdefault(WINDOWS, MemoryBlobs())))
+        found = spans(self._start, end)
+        made, nodes_s, windows_s = self._worker.submit(_folded, self._job, found, self._scratch).result()
+        self.took_s.setdefault("worker_nodes", []).append(nodes_s)
+        self.took_s.setdefault("worker_windows", []).append(windows_s)
         with self._timed("driver_commits"):
             self._commits.commit("bench", self._number, made, began_s=0.0)
         self.collected_bytes = sum(len(each.told) for each in made)

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from whimbrel import Filter, FilterError, WhimbrelError
 from whimbrel.client import Client
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model import checked
 
 Readings = dict[str, object]
@@ -207,7 +207,7 @@ def _only(table: Mapping[str, object], what: str, known: set[str], needed: froze
     for name in sorted(table.keys() - known):
         raise InvalidValueError(what, name, ", ".join(sorted(known)))
     for name in sorted(needed - table.keys()):
-        raise InvalidValueError(what, f"no {name}", f"a rule with {', '.join(sorted(needed))}")
+        raise InvalidValueError(what, Phrase(f"no {name}"), f"a rule with {', '.join(sorted(needed))}")
 
 
 def _names(what: str, found: Mapping[str, object]) -> dict[str, str]:

@@ -17,12 +17,40 @@ __all__ = [
     "MalformedBodyError",
     "MalformedLineError",
     "MissingDependencyError",
+    "Phrase",
     "PolicyError",
     "UnsupportedNodeError",
     "WhimbrelError",
+    "description_of",
 ]
 
 _EXCERPT_WIDTH = 100
+_MAX_SHOWN, _MAX_PHRASE = 80, 200
+_KINDS: dict[type, str] = {
+    type(None): "nothing",
+    bool: "a boolean",
+    dict: "an object",
+    float: "a number",
+    int: "an integer",
+    str: "text",
+}
+
+
+class Phrase(str):
+    """Words that describe what was found, shown without quotes; quotes are for a value as it was given."""
+
+    __slots__ = ()
+
+
+def description_of(value: object) -> Phrase:
+    """Return what *value* is, in the words of JSON where it has them: for values too long or too secret to show."""
+    if isinstance(value, bytes):
+        return Phrase(f"{len(value)} bytes")
+    if isinstance(value, list | tuple):
+        return Phrase(f"a list of {len(value)}")
+    name = type(value).__name__
+    article = "an" if name[0] in "AEIOUaeiou" else "a"
+    return Phrase(_KINDS.get(type(value), f"{article} {name}"))
 
 
 class WhimbrelError(Exception):
@@ -146,10 +174,17 @@ class MissingDependencyError(WhimbrelError):
         return f"{self.what} needs {self.needs}, which was not found here; {self.remedy}"
 
 
-def _shown(value: object, limit: int = 80) -> str:
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Phrase):
+        return _cut("".join(c if c.isprintable() else repr(c)[1:-1] for c in value), _MAX_PHRASE)
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"  # Python refuses to print thousands of digits
-    text = repr(value)
+    return _cut(repr(value), _MAX_SHOWN)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -180,6 +180,11 @@ class Rig:
         self.broker.synced(self.log.sync())
         self.flush()
 
+    def next_turn(self) -> None:
+        """Let the broker do a piece of what it left for the next turn."""
+        self.broker.go_on(self.now)
+        self.flush()
+
     def answer_questions(self) -> None:
         """Ask what the core wants to know, one after the other, and tell it."""
         while (question := self.broker.blocking_tasks.next(self.listened_us)) is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from whimbrel.log.reader import Frontier
+from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.fold.beginnings import first_taken
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
@@ -52,7 +52,7 @@ class StreamRig:
         self.scratch = out / "_stream" / "matchers"
         self.scratch.mkdir(exist_ok=True)
         self.last: Taken | None = None
-        self._frontiers: dict[str, Frontier] = {}
+        self._watch = LogWatch(self._log)
 
     def take(self, ends: Mapping[str, int]) -> None:
         """Make everything that is new up to *ends*."""
@@ -71,9 +71,7 @@ class StreamRig:
         path = self.checkpoint / f"offsets-{batch}"
         end: dict[str, int] | None = _read(path)
         if end is None:
-            there = {
-                node: min(seq, ends.get(node, -1)) for node, seq in snapshot(self._log, self._frontiers).last.items()
-            }
+            there = {node: min(seq, ends.get(node, -1)) for node, seq in snapshot(self._log, self._watch).last.items()}
             end = next_ends(start, there, self.plan.facts_per_batch, partial(first_taken, self._log))
             if not spans(start, end):
                 return False

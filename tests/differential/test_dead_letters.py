@@ -290,20 +290,20 @@ def test_a_row_of_another_node_is_a_dead_letter() -> None:
 
 
 REASONS: tuple[tuple[str, dict[str, object], str], ...] = (
-    ("publications", {"body": None}, "body: found None, allowed is a value"),
+    ("publications", {"body": None}, "body: found nothing, allowed is a value"),
     ("publications", {"qos": 3}, "qos: found 3, allowed is an integer from 0 to 2"),
     ("publications", {"subject": "a/#"}, "subject: found 'a/#', allowed is"),
     ("publications", {"radius_m": 5.0}, "radius_m: found 5.0, allowed is"),
-    ("publications", {"attributes": [("x", _entry(type=9))]}, "attribute x: found 'type 9"),
+    ("publications", {"attributes": [("x", _entry(type=9))]}, "attribute x: found type 9"),
     ("interests", {"filter_text": "a >"}, "filter_text: error"),
     (
         "interests",
         {"subject_filter": "a+"},
         "subject_filter: 'a+' is no topic filter: + and # must be whole levels",
     ),
-    ("presence", {"change": "left"}, "session of a device that left: found None"),
+    ("presence", {"change": "left"}, "session of a device that left: found nothing"),
     ("receipts", {"via": "pigeon"}, "via: found 'pigeon', allowed is live, held"),
-    ("wills", {"subject": None}, "subject: found None, allowed is"),
+    ("wills", {"subject": None}, "subject: found nothing, allowed is"),
 )
 
 

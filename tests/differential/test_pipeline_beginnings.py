@@ -22,6 +22,7 @@ from whimbrel.hold.sessions import Hold
 from whimbrel.log import layout
 from whimbrel.log.checkpoints.codec import CheckpointHeader
 from whimbrel.log.checkpoints.folder import save
+from whimbrel.log.export import export
 from whimbrel.log.reader import read as read_log
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, time_of
@@ -136,8 +137,12 @@ def test_a_stream_and_one_process_begin_at_a_checkpoint(tmp_path: Path, seed: in
     streamed(tmp_path / "log", tmp_path / "whole", random)
     cuts = cut(tmp_path / "log", logs, random)
     streamed(tmp_path / "log", tmp_path / "cut", random)
+    for node in logs:
+        export(tmp_path / "log", node, closed_only=False, into=tmp_path / "exported")
+    streamed(tmp_path / "exported", tmp_path / "cut_and_exported", random)
     wanted = newer(tmp_path / "whole", cuts)
     assert newer(tmp_path / "cut", cuts) == wanted
+    assert newer(tmp_path / "cut_and_exported", cuts) == wanted
     assert all(wanted.values())
     told = [row["reason"] for row in rows_of(tmp_path / "cut", "dead_letters")]
     for node, begun in cuts.items():

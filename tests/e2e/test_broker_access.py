@@ -120,7 +120,10 @@ def test_an_operator_releases_a_session(tmp_path: Path) -> None:
         with guarded.client("pda", "ann") as ann:
             ann.subscribe(("a", 1))
         command = [sys.executable, "-m", "whimbrel", "session", "release", "pda", "--port", str(guarded.broker.port)]
-        for user, status, told in (("bob", 1, "this may not be asked"), ("op", 0, "pda: released, it was ann's")):
+        for user, status, told in (
+            ("bob", 1, "this needs the right operate"),
+            ("op", 0, "pda: released, it was ann's"),
+        ):
             secret.write_text(user, encoding="utf-8")
             asked = subprocess.run(
                 [*command, "--user", user, "--password-file", str(secret)], capture_output=True, text=True, check=False

@@ -406,6 +406,20 @@ def test_every_command_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for command, text in found.items():
         assert f"## {command}\n\n```text\n{text}```\n" in reference, command
         assert re.match(r"Usage: .*\n\n  [A-Z]", text), f"{command} has no help text"
+        _try_examples(command, text)
+
+
+def _try_examples(command: str, text: str) -> None:
+    """Hold the examples of a command's help against its options; that they run is for other tests."""
+    examples = re.findall(r"^  Example: ((?:.*\\\n)*.*)$", text, flags=re.MULTILINE)
+    assert examples or "\nCommands:\n" in text, f"{command} --help has no example"
+    options = set(re.findall(r"(?<!\w)--?[a-z][a-z-]*", text.partition("\nOptions:\n")[2]))
+    for example in examples:
+        assert max(map(len, example.splitlines())) <= 80
+        words = shlex.split(example.replace("\\\n", " "))
+        assert words[: len(command.split())] == command.split(), example
+        given = {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)}
+        assert given <= options, f"{command} has no {given - options}: {example}"
 
 
 # -- links and papers ------------------------------------------------------------------------------------------------

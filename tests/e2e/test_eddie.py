@@ -91,7 +91,7 @@ def test_readings_are_told_as_often_as_asked() -> None:
         ("checks = 3", "file: found 'checks'"),
         ("check_s = 0", "check_s: found 0"),
         ("[disks]\n'a/b' = '/'", "disks: found 'a/b'"),
-        ("[[rule]]\nname = 'x'", "rule: found 'no text'"),
+        ("[[rule]]\nname = 'x'", "rule: found no text"),
         ("[[rule]]\nname = 'a/b'\nwhen = 'a > 1'\ntext = ''", "name of a rule: found 'a/b'"),
         ("[[rule]]\nname = 'x'\nwhen = 'a > 1'\ntext = ''\nfor = 0", "for: found 0"),
     ],

@@ -1,7 +1,8 @@
 """The new user's hour: the README's commands, word for word, in a fresh home, as fast as they can be typed.
 
-Whoever types reads the screen: the next command comes when the broker says that it listens, a subscriber that it has
-subscribed, or the prompt is back. Nothing here sleeps. What the README does with Spark is run by ``test_docs``.
+A user who types reads the screen: the next command comes when the broker says that it listens, a subscriber that it has
+subscribed, or the prompt is back. Nothing here sleeps. Every block of the README is typed here, or stands in
+``ELSEWHERE`` with the test that runs it; a block that is neither fails.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import shutil
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +27,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_READY = {"serve": b"listening", "subscribe": b"subscribed to"}
+_READY = {"serve": "listening", "subscribe": "subscribed to"}
 _END = "the prompt is back"
 _PORT = 1_883
 
@@ -87,24 +91,63 @@ class Shell:
             assert line, "the shell has ended"
             printed.append(line)
         if command.endswith("&"):
-            self._read_until(_READY[command.split()[1]])
+            self.read_until(_READY[command.split()[1]])
         return "".join(printed)
 
-    def _read_until(self, word: bytes) -> None:
+    def read_until(self, text: str) -> None:
+        """Read the terminal until it has shown *text*."""
         seen = b""
-        while word not in seen:
+        while text.encode() not in seen.replace(b"\r\n", b"\n"):
+            ready, _, _ = select.select([self._terminal], [], [], 60)
+            assert ready, f"the terminal never shows {text!r}, but {seen.decode()!r}"
             seen += os.read(self._terminal, 4_096)
 
 
-def _steps() -> Iterator[tuple[str, str, str]]:
-    """Yield title and text of each file of the README, and each command with its output, up to where Spark begins."""
-    for block in _FENCE.finditer((ROOT / "README.md").read_text(encoding="utf-8")):
+ELSEWHERE = {
+    "$ whimbrel pipeline ": "tests/e2e/test_docs.py::test_every_page_with_spark_shows_what_is_seen, with one Java",
+    "make run ": "tests/e2e/test_demo.py starts what it starts; `make test` is what runs these tests",
+}
+"""How a block begins that is not typed here, and what runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a reader of the README does: write a file, type a command, or type a session of Python."""
+
+    kind: str
+    text: str
+    output: str = ""
+
+
+def _steps(readme: str) -> Iterator[Step]:
+    """Yield each step of *readme*; a block that is not known how to be tried is an error."""
+    for block in _FENCE.finditer(readme):
+        text = block["text"]
+        if any(text.startswith(begin) for begin in ELSEWHERE):
+            continue
         if block["title"]:
-            yield "file", block["title"], block["text"]
-        if block["language"] == "console" and "whimbrel pipeline" not in block["text"]:
-            for step in re.split(r"^\$ ", block["text"], flags=re.MULTILINE)[1:]:
+            yield Step("file", block["title"], text)
+        elif block["language"] == "python" and text.startswith(">>> "):
+            yield Step("session", text)
+        else:
+            assert block["language"] == "console", f"no test runs this block of the README:\n{text}"
+            before, *steps = re.split(r"^\$ ", text, flags=re.MULTILINE)
+            assert not before, f"this block of the README begins with no command:\n{text}"
+            for step in steps:
                 command, _, output = step.partition("\n")
-                yield "command", command, output
+                yield Step("command", command, output)
+
+
+def test_no_block_of_the_readme_is_left_out() -> None:
+    """A block that no test runs is one that will be wrong some day."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    kinds = Counter(step.kind for step in _steps(readme))
+    assert kinds["command"] > 15
+    assert min(kinds["file"], kinds["session"]) > 0
+    assert all(f"\n{begin}" in readme for begin in ELSEWHERE), "what is run elsewhere is not in the README any more"
+    for block in ("```ruby\nputs 1\n```\n", "```console\nwhimbrel serve\n```\n"):
+        with pytest.raises(AssertionError, match="of the README"):
+            list(_steps(block))
 
 
 def test_the_readme_works_as_it_is_typed(tmp_path: Path) -> None:
@@ -112,18 +155,23 @@ def test_the_readme_works_as_it_is_typed(tmp_path: Path) -> None:
     reason = _missing()
     if reason is not None:
         pytest.skip(reason)
-    typed, found, wanted, listens = 0, "", "", False
+    found, wanted, listens = "", "", False
     with Shell(tmp_path) as shell:
-        for kind, name, text in _steps():
-            if kind == "file":
-                (tmp_path / name).write_text(text, encoding="utf-8")
+        for step in _steps((ROOT / "README.md").read_text(encoding="utf-8")):
+            if step.kind == "file":
+                (tmp_path / step.text).write_text(step.output, encoding="utf-8")
                 continue
-            found += shell.type(name)
-            # What goes to the terminal (errors, the broker's log) is not what is printed.
-            wanted += "" if text == "...\n" or "error " in text else text
-            typed += 1
-            listens = (listens or (name.endswith("&") and "subscribe" in name)) and not name.startswith("wait")
+            if step.kind == "session":
+                (tmp_path / "session.txt").write_text(step.text, encoding="utf-8")
+                assert not shell.type("python -m doctest session.txt"), step.text
+                continue
+            command, output = step.text, step.output
+            found += shell.type(command)
+            if output.startswith("error "):  # it goes to the terminal, and is read there
+                shell.read_until(output)
+                output = ""
+            wanted += "" if output == "...\n" else output  # the broker's log
+            listens = (listens or (command.endswith("&") and "subscribe" in command)) and not command.startswith("wait")
             if not listens:  # a listener prints when a message comes, and the page shows it at its end
-                assert re.sub(r" +$", "", found, flags=re.MULTILINE) == wanted, f"$ {name}"
+                assert re.sub(r" +$", "", found, flags=re.MULTILINE) == wanted, f"$ {command}"
                 found = wanted = ""
-    assert typed > 15, "the README lost its commands"

@@ -191,10 +191,10 @@ def test_what_contradicts_another_node_ends_the_command(folder: Path) -> None:
     )
     done = _in_namespace(script, folder)
     another = (
-        "error: vocabulary of light: found \"another meaning of 'traffic light'\","
+        "error: vocabulary of light: found another meaning of 'traffic light' than here,"
         " allowed is one meaning for each event type"
     )
-    cells = "error: cells of light: found 'another size', allowed is one --cell-m for all nodes of a deployment"
+    cells = "error: cells of light: found another size than here, allowed is one --cell-m for all nodes of a deployment"
     assert (done.stdout.split(), done.stderr.splitlines()) == (["2", "2", "2"], [another, another, cells])
 
 
@@ -261,7 +261,7 @@ def test_the_walks_of_the_simulator_are_fixes(tmp_path: Path) -> None:
     fixes = read_fixes(lines, device="node-2")
     assert [at_s for at_s, _ in fixes] == [0, 5, 10, 15, 20]
     assert fixes != read_fixes(lines, device="node-1")
-    with pytest.raises(InvalidValueError, match="reports of 'car'"):
+    with pytest.raises(InvalidValueError, match="a report of 'car'"):
         read_fixes(lines, device="car")
 
 

@@ -108,7 +108,10 @@ def test_a_session_from_its_making_to_its_end(commands: Commands, tmp_path: Path
     assert got == f'{topic} {{"n": 2}}\n{topic} {{"n": 3}}\n'
 
     assert commands.out("session", "leave", ward, "--device", device, *version, word="u") == f"{ward}: left\n"
-    assert commands.out("session", "list", "--device", device, *version) == "no sessions\n"
+    assert (
+        commands.out("session", "list", "--device", device, *version)
+        == "no sessions of this device; `whimbrel session show NAME` prints any one\n"
+    )
     gone = commands.out("session", "unsubscribe", ward, topic, *version, word="a")
     assert gone == f"{ward}: unsubscribed from {topic}\n"
     assert commands.out("session", "passwd", ward, "--open", *version, word=WORD) == f"{ward}: access changed\n"

@@ -109,7 +109,9 @@ def test_who_may_not_ask_learns_nothing(rig: Rig) -> None:
         _ask(rig, eve, verb, client=name) for verb in ("list", "show", "disconnect", "x") for name in ("lamp", "?")
     ]
     assert {json.dumps(each) for each in answers} == {
-        json.dumps({"ok": False, "code": 0x87, "reason": "this may not be asked"})
+        json.dumps(
+            {"ok": False, "code": 0x87, "reason": "this needs a user with the right operate for $whimbrel/clients/#"}
+        )
     }
     assert not lamp.is_closed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -118,9 +119,9 @@ def test_a_name_like_nothing_suggests_nothing(tmp_path: Path) -> None:
     [
         ("[listen]\nport = \n", "line 2, column 8: found 'port =', allowed is TOML (Invalid value)"),
         ("[listen]\nport = 1\nport = 2\n", "line 3, column 9: found 'port = 2', allowed is TOML"),
-        ("[listen]\na = [1,", "end of the file: found 'nothing more', allowed is TOML"),
-        ("a = " + "9" * 5000, "found 'Exceeds the limit"),
-        ("a = " + "[" * 100_000, "found "),
+        ("[listen]\na = [1,", "end of the file: found nothing, allowed is TOML"),
+        ("a = " + "9" * 5000, "this is too large for TOML: Exceeds the limit"),
+        ("a = " + "[" * 100_000, "this is too large for TOML"),
     ],
 )
 def test_what_is_no_toml_is_named_with_its_line(tmp_path: Path, document: str, message: str) -> None:
@@ -131,10 +132,13 @@ def test_what_is_no_toml_is_named_with_its_line(tmp_path: Path, document: str, m
 def test_files_that_cannot_be_read_are_the_same_kind_of_error(tmp_path: Path) -> None:
     """One reaction, correct the configuration, has one class to catch."""
     (tmp_path / "latin").write_bytes(b"# caf\xe9")
-    for name, message in (("none", "No such file"), (".", "Is a directory"), ("latin", "line 1: found b'\\xe9'")):
-        with pytest.raises(ConfigError, match="allowed is") as raised:
+    for name, message in (
+        ("none", "cannot be read: No such file"),
+        (".", "cannot be read: Is a directory"),
+        ("latin", "line 1: found b'\\xe9'"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
             read_config(tmp_path / name)
-        assert message in str(raised.value)
 
 
 def test_options_override_and_those_not_given_do_not() -> None:

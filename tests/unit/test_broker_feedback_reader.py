@@ -235,7 +235,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     older = _links(("node-1", 1, "d", 0.5)).drop_columns(["node"])
     _write(tmp_path / "link_quality" / "a.parquet", older)
     trouble = _trouble(_feedback_reader(tmp_path).look())
-    assert "found 'no column node', allowed is a table with node, seq, device, network_connection" in trouble
+    assert "found no column node, allowed is a table with node, seq, device, network_connection" in trouble
 
 
 def test_a_column_of_another_kind_is_a_trouble(tmp_path: Path) -> None:

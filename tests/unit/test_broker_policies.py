@@ -336,6 +336,7 @@ def test_at_qos_2_the_decision_is_synced_before_the_bytes_leave(rig: Rig) -> Non
     """Exactly once holds for the decision too."""
     phone = _phone(rig, 2, _COUNTER)
     rig.client("monitor").send(publishing("ward/3", b"{}", 2, packet_id=7))
+    rig.next_turn()
     assert rig.broker.wants_sync
     assert phone.payloads() == []
     rig.settle()
@@ -387,11 +388,25 @@ def test_variables_follow_the_policy_and_the_session(rig: Rig) -> None:
     """A device whose session ended begins anew, or state would grow with every client that ever was."""
     phone = _phone(rig, 0, _COUNTER)
     rig.client("monitor").send(publishing("ward/3", b"{}"))
+    rig.next_turn()
     assert phone.payloads() == [b'{"n":1}']
     phone.drop()
     rig.settle()
     shape = rig.state.decisions.shape
     assert (shape.chosen("phone"), shape.manual("phone", "p"), shape.automatic("phone")) == (None, {}, {})
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_others_have_theirs_before_a_policy_decides(rig: Rig, qos: int) -> None:
+    """A decision takes as long as sending to a hundred, so it has a turn of its own."""
+    phone, other = _phone(rig, qos, _COUNTER), rig.subscriber("other", "ward/#", qos=qos)
+    monitor = rig.client("monitor")
+    for number in (1, 2):
+        monitor.send(publishing("ward/3", b"{}", qos, packet_id=number * qos))
+    rig.sync()
+    assert (phone.payloads(), other.payloads(), _decisions(rig)) == ([], [b"{}", b"{}"], [])
+    rig.next_turn()
+    assert phone.payloads() == [b'{"n":1}', b'{"n":2}']
 
 
 def test_a_transform_keeps_one_device_waiting_and_nobody_else(rig: Rig) -> None:
@@ -422,6 +437,7 @@ def test_a_report_while_a_body_is_made_counts(rig: Rig) -> None:
     _report(phone, rig, battery=0.2)
     rig.client("monitor").send(publishing("ward/3", _LARGE, 1, packet_id=7))
     rig.sync()
+    rig.next_turn()
     assert len(rig.broker.transforms) == 1
     phone.send(Publish("$whimbrel/report", b'{"battery": 0.9}', 0))
     rig.now += 2_000_000
@@ -437,6 +453,7 @@ def test_a_body_that_is_another_each_time_is_made_a_few_times_only(rig: Rig) -> 
     phone = _phone(rig, 1, "m.at = getTime(); return m;")
     rig.client("monitor").send(publishing("ward/3", _LARGE, 1, packet_id=7))
     rig.sync()
+    rig.next_turn()
     made = 0
     while rig.broker.transforms:
         job = rig.broker.transforms.popleft()

@@ -297,16 +297,16 @@ def test_a_group_has_no_comma_in_its_name(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ann", "line 1: found 'something else', allowed is name:scrypt$n$r$p$salt$hash"),
-        ("ann:password", "line 1: found 'something else', allowed is name:scrypt"),
+        ("ann", "line 1: expected name:scrypt$n$r$p$salt$hash"),
+        ("ann:password", "line 1: expected name:scrypt"),
         (f"ann:{HASH}\n:{HASH}", "line 2: user name: found ''"),
         (f"ann:{HASH}\nbob:{HASH}\nann:{HASH}", "line 3: found 'ann', allowed is a user who is not in a line above"),
         (f"ann:{HASH}:a,,b", "line 1: group name: found ''"),
         (f"ann:{HASH}:a:b", "line 1: group name: found 'a:b'"),
         (f"ann:{HASH[:-5]}", "line 1: "),
-        (f"ann:{HASH.replace('$2$', '$1073741824$', 1)}", "line 1: found 'something else'"),
+        (f"ann:{HASH.replace('$2$', '$1073741824$', 1)}", "line 1: expected name:scrypt"),
         (f"ann:{HASH.replace('$2$', '$524288$', 1)}", "line 1: scrypt n: found 524288, allowed is an integer from 2"),
-        ("ann:scrypt$2$1$1$AAAA$AAAA", "line 1: salt: found '3 bytes', allowed is 16 to 64 bytes"),
+        ("ann:scrypt$2$1$1$AAAA$AAAA", "line 1: salt: found 3 bytes, allowed is 16 to 64 bytes"),
         (f"ann :{HASH}", "line 1: user name: found 'ann '"),
     ],
 )
@@ -335,6 +335,6 @@ def test_errors_quote_neither_password_nor_hash(path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_an_error_unless_it_is_to_be_made(path: Path) -> None:
     """A broker whose users file is misspelt must not let everybody in."""
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         Users.read(path)
     assert Users.read(path, missing_ok=True).names() == []

@@ -86,7 +86,7 @@ def test_an_empty_file_of_vectors_passes(run: Run, tmp_path: Path) -> None:
     [
         ('{"expr": "a > 5", oops}', "line 2, column 19", "name"),
         ("[1, 2]", "line 2, column 1", "an object"),
-        ('{"attrs": {}, "expect": "true"}', "line 2, column 1", "expr: found None"),
+        ('{"attrs": {}, "expect": "true"}', "line 2, column 1", "expr: found nothing"),
         ('{"expr": "a>5", "attrs": {}, "expect": "maybe"}', "line 2, column 30", "true, false, undefined, error"),
         ('{"expr": "a>5", "attrs": 7, "expect": "true"}', "line 2, column 17", "attrs: found 7"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from whimbrel.cli.options.examples import with_whole_examples
 from whimbrel.cli.options.groups import with_option_groups
 
 
@@ -48,3 +50,20 @@ def test_a_field_without_a_default_is_a_required_option() -> None:
     app.command()(show)
     assert CliRunner().invoke(app, ["here"]).exit_code == 2
     assert list(inspect.signature(show).parameters) == ["what", "count", "name", "radius_m"]
+
+
+# -- examples --------------------------------------------------------------------------------------------------------
+
+
+def test_an_example_that_fills_more_than_a_line_can_be_copied() -> None:
+    """A wrapped line would be two commands for a shell."""
+    command = "whimbrel publish ward/3 --property 'a=it is long' --expiry 90s --qos 1 '{\"a b\": 1}' --retain"
+    text = f"Publish.\n\nExample: {command}"
+    said, example = with_whole_examples(text).split("\n\n")
+    assert said == "Publish."
+    assert example == (
+        "\b\nExample: whimbrel publish ward/3 --property 'a=it is long' --expiry 90s \\\n"
+        "    --qos 1 '{\"a b\": 1}' --retain"
+    )
+    words = shlex.split(example.removeprefix("\b\nExample: ").replace("\\\n", ""))
+    assert words == shlex.split(command)

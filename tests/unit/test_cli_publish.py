@@ -89,6 +89,21 @@ def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ..
     assert done.err
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("subscribe", "home/#/x"), "'home/#/x' is no topic filter: # may only be the last level"),
+        (("session", "subscribe", "ann", "a+/b"), "'a+/b' is no topic filter: + and # must be whole levels"),
+        (("publish", "home/#", "on"), "'home/#' is no topic name: + and # are for topic filters"),
+        (("publish", "", "on"), "a topic name needs at least one character"),
+    ],
+)
+def test_a_bad_topic_needs_no_broker_to_be_refused(run: Run, command: tuple[str, ...], sentence: str) -> None:
+    """A broker that is not there would be waited for, and then be all that the user hears of."""
+    done = run(*command, "--port", "1")
+    assert (done.code, done.err.startswith(f"error: {sentence}")) == (2, True), done.err
+
+
 def test_a_broker_that_is_not_there_is_an_honest_no(run: Run) -> None:
     """Exit code 1, and the address that was tried."""
     for arguments in (("publish", "a", "b"), ("subscribe", "a")):

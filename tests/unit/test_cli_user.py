@@ -96,10 +96,10 @@ def test_a_password_comes_from_a_file(run: Run) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"one\ntwo\n", "word: found 'several lines', allowed is one line, the password"),
-        (b"\xff", "word: found 'something else', allowed is a password in UTF-8"),
-        (b"\n", "password: found 'one that is not shown', allowed is a string of at least one character"),
-        (b"x" * 70_000, "password: found 'one that is not shown', allowed is at most 1024 bytes"),
+        (b"one\ntwo\n", "word: found several lines, allowed is one line, the password"),
+        (b"\xff", "word: found bytes that are no UTF-8, allowed is a password in UTF-8"),
+        (b"\n", "a password must be a string of at least one character"),
+        (b"x" * 70_000, "a password must be at most 1024 bytes"),
     ],
 )
 def test_what_is_no_password_is_refused(run: Run, content: bytes, message: str) -> None:
@@ -159,7 +159,7 @@ def test_a_users_file_that_is_not_there_is_named(run: Run) -> None:
     for command in (("list",), ("remove", "ann")):
         done = run(*command, "--file", "nowhere")
         assert done.code == 2
-        assert done.err.startswith("error: nowhere: found 'No such file or directory'")
+        assert done.err.startswith("error: nowhere: there is no such file")
 
 
 def test_the_password_is_no_argument(run: Run) -> None:

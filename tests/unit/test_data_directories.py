@@ -1,7 +1,8 @@
 """Data directories of every format that there has been: each is opened as it was, and a newer one is refused.
 
-``tests/data/data-directory-N.tar.xz`` was made by a broker of that format, which held one message for a session that
-was away, retained another, and had cut its log twice; it was stopped, not killed. None of them is ever made again.
+``tests/data/data-directory-N.tar.xz`` was made by a broker of that format (``make_data_directory``), which held one
+message for a session that was away, retained another, and had cut its log twice; from 2 on a device had chosen a
+policy and said where it was. The broker was stopped, not killed. None of them is ever made again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from whimbrel.broker.config import Config, NodeSettings
-from whimbrel.broker.shell.disk.storage import Storage
+from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.private import private_session
@@ -26,28 +28,51 @@ from whimbrel.log.errors import NewerLogError
 from whimbrel.log.verification import verify
 
 KEPT = sorted((Path(__file__).parent.parent / "data").glob("data-directory-*.tar.xz"))
-NODE, LAST = "node-1", 102
+NODE = "node-1"
+
+
+class Left(NamedTuple):
+    """What a broker left behind."""
+
+    last: int
+    checkpoints: tuple[int, int]
+    segments: int
+    has_policy: bool
+
+
+LEFT = {1: Left(102, (87, 98), 3, has_policy=False), 2: Left(74, (58, 67), 2, has_policy=True)}
+
+
+class Directory(NamedTuple):
+    """A copy of a data directory of another day."""
+
+    data: Path
+    left: Left
 
 
 @pytest.fixture(params=KEPT, ids=lambda path: path.name)
-def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy of a data directory of another day."""
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
+    """Return one."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
-    return tmp_path / "data"
+    return Directory(tmp_path / "data", LEFT[int(request.param.name.split("-")[2].partition(".")[0])])
 
 
-def started(data: Path) -> tuple[BrokerState, int]:
-    """Start and stop; return the state, and the checkpoint that was begun with."""
+def started(data: Path) -> tuple[BrokerState, Restored]:
+    """Start and stop; return the state, and how it came."""
     storage = Storage(replace(Config(), node=NodeSettings(name=NODE, data=str(data))))
     state, restored = storage.open(Routes())
-    assert restored.recovery.last_seq == LAST
     storage.close()
-    return state, restored.checkpoint
+    return state, restored
 
 
-def check(state: BrokerState) -> None:
+def check(state: BrokerState, left: Left) -> None:
     """Check that a state is the one that was left."""
+    if left.has_policy:
+        shape = state.decisions.shape
+        assert shape.chosen("kept-phone") == "kept-policy"
+        assert shape.manual("kept-phone", "kept-policy") == {"Withheld": 80}
+        assert {"Battery": 0.1, "Place.latitude": 48.2}.items() <= dict(shape.automatic("kept-phone")).items()
     (subscription,) = state.hold.subscriptions(private_session("kept-subscriber"))
     assert (subscription.subject_filter, subscription.qos) == ("kept/t", 1)
     (held,) = state.held.by_seq.values()
@@ -57,30 +82,35 @@ def check(state: BrokerState) -> None:
     assert retained.payload == b"retained for years"
 
 
-def test_it_is_opened_with_its_view(data: Path) -> None:
+def test_it_is_opened_with_its_view(kept: Directory) -> None:
     """As it was left."""
-    state, checkpoint = started(data)
-    check(state)
-    assert checkpoint == 0
+    state, restored = started(kept.data)
+    check(state, kept.left)
+    assert (restored.recovery.last_seq, restored.checkpoint) == (kept.left.last, 0)
 
 
-def test_it_is_opened_without_its_view(data: Path) -> None:
+def test_it_is_opened_without_its_view(kept: Directory) -> None:
     """By its checkpoint and the segments after it; also by the older one alone."""
-    (data / f"view-{NODE}.sqlite").unlink()
-    shutil.copytree(data, data.parent / "older")
-    state, checkpoint = started(data)
-    check(state)
-    assert checkpoint == 98
-    layout.checkpoint_path(data.parent / "older" / "log", NODE, 98).unlink()
-    state, checkpoint = started(data.parent / "older")
-    check(state)
-    assert checkpoint == 87
+    (kept.data / f"view-{NODE}.sqlite").unlink()
+    other, (older, newer) = kept.data.parent / "older", kept.left.checkpoints
+    shutil.copytree(kept.data, other)
+    layout.checkpoint_path(other / "log", NODE, newer).unlink()
+    for data, seq in ((kept.data, newer), (other, older)):
+        state, restored = started(data)
+        check(state, kept.left)
+        assert (restored.recovery.last_seq, restored.checkpoint) == (kept.left.last, seq)
 
 
-def test_nothing_is_wrong_with_it(data: Path) -> None:
+def test_nothing_is_wrong_with_it(kept: Directory) -> None:
     """Every segment, record and checkpoint."""
-    found = verify(data / "log")
-    assert (found.problems, found.checkpoints, found.segments) == ([], 2, 3)
+    found = verify(kept.data / "log")
+    assert (found.problems, found.checkpoints, found.segments) == ([], 2, kept.left.segments)
+
+
+def test_there_is_one_of_this_format() -> None:
+    """A format that was changed needs one: see ``tests/data/make_data_directory.py``."""
+    assert max(LEFT) == max(layout.FORMAT, codec.FORMAT, sqlite.FORMAT)
+    assert [path.name for path in KEPT] == [f"data-directory-{number}.tar.xz" for number in sorted(LEFT)]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +123,10 @@ def test_nothing_is_wrong_with_it(data: Path) -> None:
     ],
 )
 def test_an_older_version_refuses_it(
-    data: Path, module: object, name: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    kept: Directory, module: object, name: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a sentence, and nothing is changed: log, segments, checkpoints and view each say their format."""
+    data = kept.data
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     monkeypatch.setattr(module, name, 0)
     with pytest.raises(error, match="newer Whimbrel"):

@@ -173,14 +173,14 @@ def test_a_decoy_costs_what_a_new_session_does() -> None:
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 65])
 def test_a_key_of_decoys_cannot_be_guessed(key: bytes) -> None:
     """With the key anybody could compute which sessions there are not; it is not shown either."""
-    with pytest.raises(InvalidValueError, match=f"key: found '{len(key)} bytes', allowed is 16 to 64 bytes"):
+    with pytest.raises(InvalidValueError, match=f"key: found {len(key)} bytes, allowed is 16 to 64 bytes"):
         decoy("s", key)
 
 
 @pytest.mark.parametrize("password", ["", "secret" * 200, "secret\0", "secret\ud800"])
 def test_what_cannot_be_a_password_is_refused_and_not_shown(password: str) -> None:
     """Errors are logged."""
-    with pytest.raises(InvalidValueError, match="password: found 'one that is not shown'") as caught:
+    with pytest.raises(InvalidValueError, match="a password must be ") as caught:
         _passwords(owner=password)
     assert "secret" not in str(caught.value) + repr(caught.value.args)
 

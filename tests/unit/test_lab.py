@@ -86,7 +86,7 @@ def test_a_bad_trace_is_refused_before_spark_starts(tmp_path: Path) -> None:
 def test_a_broken_file_of_points_is_named(tmp_path: Path) -> None:
     """A disk that was full leaves half a file; the answer is which one to remove, not a traceback."""
     (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(InvalidValueError, match=r"part-0.parquet: found 'no whole Parquet file'"):
+    with pytest.raises(InvalidValueError, match=r"part-0.parquet: found a damaged Parquet file"):
         points._kept(tmp_path)
     assert points._kept(tmp_path / "nowhere") == {}
 

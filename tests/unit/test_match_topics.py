@@ -69,7 +69,7 @@ def test_a_topic_filter_is_accepted(topic_filter: str) -> None:
     ("text", "reason"),
     [
         ("", "found '', allowed is a string of at least one character"),
-        (None, "found None, allowed is a string"),
+        (None, "found nothing, allowed is a string"),
         ("a\0b", "without U.0000"),
         ("\ud800", "without lone surrogates"),
         ("é" * 32_768, "at most 65535 bytes"),

@@ -72,7 +72,7 @@ def test_a_row_may_leave_out_what_has_a_default(table: str) -> None:
 def test_a_missing_column_is_named(table: str, column: str) -> None:
     """Whoever made the row must know what to add."""
     row = {name: value for name, value in LEAST[table].items() if name != column}
-    with pytest.raises(InvalidValueError, match=f"^{column}: found ('nothing'|None)"):
+    with pytest.raises(InvalidValueError, match=f"^{column}: found nothing"):
         fact_of(table, row)
 
 

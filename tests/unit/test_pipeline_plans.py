@@ -111,7 +111,7 @@ def test_what_is_no_plan_is_refused(path: Path, text: str) -> None:
     """With where it is and what to do; it is left alone."""
     path.write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(
-        InvalidValueError, match=r"plan\.json: found 'no plan of a stream', allowed is .* start it anew"
+        InvalidValueError, match=r"plan\.json: found another content, allowed is .* start the stream anew"
     ):
         settled_plan(path, PLAN)
     assert path.read_bytes() == text.encode(errors="surrogatepass")

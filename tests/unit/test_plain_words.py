@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import pickle
 from pathlib import Path
 
 import pytest
+from broker_rig import Rig
 
+import whimbrel
+from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.client import Client, ClientClosedError
 from whimbrel.client.interest import Interest
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase, description_of
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.topics import check_topic_filter
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
@@ -60,3 +65,62 @@ def test_a_client_that_was_never_entered_says_how() -> None:
     with pytest.raises(ClientClosedError) as told:
         asyncio.run(client.publish("a", "b"))
     assert str(told.value) == "Not connected: use `async with Client(…)`"
+
+
+def test_a_session_that_cannot_be_created_says_what_to_try(tmp_path: Path) -> None:
+    """The same words for one that exists and one that is forbidden: names are no secret to be guessed."""
+    maker = Rig(tmp_path).client("maker")
+    assert maker.ask("create", session="ann")["ok"]
+    refused = maker.ask("create", session="ann")
+    assert refused["reason"] == "it exists already, or you may not create it; try `session show`"
+
+
+# -- found and allowed -----------------------------------------------------------------------------------------------
+
+
+def test_a_value_has_quotes_and_a_description_none() -> None:
+    """Nobody typed 'nothing' or '3 bytes'."""
+    assert str(InvalidValueError("mode", "tak", "take or keep")) == "mode: found 'tak', allowed is take or keep"
+    assert str(InvalidValueError("salt", Phrase("3 bytes"), "16 bytes")) == "salt: found 3 bytes, allowed is 16 bytes"
+    assert str(InvalidValueError("id", None, "a text")) == "id: found nothing, allowed is a text"
+    assert str(ConfigError("", "id", Phrase("two"), "one")) == "id: found two, allowed is one"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "nothing"), (b"abc", "3 bytes"), ([1, 2], "a list of 2"), ({}, "an object"), (True, "a boolean")],
+)
+def test_what_is_not_shown_is_described(value: object, words: str) -> None:
+    """In the words of JSON, which the sender wrote: not NoneType, dict or bool."""
+    assert description_of(value) == words
+    assert description_of(tmp := Path()) == f"a {type(tmp).__name__}"
+
+
+def test_a_description_is_bounded_and_cannot_move_the_cursor() -> None:
+    """It may quote what came over the wire."""
+    shown = str(InvalidValueError("x", Phrase("\x1b[2J" + 9_000 * "y"), "z"))
+    assert shown.startswith("x: found \\x1b[2Jyy")
+    assert len(shown) < 250
+
+
+def test_a_description_survives_pickling() -> None:
+    """Errors come back from worker processes and from Spark."""
+    error = InvalidValueError("x", Phrase("no file"), "a file")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 # our own
+
+
+def test_no_description_is_quoted_as_if_a_user_had_typed_it() -> None:
+    """In all of our code: a text that we wrote ourselves is a ``Phrase``, or the error has a sentence of its own."""
+    place = {"InvalidValueError": 1, "ConfigError": 2}
+    quoted = []
+    for path in Path(whimbrel.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in place:
+                continue
+            at, names = place[call.func.id], {each.arg: each.value for each in call.keywords}
+            found = call.args[at] if len(call.args) > at else names.get("found")
+            is_ours = isinstance(found, ast.Constant) and isinstance(found.value, str) and found.value
+            has_sentence = "sentence" in names or (call.func.id == "InvalidValueError" and len(call.args) > at + 2)
+            if is_ours and not has_sentence:
+                quoted.append(f"{path}:{call.lineno}")
+    assert not quoted

@@ -222,7 +222,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether ``go_on`` has something to do, in the next turn."""
-        return any((self._commits.is_behind, self._long_work, self._delivering.unfinished, self.history.has_work))
+        return any((self._commits.is_behind, self._long_work, self._delivering.has_work, self.history.has_work))
 
     @property
     def applied(self) -> int:

@@ -9,8 +9,9 @@ import tomllib
 from pathlib import Path
 
 from whimbrel.broker.config import SECTIONS, Config, unknown_setting, with_values
-from whimbrel.broker.settings.fields import ConfigError, Section, setting_of, settings_of
+from whimbrel.broker.settings.fields import ConfigError, Section, setting_of, settings_of, unreadable
 from whimbrel.broker.settings.listeners import ListenerSettings, listeners_of
+from whimbrel.errors import Phrase
 
 __all__ = ["MAX_FILE_BYTES", "print_config", "read_config", "read_toml", "reference"]
 
@@ -46,9 +47,9 @@ def read_toml(path: Path) -> dict[str, object]:
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(source, "", error.strerror or str(error), "a file that can be read") from error
+        raise unreadable(source, error) from error
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(source, "", f"more than {MAX_FILE_BYTES} bytes", f"at most {MAX_FILE_BYTES}")
+        raise ConfigError(source, "", Phrase(f"more than {MAX_FILE_BYTES} bytes"), f"at most {MAX_FILE_BYTES}")
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
@@ -57,14 +58,16 @@ def read_toml(path: Path) -> dict[str, object]:
     except tomllib.TOMLDecodeError as error:
         raise _not_toml(source, data.decode(), str(error)) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
-        raise ConfigError(source, "", str(error), "TOML of reasonable size") from None
+        raise ConfigError(
+            source, "", Phrase(str(error)), "TOML", sentence=f"this is too large for TOML: {error}"
+        ) from None
 
 
 def _not_toml(source: str, document: str, reason: str) -> ConfigError:
     place = _PLACE.search(reason)
     why = f"TOML ({_PLACE.sub('', reason)})"
     if place is None or place[1] is None:
-        return ConfigError(source, "end of the file", "nothing more", why)
+        return ConfigError(source, "end of the file", Phrase("nothing"), why)
     line, column = int(place[1]), int(place[2])
     found = document.split("\n")[line - 1].strip()
     return ConfigError(source, f"line {line}, column {column}", found, why)

@@ -21,7 +21,7 @@ import re
 from typing import NamedTuple
 
 from whimbrel.broker.own_properties import PREFIX, Pairs
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import real
 from whimbrel.model.near import MAX_NEAR_M
 from whimbrel.model.place import Area, Place
@@ -78,7 +78,7 @@ def _read(user: Pairs, *, is_ours: bool) -> ReadPlacing:
         option = name.removeprefix(PREFIX)
         if is_ours or name != option:
             if option in strict:
-                raise InvalidValueError(option, "two of them", "one")
+                raise InvalidValueError(option, Phrase("two values"), "one")
             strict[option] = value
         elif option in bare:
             foreign += 1

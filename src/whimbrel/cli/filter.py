@@ -95,6 +95,8 @@ def test(
     """Print the verdict of EXPR on the attributes (true, false or undefined) and why.
 
     Only true delivers; undefined means that something the filter asks about is missing or of another type.
+
+    Example: whimbrel filter test 'temperature > 38.5' -a '{"temperature": 39.2}'
     """
     wanted = Filter(expr)
     event = from_json(attributes)
@@ -122,6 +124,8 @@ def check(
 
     One vector a line: {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 7}}, "expect": "true"}, where t is int32,
     int64, real64, string or opaque (v in hexadecimal) and expect is true, false, undefined or error.
+
+    Example: whimbrel filter check alarms.jsonl
     """
     if backend not in _BACKENDS:
         raise typer.BadParameter(f"found {backend!r}, allowed is {', '.join(_BACKENDS)}", param_hint="--backend")

@@ -60,6 +60,8 @@ def campus_figure_2b(
     """Campus++: mean delivery delay with copies by the root of subscribers, beside the same for every topic.
 
     100 topics as popular as Zipf 0.8 says, workload 80 %. The wait phase alone predicts a fall of 21 %.
+
+    Example: whimbrel lab campus-figure-2b --quick --out lab
     """
     from whimbrel.lab.campus_figure_2b import figure_2b
 
@@ -94,7 +96,10 @@ def campus_trace(
 def campus_optimum(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Beyond Campus++: the best exponent and workload once spraying takes time."""
+    """Beyond Campus++: the best exponent and workload once spraying takes time.
+
+    Example: whimbrel lab campus-optimum --quick --out lab
+    """
     from whimbrel.lab.campus_optimum import optimum
 
     _run(lambda _: optimum(is_quick=quick), out, master=master, as_json=as_json)
@@ -113,7 +118,10 @@ def steam_traffic_light(*, quick: Quick = False, out: Out = Path("lab"), as_json
 
 @app.command("steam-filters")
 def steam_filters(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
-    """STEAM, Figure 3: content filters at the producer, and at 1 to 10,000 consumers; a lookup among a million."""
+    """STEAM, Figure 3: content filters at the producer, and at 1 to 10,000 consumers; a lookup among a million.
+
+    Example: whimbrel lab steam-filters --quick --out lab
+    """
     from whimbrel.lab.steam_filters import filters
 
     _run_here(filters(is_quick=quick), out, as_json=as_json)
@@ -121,7 +129,10 @@ def steam_filters(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJs
 
 @app.command("steam-city")
 def steam_city(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
-    """STEAM: lights, signs, an ambulance and hundreds of vehicles: propagated, delivered, discarded, missed."""
+    """STEAM: lights, signs, an ambulance and hundreds of vehicles: propagated, delivered, discarded, missed.
+
+    Example: whimbrel lab steam-city --quick --out lab
+    """
     from whimbrel.lab.steam_city import city
 
     _run_here(city(is_quick=quick), out, as_json=as_json)
@@ -129,7 +140,10 @@ def steam_city(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson 
 
 @app.command("steam-scale")
 def steam_scale(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
-    """STEAM: messages and processor time for each of 1,000 to 20,000 entities, and the reach of a join."""
+    """STEAM: messages and processor time for each of 1,000 to 20,000 entities, and the reach of a join.
+
+    Example: whimbrel lab steam-scale --quick --out lab
+    """
     from whimbrel.lab.steam_scale import scale
 
     _run_here(scale(is_quick=quick), out, as_json=as_json)

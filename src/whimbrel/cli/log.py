@@ -54,6 +54,8 @@ def import_(
     One fact a line: {"table": "publications", "published_at": "2004-05-17T09:30:00Z", "subject": "ward/3",
     "attributes": {"temperature": 38.5}}. Columns are those of the table; the log gives the seqs, in the order of the
     lines, and times must not run backwards. A bad line ends the import; what came before it stays.
+
+    Example: whimbrel log import ward-log facts.jsonl
     """
     done = Imported()
     layout.create(directory, has_receipts=False)  # unless lines say otherwise, or it is a log already
@@ -94,6 +96,8 @@ def export(
     """Write closed segments to Parquet: DIR/TABLE/date=…/node=…/part-FIRST-LAST.parquet.
 
     Only whole files ever appear there. It may be stopped at any moment and run again, also while a node writes.
+
+    Example: whimbrel log export whimbrel-data --into ward-log
     """
     every_s = read_seconds(every)
     while True:
@@ -118,7 +122,10 @@ def show(
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the node writes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the facts in the segments of the log, one a line; with --json in the form that import reads."""
+    """Print the facts in the segments of the log, one a line; with --json in the form that import reads.
+
+    Example: whimbrel log show whimbrel-data --table publications --limit 10
+    """
     if table is not None and table not in COLUMNS:
         raise typer.BadParameter(f"found {table!r}, allowed is {', '.join(COLUMNS)}", param_hint="--table")
     readers = [LogReader(directory, each, first=since) for each in _nodes(directory, node)]
@@ -136,6 +143,8 @@ def verify(directory: Directory, *, as_json: AsJson = False) -> None:
     """Read all of the log and tell what is wrong with it; exit 1 if anything is.
 
     Checks every record's checksum, that seqs and times run on, and that Parquet and segments hold the same.
+
+    Example: whimbrel log verify whimbrel-data
     """
     from whimbrel.log import verification  # Arrow takes a moment to load, and other commands would wait for it
 
@@ -156,7 +165,10 @@ def verify(directory: Directory, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def stats(directory: Directory, *, as_json: AsJson = False) -> None:
-    """Print how much of each table and node the log holds, and from when to when."""
+    """Print how much of each table and node the log holds, and from when to when.
+
+    Example: whimbrel log stats whimbrel-data
+    """
     from whimbrel.log import stats as counted  # see verify
 
     found = [asdict(each) for each in counted.stats(directory)]

@@ -13,6 +13,7 @@ import typer.core
 import typer.main
 
 from whimbrel import __version__
+from whimbrel.cli.options.examples import with_whole_examples
 from whimbrel.errors import LanguageError, WhimbrelError
 
 __all__ = ["app", "main"]
@@ -63,7 +64,7 @@ class _CommandsOnDemand(MutableMapping[str, Any]):
                 of_one.add_typer(found, name=name)
             else:
                 of_one.command(name)(found)
-            self._loaded[name] = typer.main.get_group(of_one).commands[name]
+            self._loaded[name] = _with_whole_examples(typer.main.get_group(of_one).commands[name])
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401 # so
@@ -77,6 +78,13 @@ class _CommandsOnDemand(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(_COMMANDS)
+
+
+def _with_whole_examples(command: Any) -> Any:  # noqa: ANN401 # a command of typer's own click
+    command.help = with_whole_examples(command.help or "")
+    for member in getattr(command, "commands", {}).values():
+        _with_whole_examples(member)
+    return command
 
 
 class _Group(typer.core.TyperGroup):

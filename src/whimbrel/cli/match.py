@@ -46,6 +46,8 @@ def match(
     Prints the line number of each event that a subscription matches, and the ids of these. A subscription without a
     filter wants everything its subject (an MQTT topic filter) admits; an event without a subject is wanted only by
     subscriptions without one.
+
+    Example: whimbrel match --subscriptions subscriptions.jsonl --events events.jsonl
     """
     is_small = not count and _is_small(subscriptions)
     if not is_small:

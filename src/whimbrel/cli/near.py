@@ -68,6 +68,8 @@ def explain(
     """Print whether a session hears a notification, and why: the three conditions, one by one.
 
     No broker is asked: this is what the rules say of the places given (docs/explanation/where-is-a-session.md).
+
+    Example: whimbrel near explain --place 52.52,13.405 --near 500 --at 52.521,13.405
     """
     where = None if place is None else Place.parse(place)
     if radius is not None and where is None:

@@ -15,7 +15,7 @@ from whimbrel.cli.options.connection import run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import name_of
 from whimbrel.cli.session.connection import AskingConnection
-from whimbrel.errors import InvalidValueError, PolicyError
+from whimbrel.errors import InvalidValueError, Phrase, PolicyError
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.reading.tokens import MAX_TEXT
@@ -57,6 +57,8 @@ def check(
     """Check that each POLICY is one and costs no more than it may; exit 1 if any is not.
 
     An error has a stable code, the place, and carets under it.
+
+    Example: whimbrel policy check icu.policy
     """
     failed = 0
     for path in policies:
@@ -73,7 +75,10 @@ def check(
 
 @app.command()
 def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
-    """Show what POLICY reads and sets, and the most that one run of it can cost."""
+    """Show what POLICY reads and sets, and the most that one run of it can cost.
+
+    Example: whimbrel policy explain icu.policy
+    """
     found = _policy(policy)
     limits = DEFAULT_POLICY_LIMITS
     costs = {what: (getattr(found.bound, what), getattr(limits, what)) for what in ("steps", "bytes", "pixels")}
@@ -106,6 +111,8 @@ def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None
 
     It is checked here first. Devices choose it by name, and so do subscriptions. Exits 1 if the broker cannot be
     reached or refuses.
+
+    Example: whimbrel policy put icu icu.policy
     """
     text = _policy(policy).text
     _do(connection, lambda policies: policies.put(name, text))
@@ -115,7 +122,10 @@ def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None
 @app.command()
 @with_option_groups()
 def remove(name: Name, *, connection: AskingConnection) -> None:
-    """Remove the policy NAME from a broker; devices that chose it get everything as it is."""
+    """Remove the policy NAME from a broker; devices that chose it get everything as it is.
+
+    Example: whimbrel policy remove icu
+    """
     _do(connection, lambda policies: policies.remove(name))
     typer.echo(f"removed {name}")
 
@@ -123,7 +133,10 @@ def remove(name: Name, *, connection: AskingConnection) -> None:
 @app.command("list")
 @with_option_groups()
 def list_policies(*, connection: AskingConnection, as_json: AsJson = False) -> None:
-    """List the policies of a broker: version, owner, and how many devices have chosen each."""
+    """List the policies of a broker: version, owner, and how many devices have chosen each.
+
+    Example: whimbrel policy list
+    """
     found = _do(connection, lambda policies: policies.list())
     if as_json:
         typer.echo(json.dumps([each._asdict() for each in found], ensure_ascii=False))
@@ -137,7 +150,10 @@ def list_policies(*, connection: AskingConnection, as_json: AsJson = False) -> N
 @app.command()
 @with_option_groups()
 def show(name: Name, *, connection: AskingConnection) -> None:
-    """Print the text of the policy NAME of a broker."""
+    """Print the text of the policy NAME of a broker.
+
+    Example: whimbrel policy show icu
+    """
     found = _do(connection, lambda policies: policies.show(name))
     typer.echo(found.text, nl=not (found.text or "").endswith("\n"))
 
@@ -212,7 +228,9 @@ def _policy(path: Path) -> Policy:
     try:
         return admit(data.decode())
     except UnicodeDecodeError as error:
-        raise InvalidValueError(name_of(path), f"byte {error.start} of {len(data)}", "text in UTF-8") from None
+        raise InvalidValueError(
+            name_of(path), Phrase(f"no UTF-8 from byte {error.start} on"), "text in UTF-8"
+        ) from None
 
 
 def _notification(attributes: str, body: Path | None, subject: str, at: int) -> Notification:

@@ -84,6 +84,9 @@ def publish(
     """
     if sum((body is not None, file is not None, lines)) > 1:
         raise typer.BadParameter("BODY, --file and --lines exclude each other")
+    from whimbrel.mqtt.client import check_own_topic  # asyncio and the wire need not be loaded for other commands
+
+    check_own_topic(topic)  # before a broker is looked for
     given = [_pair(text) for text in properties or ()]
     if radius is not None and place is None:
         raise typer.BadParameter("--radius needs --place, the middle of the circle")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
 from structlog.typing import EventDict
+
+if TYPE_CHECKING:
+    from whimbrel.broker.config import Config
 
 __all__ = ["serve"]
 
@@ -101,11 +105,22 @@ def serve(
     if print_config:
         typer.echo(printed(config), nl=False)
         return
-    from whimbrel.broker.shell.server import Server
+    from whimbrel.broker.shell.operating.line_writer import stderr_from_a_thread
+
+    with stderr_from_a_thread():
+        failure = _serve_until_stopped(config, read, accepts_loss=accept_loss)
+        if failure is not None:
+            sys.stderr.write(f"error: {failure}\n")
+            raise typer.Exit(1)
+
+
+def _serve_until_stopped(config: Config, read: Callable[[], Config], *, accepts_loss: bool) -> str | None:
+    """Run a broker; return why it had to stop, if it was not told to."""
+    from whimbrel.broker.shell.server import Server  # see above
 
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
-    server = Server(config, accepts_loss=accept_loss, reread=read, set_log_level=_set_level)
+    server = Server(config, accepts_loss=accepts_loss, reread=read, set_log_level=_set_level)
     found = server.restored
     if found.lost is not None:
         log.warning("records are missing, and that is accepted", lost=found.lost)
@@ -120,9 +135,7 @@ def serve(
         cut_bytes=found.recovery.cut_bytes,
     )  # fmt: skip
     _run(_serve(server, log))
-    if server.failure is not None:
-        typer.echo(f"error: {server.failure}", err=True)
-        raise typer.Exit(1)
+    return server.failure
 
 
 async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 # its room is loaded late
@@ -200,7 +213,7 @@ def _set_up_logging(form: str, level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
     _set_level(level)
 

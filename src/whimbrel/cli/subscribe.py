@@ -98,6 +98,10 @@ def subscribe(
     """
     if filter_text is not None:
         parse(filter_text)  # a mistake in it is shown with its place, before anything is sent
+    from whimbrel.client.interest import Interest  # asyncio and the wire need not be loaded for other commands
+
+    for topic_filter in topic_filters:
+        Interest(topic_filter=topic_filter)
     if session_expiry and not client_id:
         raise typer.BadParameter("--session-expiry needs --client-id, or the session could not be found again")
     if join and not client_id:

@@ -55,6 +55,8 @@ def add(
     Only a hash of it is kept. The groups of a user who is there stay as they are, unless --group is given.
     A broker uses the file `users` in its data folder, or the one that it is told: users in the section [access].
     One that runs reads it again with `whimbrel reload`.
+
+    Example: whimbrel user add ann --group nurses
     """
     from whimbrel.broker.access.users import check_group, check_user_name  # see Users above
 
@@ -75,7 +77,10 @@ def list_(
     data: Data = DEFAULT_DATA,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Print the users and their groups, one user a line."""
+    """Print the users and their groups, one user a line.
+
+    Example: whimbrel user list
+    """
     file = file or data / _USERS
     users = _read(file)
     found = [(name, sorted(users.groups(name))) for name in users.names()]
@@ -90,7 +95,10 @@ def list_(
 
 @app.command()
 def remove(name: Name, *, file: File = None, data: Data = DEFAULT_DATA) -> None:
-    """Remove the user NAME; exit 1 if there is no such user."""
+    """Remove the user NAME; exit 1 if there is no such user.
+
+    Example: whimbrel user remove ann
+    """
     file = file or data / _USERS
     if not _read(file).remove(name):
         typer.echo(f"{name}: no such user in {file}", err=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 
 __all__ = ["Backoff"]
 
@@ -25,7 +25,7 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not 0 < self.first_s <= self.most_s:
-            raise InvalidValueError("backoff", f"{self.first_s} to {self.most_s} s", "0 < first_s <= most_s")
+            raise InvalidValueError("backoff", Phrase(f"{self.first_s} to {self.most_s} s"), "0 < first_s <= most_s")
 
     def bound_s(self, attempt: int) -> float:
         """Return the longest wait before *attempt*, counted from 0."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from whimbrel.client.joining import PRIVATE
 from whimbrel.client.messages import ID_PROPERTY
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.language.filters import parse
 from whimbrel.model.near import parse_near, parse_stale_us
 from whimbrel.mqtt.errors import ProtocolError
@@ -111,10 +111,10 @@ class Interest:
             given.append(("since", self.since))
         if version != V5:
             if given or self._has_packet_options():
-                found = ", ".join(dict.fromkeys(name for name, _ in given)) or "options"
-                raise InvalidValueError(
-                    "subscription in MQTT 3.1.1", found, "a topic filter, a QoS, a filter and a near"
-                )
+                found = ", ".join(dict.fromkeys(name for name, _ in given)) or "the options of a SUBSCRIBE"
+                allowed = "a topic filter, a QoS, a filter and a near"
+                sentence = f"MQTT 3.1.1 cannot carry {found}: it allows {allowed}; use version=5"
+                raise InvalidValueError("subscription in MQTT 3.1.1", found, allowed, sentence)
             return NO_PROPERTIES
         if self.modifies:
             given.append(("modify", "yes"))
@@ -137,7 +137,7 @@ class Interest:
         """Return the members of a request that subscribes; what it has no place for is refused rather than dropped."""
         if self._has_packet_options():
             allowed = "a topic filter, a QoS, filter, ttl, max, name, keys, insecure, policy, near and stale"
-            raise InvalidValueError("request to subscribe", "options", allowed)
+            raise InvalidValueError("request to subscribe", Phrase("other options of MQTT 5"), allowed)
         options: dict[str, object] = {
             "filter": self.filter_text,
             "ttl": self.ttl_s,

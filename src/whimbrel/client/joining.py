@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import name as bounded_name
 from whimbrel.model.keys import Scheme
 from whimbrel.mqtt.packets import V5
@@ -37,7 +37,7 @@ _RECEIPTS = ("take", "keep")
 _MAX_NAME_BYTES = 255
 _MAX_PASSWORD_BYTES = 1_024
 _BROKERS_OWN = ("$whimbrel/", "$SYS/")
-_NOT_SHOWN = "one that is not shown"
+_NOT_SHOWN = Phrase("one (not shown)")
 _SCHEMES = "|".join(scheme.value for scheme in Scheme)
 _KEY = re.compile(rf"(?:{_SCHEMES}):(?:private:.+|[0-9a-fA-F]{{40}}|[0-9a-fA-F]{{64}})", re.DOTALL)
 
@@ -76,13 +76,14 @@ def checked_password(password: str | None) -> str | None:
     try:
         return bounded_name("password", password, max_bytes=_MAX_PASSWORD_BYTES)
     except InvalidValueError as error:
-        raise InvalidValueError("password of a session", _NOT_SHOWN, error.allowed) from None
+        sentence = f"the password of a session must be {error.allowed}"
+        raise InvalidValueError("password of a session", _NOT_SHOWN, error.allowed, sentence) from None
 
 
 def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
     """Return *keys* if all can be keys; the error does not show them."""
     if isinstance(keys, str):  # which is a sequence of texts too
-        raise InvalidValueError("keys", "one text", "a sequence of texts")
+        raise InvalidValueError("keys", Phrase("one text"), "a sequence of texts")
     found = tuple(keys)
     for key in found:
         if not isinstance(key, str) or not _KEY.fullmatch(key):

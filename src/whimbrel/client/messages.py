@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from whimbrel.client.joining import checked_keys
-from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase
 from whimbrel.model.bounds import real
 from whimbrel.model.near import MAX_NEAR_M
 from whimbrel.model.place import Place
@@ -89,7 +89,9 @@ def payload_of(payload: Payload) -> bytes:
         return json.dumps(tree, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidValueError(
-            "payload", str(error), "bytes, text without lone surrogates, or what JSON has: numbers, lists, mappings"
+            "payload",
+            Phrase(str(error)),
+            "bytes, text without lone surrogates, or what JSON has: numbers, lists, mappings",
         ) from error
 
 
@@ -107,7 +109,8 @@ def _placed(
         said.append(("radius", f"{real('radius_m', radius_m, 0, MAX_NEAR_M):.9g}"))
     if version != V5:
         if deadline_s is not None:
-            raise InvalidValueError("publication in MQTT 3.1.1", "deadline_s", "place and radius_m")
+            sentence = "MQTT 3.1.1 cannot carry deadline_s; use version=5"
+            raise InvalidValueError("publication in MQTT 3.1.1", "deadline_s", "place and radius_m", sentence)
         return (f"$place/{','.join(value for _, value in said)}/{topic}" if said else topic), []
     if deadline_s is not None:
         said.append(("deadline", f"{real('deadline_s', deadline_s, 0, _MAX_DEADLINE_S):.6f}"))
@@ -154,7 +157,8 @@ def publication(
             + ["user properties"] * bool(user)
             + list(dict.fromkeys(name for name, _ in protection))
         )
-        raise InvalidValueError("publication in MQTT 3.1.1", found, "none of the properties of MQTT 5")
+        sentence = f"MQTT 3.1.1 cannot carry {found}; use version=5"
+        raise InvalidValueError("publication in MQTT 3.1.1", found, "none of the properties of MQTT 5", sentence)
     if qos not in {0, 1, 2}:
         raise InvalidValueError("QoS", qos, "0, 1 or 2")
     pairs = (*user, *placed, *protection)

@@ -18,7 +18,7 @@ from whimbrel.client.answers import Members, members_of
 from whimbrel.client.errors import MalformedAnswerError, SessionRefusedError
 from whimbrel.client.link import BrokenLinkError, Link
 from whimbrel.client.messages import publication
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.mqtt.client import ClientSession, Event
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
@@ -107,9 +107,11 @@ class Requests:
         try:
             body = json.dumps({"id": number, **request.members}, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError):
-            raise InvalidValueError(request.verb, "something else", "what JSON can say") from None
+            raise InvalidValueError(
+                request.verb, Phrase("a value that JSON does not have"), "text, numbers, lists and objects"
+            ) from None
         if len(body) > _MAX_BYTES:
-            raise InvalidValueError(request.verb, f"{len(body)} bytes", f"at most {_MAX_BYTES} bytes of JSON")
+            raise InvalidValueError(request.verb, Phrase(f"{len(body)} bytes"), f"at most {_MAX_BYTES} bytes of JSON")
         response_topic = ANSWERS if version == V5 else None
         topic = TOPICS + request.verb if request.topic is None else request.topic
         return publication(topic, body, version=version, qos=qos, response_topic=response_topic)

@@ -27,7 +27,7 @@ from whimbrel.client.errors import ClientError, MalformedAnswerError, RequestLos
 from whimbrel.client.interest import Interest
 from whimbrel.client.joining import Join, Joins, Receipt, check_session, checked_keys, checked_password, join_members
 from whimbrel.client.requests import ANSWERS, TOPICS, Request, Requests
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.hold.access import AccessControlList
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish
@@ -148,7 +148,7 @@ class Sessions:
         """
         members = _access(owner=owner, admin=admin, user=user, acl=acl)
         if is_open == bool(members):
-            found = ", ".join([*members, *["open"] * is_open]) or "none"
+            found = Phrase(", ".join([*members, *["open"] * is_open]) or "none")
             raise InvalidValueError("access", found, "passwords, or a list, or open")
         joined = await self._in_doubt_out("access", name, members or {"open": True}, password)
         if joined is not None:
@@ -257,5 +257,5 @@ def _access(
         return {}
     if tuple(passwords) not in _LEVELS:
         allowed = "owner; or user and admin; or user, admin and owner"
-        raise InvalidValueError("passwords", ", ".join(passwords), allowed)
+        raise InvalidValueError("passwords", Phrase(", ".join(passwords)), allowed)
     return {"passwords": passwords}

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
-from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase
 from whimbrel.model.attributes import Limits
 from whimbrel.model.bounds import name, whole
 from whimbrel.model.facts import MAX_ACCESS_BYTES
@@ -380,7 +380,7 @@ def _member(kind: type[_Member], what: str, value: object) -> _Member:
 
 def _refusal(what: str, allowed: str) -> InvalidValueError:
     """Return an error that says what is allowed, and not what was found: that may be a password in the wrong place."""
-    return InvalidValueError(what, "something else", allowed)
+    return InvalidValueError(what, Phrase("another value (not shown)"), allowed)
 
 
 def _secret(password: str | None) -> bytes:
@@ -389,7 +389,8 @@ def _secret(password: str | None) -> bytes:
         word = name("password", password, max_bytes=MAX_PASSWORD_BYTES)
         return unicodedata.normalize("NFC", word).encode()
     except InvalidValueError as error:
-        raise InvalidValueError("password", "one that is not shown", error.allowed) from None
+        sentence = f"a password must be {error.allowed}"
+        raise InvalidValueError("password", Phrase("one (not shown)"), error.allowed, sentence) from None
 
 
 def _level_salt(level: str, salt: bytes) -> bytes:
@@ -398,12 +399,12 @@ def _level_salt(level: str, salt: bytes) -> bytes:
 
 def _check_size(what: str, value: bytes, low: int, high: int) -> None:
     if not low <= len(value) <= high:
-        raise InvalidValueError(what, f"{len(value)} bytes", f"{low} to {high} bytes")
+        raise InvalidValueError(what, Phrase(f"{len(value)} bytes"), f"{low} to {high} bytes")
 
 
 def _check_scheme(levels: tuple[str, ...]) -> None:
     if levels not in _SCHEMES:
-        raise InvalidValueError("passwords", ", ".join(levels) or "none", _SCHEMES_TEXT)
+        raise InvalidValueError("passwords", Phrase(", ".join(levels) or "none"), _SCHEMES_TEXT)
 
 
 def _scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
@@ -414,5 +415,7 @@ def _scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
 def _dumped(tree: dict[str, object]) -> str:
     dumped = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
     if len(dumped.encode()) > MAX_ACCESS_BYTES:
-        raise InvalidValueError("access", f"{len(dumped.encode())} bytes", f"at most {MAX_ACCESS_BYTES} bytes of JSON")
+        raise InvalidValueError(
+            "access", Phrase(f"{len(dumped.encode())} bytes"), f"at most {MAX_ACCESS_BYTES} bytes of JSON"
+        )
     return dumped

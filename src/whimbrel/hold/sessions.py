@@ -158,7 +158,7 @@ class Hold:
         return {
             "sessions": len(self._state.sessions),
             "notifications": len(self._state.copies),
-            "pending": sum(map(_pending, self._state.sessions.values())),
+            "pending": self._state.pendings + self._lanes.flight_count,
         }
 
     def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.contacts.synthetic import exponential_contacts
 from whimbrel.sim.contacts.table import Contacts
@@ -154,7 +154,9 @@ def _kept(table: Path) -> dict[str, Row]:
         try:
             found = ds.dataset(str(file), format="parquet").to_table()
         except (pa.ArrowInvalid, OSError):
-            raise InvalidValueError(str(file), "no whole Parquet file", "what a sweep wrote: remove it") from None
+            raise InvalidValueError(
+                str(file), Phrase("a damaged Parquet file"), "a file that a sweep wrote: remove this one"
+            ) from None
         known |= {row["key"]: row for row in found.to_pylist()}
     return known
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.attributes import (
     INT32_MAX,
     INT32_MIN,
@@ -73,7 +73,7 @@ def columns_to_arrow(table_name: str, columns: Sequence[Sequence[object]]) -> Ar
             is_map = field.type == ATTRIBUTES_TYPE
             arrays.append(_attributes_array(values) if is_map else pa.array(values, field.type))
         except _NOT_ARROW as error:
-            raise InvalidValueError(field.name, str(error), f"values of {field.type}") from None
+            raise InvalidValueError(field.name, Phrase(str(error)), f"values of {field.type}") from None
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -110,7 +110,7 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
     if field.name not in data.schema.names:
         if field.nullable:  # an older file: columns are only ever added, and those may be null
             return [None] * data.num_rows
-        raise InvalidValueError(field.name, "no such column", f"a column of {field.type}")
+        raise InvalidValueError(field.name, Phrase("no column of this name"), f"a column of {field.type}")
     column = data.column(field.name)
     try:
         if column.type != field.type:
@@ -119,7 +119,7 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
             column = column.cast(pa.int64())  # Python's own times end in the year 9999
         values: list[Any] = attributes_from(column) if field.type == ATTRIBUTES_TYPE else column.to_pylist()
     except _NOT_ARROW as error:
-        raise InvalidValueError(field.name, str(error), f"values of {field.type}") from None
+        raise InvalidValueError(field.name, Phrase(str(error)), f"values of {field.type}") from None
     if not field.nullable and column.null_count:
         raise InvalidValueError(field.name, None, "a value in every row")
     return values
@@ -147,7 +147,9 @@ def _scalar(name: str, kind: int | None, values: list[Any]) -> Scalar:
     place = _PLACES.get(kind)
     value: Scalar | None = None if place is None else values[place]
     if value is None:
-        raise InvalidValueError(f"attribute {name}", f"type {kind} and {values}", "a type from 1 to 5 and its value")
+        raise InvalidValueError(
+            f"attribute {name}", Phrase(f"type {kind} and {values}"), "a type from 1 to 5 and its value"
+        )
     if kind == AttributeType.INT32:
         return whole(f"attribute {name}", value, INT32_MIN, INT32_MAX)
     return Int64(value) if kind == AttributeType.INT64 else value

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import cbor2
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import name
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.facts import Outcome
@@ -144,12 +144,14 @@ def publication_values(payload: bytes) -> list[object]:
         if flags & _PROPERTIES:
             (properties_length,), at = _PROPERTIES_LENGTH.unpack_from(payload, at), at + _PROPERTIES_LENGTH.size
     except struct.error as error:
-        raise InvalidValueError("payload", str(error), "a publication as it came") from None
+        raise InvalidValueError("payload", Phrase(str(error)), "a publication as it came") from None
     subject_at = at + publisher_length
     properties_at = subject_at + subject_length
     body_at = properties_at + properties_length
     if body_at > len(payload):
-        raise InvalidValueError("payload", f"{len(payload)} bytes", f"at least the {body_at} that its lengths say")
+        raise InvalidValueError(
+            "payload", Phrase(f"{len(payload)} bytes"), f"at least the {body_at} that its lengths say"
+        )
     body = payload[body_at:]
     return [
         published_at,
@@ -176,7 +178,7 @@ def move_values(payload: bytes) -> list[object]:
     try:
         reported_at, latitude, longitude = _MOVE.unpack_from(payload)
     except struct.error as error:
-        raise InvalidValueError("payload", str(error), "a report that only moves a device") from None
+        raise InvalidValueError("payload", Phrase(str(error)), "a report that only moves a device") from None
     device = _text("device", payload[_MOVE.size :])
     place = {"latitude": latitude, "longitude": longitude}
     return [reported_at, device, None, None, None, None, place, None]
@@ -214,7 +216,7 @@ def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object
 def receipt_rest(payload: bytes) -> bytes:
     """Return the part of *payload* that ``receipt_prefix`` made."""
     if len(payload) < _DELIVERY.size:
-        raise InvalidValueError("payload", f"{len(payload)} bytes", f"at least {_DELIVERY.size}")
+        raise InvalidValueError("payload", Phrase(f"{len(payload)} bytes"), f"at least {_DELIVERY.size}")
     return payload[_DELIVERY.size :]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.copying import copy_checkpoints
 from whimbrel.log.errors import CorruptLogError, LogWriteError
 from whimbrel.log.files import locked
 from whimbrel.log.parts import PartWriter, publish, remove_leftovers
@@ -45,6 +46,7 @@ def export(directory: Path, node: str, *, closed_only: bool = True, into: Path |
     """Write what is not in Parquet yet: the closed segments or, where not *closed_only*, all that is durable.
 
     The parts, and up to which number there are any, are written *into* another log's folder, or beside the segments.
+    That folder gets checkpoints too (``checkpoints.copying``), so that its tables begin as those of *directory* do.
     """
     layout.check_format(directory)
     target = directory if into is None else into
@@ -52,13 +54,16 @@ def export(directory: Path, node: str, *, closed_only: bool = True, into: Path |
     rows, paths = 0, []
     with locked(export_lock(target, node), "exporting this log"):
         remove_leftovers(target, node)
-        exported = layout.exported_seq(target, node)
+        before = exported = layout.exported_seq(target, node)
         for first, last in _ranges(directory, target, node, exported, closed_only=closed_only):
             written = _export_range(directory, target, node, first, last)
             layout.set_exported_seq(target, node, last)
             exported = last
             rows += sum(writer.rows for writer in written)
             paths += [writer.path for writer in written]
+        if target != directory and (found := layout.segments(directory, node)):
+            begin = found[0][0]
+            copy_checkpoints(directory, target, node, first=begin if begin > before + 1 else 1)
     return Exported(node=node, rows=rows, parts=tuple(paths), last_seq=exported)
 
 

@@ -32,6 +32,7 @@ from whimbrel.model.notification import NotificationId
 __all__ = [
     "DEAD_LETTERS",
     "FORMAT",
+    "SEGMENTS",
     "Part",
     "all_parts",
     "assumes_receipts",
@@ -42,6 +43,8 @@ __all__ = [
     "date_of",
     "expect_receipts",
     "exported_seq",
+    "is_node",
+    "last_of_part",
     "nodes",
     "part_path",
     "parts",
@@ -127,7 +130,7 @@ def nodes(directory: Path) -> list[str]:
     found = {path.name for path in _folders(directory / SEGMENTS)}
     for table in tables_present(directory):
         found.update(path.name[5:] for path in (directory / table).glob("date=*/node=*"))
-    return sorted(filter(_is_node, found))
+    return sorted(filter(is_node, found))
 
 
 # -- segments --------------------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ def _every_part(folder: Path, whose: str) -> Iterator[Part]:
     for path in folder.glob(f"date=*/node={whose}/part-*.parquet"):
         found = _PART.fullmatch(path.name)
         node, day = path.parent.name[5:], path.parent.parent.name[5:]
-        if found and _is_node(node):
+        if found and is_node(node):
             try:
                 yield Part(path=path, date=date.fromisoformat(day), node=node, first=int(found[1]), last=int(found[2]))
             except ValueError:
@@ -228,7 +231,14 @@ def _folders(path: Path) -> Iterator[Path]:
         yield from (each for each in path.iterdir() if each.is_dir() and each.name[0] not in "._")
 
 
-def _is_node(name: str) -> bool:
+def last_of_part(name: str) -> int:
+    """Return the last seq of the part whose file has this name; -1 if no part is called so."""
+    found = _PART.fullmatch(name)
+    return int(found[2]) if found else -1
+
+
+def is_node(name: str) -> bool:
+    """Tell whether a node may have this name."""
     try:
         NotificationId(name, 0)
     except InvalidValueError:

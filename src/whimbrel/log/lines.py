@@ -17,7 +17,7 @@ import base64
 import math
 from collections.abc import Callable, Mapping
 
-from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes, Int64, Scalar
 from whimbrel.model.clock import format_time, parse_time
 from whimbrel.model.codecs import from_tree, from_typed, to_typed
@@ -50,7 +50,7 @@ def row_from_json(tree: Mapping[str, object]) -> tuple[str, dict[str, object]]:
         if column not in COLUMNS[table]:
             raise InvalidValueError("column", name, f"the columns of {table}: {', '.join(COLUMNS[table])}")
         if column in row:
-            raise InvalidValueError(name, "a second form of it", "one form of a column")
+            raise InvalidValueError(name, Phrase("the column a second time"), "one form of each column")
         row[column] = value if value is None or read is None else read(name, value)
     return table, row
 
@@ -80,7 +80,7 @@ def _attributes(column: str, value: object) -> object:
     try:
         return from_typed(value) if column.endswith("_typed") else from_tree(value)
     except InvalidInputError as error:
-        raise InvalidValueError(column, str(error), "what attributes can be") from None
+        raise InvalidValueError(column, Phrase(str(error)), "what attributes can be") from None
 
 
 def _text_body(column: str, value: object) -> object:

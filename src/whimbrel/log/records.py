@@ -21,7 +21,7 @@ from zlib import crc32
 
 import cbor2
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase, description_of
 from whimbrel.log import compact
 from whimbrel.log.compact import publication_body, receipt_body, receipt_prefix
 from whimbrel.model.attributes import (
@@ -112,7 +112,7 @@ class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
 
     def __getitem__(self, tag: int) -> Callable[[object, bool], NoReturn]:
         def refuse(_value: object, _immutable: bool) -> NoReturn:  # noqa: FBT001 # cbor2 calls it so
-            raise InvalidValueError("payload", f"tag {tag}", "CBOR without tags")
+            raise InvalidValueError("payload", Phrase(f"tag {tag}"), "CBOR without tags")
 
         return refuse
 
@@ -136,9 +136,9 @@ def body_of(fact: Fact) -> tuple[bytes, int]:
     try:
         body = BODY.pack(fact.seq, TABLE_NUMBERS[table]) + cbor2.dumps(row)
     except (cbor2.CBOREncodeError, ValueError) as error:  # a lone surrogate
-        raise InvalidValueError(f"a row of {table}", str(error), "what CBOR can hold") from error
+        raise InvalidValueError(f"a row of {table}", Phrase(str(error)), "what CBOR can hold") from error
     if len(body) > MAX_BODY_BYTES:
-        raise InvalidValueError(f"a row of {table}", f"{len(body)} bytes", f"at most {MAX_BODY_BYTES} bytes")
+        raise InvalidValueError(f"a row of {table}", Phrase(f"{len(body)} bytes"), f"at most {MAX_BODY_BYTES} bytes")
     return body, values[2]  # type: ignore[return-value]  # the third column of every table is its time
 
 
@@ -210,9 +210,9 @@ def _values(payload: bytes) -> list[object]:
             allow_duplicate_keys=False,
         )
     except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-        raise InvalidValueError("payload", str(error), "a CBOR list of a row's values") from None
+        raise InvalidValueError("payload", Phrase(str(error)), "a CBOR list of a row's values") from None
     if type(values) is not list:
-        raise InvalidValueError("payload", type(values).__name__, "a CBOR list of a row's values")
+        raise InvalidValueError("payload", description_of(values), "a CBOR list of a row's values")
     return values
 
 

@@ -1,7 +1,8 @@
 """Retention: what is older than a day is removed, as whole files.
 
 Rule: a segment goes only if all of it is in Parquet and older, and not beyond the older of the last two checkpoints;
-the last one of a node never goes, for it knows the next seq. Parts go by their date.
+the last one of a node never goes, for it knows the next seq. Parts go by their date, and where there are no segments
+(a log that was exported there) the checkpoints that end before the oldest part go with them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
+from whimbrel.log.checkpoints.copying import remove_short
 from whimbrel.log.checkpoints.folder import cut_limit
 from whimbrel.log.export import export_lock
 from whimbrel.log.files import locked, sync_file
 from whimbrel.log.segments import NEVER, is_torn_creation, read_header
+from whimbrel.model.rows import COLUMNS
 
 __all__ = ["Removed", "retain"]
 
@@ -48,6 +51,8 @@ def retain(directory: Path, *, before: date, now: int) -> Removed:
                 size += _remove(path)
                 sync_file(path.parent)  # in order: a crash must not leave an older one before a gap
                 segments += 1
+            firsts = (part.first for table in COLUMNS for part in layout.all_parts(directory, table, node))
+            size += remove_short(directory, node, first=min(firsts, default=layout.exported_seq(directory, node) + 1))
     return Removed(parts=parts, segments=segments, bytes=size)
 
 

@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from zlib import crc32
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, MissingRecordsError
 from whimbrel.log.files import lock_folder, make_folder, put, rename, sync_file, write_all
@@ -226,7 +226,7 @@ class LogWriter:
             low = max(self._last_at, FIRST_TIME)
             raise InvalidValueError("time", at, f"from {low}, the last fact's, to {LAST_TIME}: time does not go back")
         if len(body) > MAX_BODY_BYTES:
-            raise InvalidValueError("record", f"{len(body)} bytes", f"at most {MAX_BODY_BYTES} bytes")
+            raise InvalidValueError("record", Phrase(f"{len(body)} bytes"), f"at most {MAX_BODY_BYTES} bytes")
         if self._fault is not None:
             raise LogWriteError(self._folder, self._fault, _REOPEN)
         seq = self._next_seq

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from whimbrel.errors import FilterError, InvalidValueError
+from whimbrel.errors import FilterError, InvalidValueError, Phrase
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.needs import names
@@ -124,7 +124,7 @@ def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
     """Return what ``_named`` took."""
     texts = Texts.of(arrays[f"{name}.bytes"], arrays[f"{name}.start"])
     if len(texts) != arrays[f"{name}.handles"].size:
-        raise InvalidValueError(name, f"{len(texts)} texts", f"{arrays[f'{name}.handles'].size}, one each")
+        raise InvalidValueError(name, Phrase(f"{len(texts)} texts"), f"{arrays[f'{name}.handles'].size}, one each")
     return ((handle, texts[at]) for at, handle in enumerate(arrays[f"{name}.handles"].tolist()))
 
 
@@ -341,7 +341,7 @@ class Matcher:
             raise InvalidValueError("where", found, f"{len(attributes)}, one for each notification")
         for name, given in (("subjects", subjects), ("keys", keys), ("deliver_insecure", deliver_insecure)):
             if given is not None and len(given) != len(attributes):
-                raise InvalidValueError(name, f"{len(given)} of them", f"{len(attributes)}, one for each notification")
+                raise InvalidValueError(name, len(given), f"{len(attributes)}, one for each notification")
         rows, handles = self._match_content(subjects, attributes)
         sources = 1
         if subjects is not None and self._subjects:
@@ -460,7 +460,7 @@ class Matcher:
         for name in ("everything", "with_subject", "subjects.handles", "looked_at_again.handles"):
             handles = own[name]
             if handles.dtype != np.int64 or (handles.size and not 0 <= handles.min() <= handles.max() < len(self._ids)):
-                raise InvalidValueError(name, "others", f"handles from 0 to {len(self._ids) - 1}")
+                raise InvalidValueError(name, Phrase("other numbers"), f"handles from 0 to {len(self._ids) - 1}")
         self._everything = dict.fromkeys(own["everything"].tolist())
         self._with_subject = set(own["with_subject"].tolist())
         self._looked_at_again = dict(_pairs("looked_at_again", own))

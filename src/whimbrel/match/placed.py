@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.index.segments import closure
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest, PublishedAt
@@ -294,10 +294,10 @@ class Placed:
         texts = Texts.of(arrays["rest.bytes"], arrays["rest.start"])
         own, which = arrays["rest.handles"].tolist(), arrays["rest.which"].tolist()
         if not len(texts) == 2 * len(own) == 2 * len(which):
-            raise InvalidValueError("rest", f"{len(texts)} texts", f"{2 * len(own)}, two each")
+            raise InvalidValueError("rest", Phrase(f"{len(texts)} texts"), f"{2 * len(own)}, two each")
         known, plain = set(arrays["handles"].tolist()), set(arrays["plain"].tolist())
         if not known >= set(own) or not set(own) >= plain:
-            raise InvalidValueError("rest", "others", "handles of subscriptions that places matter to")
+            raise InvalidValueError("rest", Phrase("other numbers"), "handles of subscriptions that places matter to")
         for at, (handle, kinds) in enumerate(zip(own, which, strict=True)):
             subject = check_topic_filter(texts[2 * at]) if kinds & 1 else None
             text = texts[2 * at + 1] if kinds & 2 else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn, TypeAlias
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, utf8_size, whole
 
 __all__ = [
@@ -152,7 +152,7 @@ def checked(values: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) ->
         room -= size
         if room < 0:
             allowed = f"at most {limits.max_bytes} bytes in all"
-            raise InvalidValueError("attributes", f"{name} and before", allowed)
+            raise InvalidValueError("attributes", Phrase(f"more, up to {name!r}"), allowed)
     return FrozenAttributes(result)
 
 

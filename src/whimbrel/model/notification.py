@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, FrozenAttributes, checked
 from whimbrel.model.bounds import INT64_MAX, dated, flag, instant, name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
@@ -90,9 +90,9 @@ class Notification:
         if type(self.attributes) is not FrozenAttributes:
             object.__setattr__(self, "attributes", checked(self.attributes))
         if type(self.body) is not bytes or len(self.body) > MAX_BODY_BYTES:
-            raise InvalidValueError("body", type(self.body).__name__, f"at most {MAX_BODY_BYTES} bytes")
+            raise InvalidValueError("body", description_of(self.body), f"at most {MAX_BODY_BYTES} bytes")
         if type(self.properties) is not bytes or len(self.properties) > MAX_BODY_BYTES:
-            raise InvalidValueError("properties", type(self.properties).__name__, f"at most {MAX_BODY_BYTES} bytes")
+            raise InvalidValueError("properties", description_of(self.properties), f"at most {MAX_BODY_BYTES} bytes")
         whole("qos", self.qos, 0, MAX_QOS)
         if self.packet_id is not None:
             if self.qos != MAX_QOS:

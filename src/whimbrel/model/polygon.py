@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.place import Place
 
 __all__ = ["MAX_CORNERS", "MAX_WIDTH_DEGREES", "MIN_CORNERS", "Polygon"]
@@ -44,7 +44,7 @@ class Polygon:
         west, east = min(x for x, _ in flat), max(x for x, _ in flat)
         if east - west > MAX_WIDTH_DEGREES:
             allowed = f"at most {MAX_WIDTH_DEGREES:g} degrees of longitude"
-            raise InvalidValueError("width of a polygon", f"{east - west:g} degrees", allowed)
+            raise InvalidValueError("width of a polygon", Phrase(f"{east - west:g} degrees"), allowed)
         _check_simple(flat)
         south, north = min(y for _, y in flat), max(y for _, y in flat)
         values = {"flat": flat, "west": west, "east": east, "south": south, "north": north}
@@ -55,7 +55,7 @@ class Polygon:
     def parse(cls, text: str) -> Polygon:
         """Return the polygon that ``lat,lon;lat,lon;lat,lon`` names; a last corner equal to the first may close it."""
         if len(text) > _MAX_TEXT:
-            raise InvalidValueError("polygon", f"{len(text)} characters", f"at most {_MAX_TEXT}")
+            raise InvalidValueError("polygon", Phrase(f"{len(text)} characters"), f"at most {_MAX_TEXT}")
         corners = tuple(Place.parse(part) for part in text.split(";"))
         if len(corners) > MIN_CORNERS and corners[0] == corners[-1]:
             corners = corners[:-1]
@@ -93,12 +93,13 @@ def _unrolled(corners: tuple[Place, ...]) -> tuple[_Flat, ...]:
         step = there.longitude - here.longitude
         if abs(step) == MAX_WIDTH_DEGREES:
             what = f"edge of a polygon from {here} to {there}"
-            raise InvalidValueError(what, "180 degrees of longitude", "less, so that one way is the shorter")
+            raise InvalidValueError(what, Phrase("180 degrees of longitude"), "less, so that one way is the shorter")
         turns += (step < -MAX_WIDTH_DEGREES) - (step > MAX_WIDTH_DEGREES)
         if number < len(corners):
             flat.append((there.longitude + 360.0 * turns, there.latitude))
     if turns:
-        raise InvalidValueError("polygon", "one that goes round a pole", "one that does not")
+        sentence = "the polygon goes round a pole: choose one that does not"
+        raise InvalidValueError("polygon", Phrase("a pole inside"), "none", sentence)
     return tuple(flat)
 
 
@@ -108,7 +109,9 @@ def _check_simple(flat: tuple[_Flat, ...]) -> None:
     edges = [(flat[at], flat[(at + 1) % count]) for at in range(count)]
     for at, (here, there) in enumerate(edges):
         if here == there:
-            raise InvalidValueError("corners of a polygon", f"corner {at + 1} twice in a row", "each corner once")
+            raise InvalidValueError(
+                "corners of a polygon", Phrase(f"corner {at + 1} twice in a row"), "each corner once"
+            )
     for (i, one), (j, other) in combinations(enumerate(edges), 2):
         if j == i + 1:
             is_touching = _turns_back(one[0], one[1], other[1])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.attributes import INT32_MAX, NO_ATTRIBUTES, Attributes, FrozenAttributes, Limits, checked
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import (
@@ -506,7 +506,7 @@ _READERS: dict[str, Callable[[Row], Fact]] = {
 def _needed(row: Row, column: str) -> Any:  # noqa: ANN401 # the fact that is built of it checks it
     value = row.get(column, _MISSING)
     if value is _MISSING:
-        raise InvalidValueError(column, "nothing", "a value in every row")
+        raise InvalidValueError(column, Phrase("nothing"), "a value in every row")
     return value
 
 

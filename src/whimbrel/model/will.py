@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.bounds import INT64_MAX, flag, name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import MAX_BODY_BYTES, MAX_QOS, MAX_SUBJECT_BYTES
@@ -35,7 +35,7 @@ class LastWill:
         name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
         for what, value in (("body", self.body), ("properties", self.properties)):
             if type(value) is not bytes or len(value) > MAX_BODY_BYTES:
-                raise InvalidValueError(what, type(value).__name__, f"at most {MAX_BODY_BYTES} bytes")
+                raise InvalidValueError(what, description_of(value), f"at most {MAX_BODY_BYTES} bytes")
         whole("qos", self.qos, 0, MAX_QOS)
         whole("delay_us", self.delay_us, 0, INT64_MAX)
         if self.expiry_us is not None:

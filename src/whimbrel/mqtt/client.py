@@ -61,6 +61,7 @@ __all__ = [
     "Published",
     "Refused",
     "ServerLimits",
+    "check_own_topic",
 ]
 
 _MAX_ID = 65_535
@@ -264,10 +265,15 @@ class ClientSession:
 
 def check_publication(packet: Publish) -> None:
     """Raise ``InvalidValueError`` if the topic of *packet* is not one: here the mistake is ours, not a peer's."""
+    check_own_topic(packet.topic)
+
+
+def check_own_topic(topic: str) -> None:
+    """Raise ``InvalidValueError`` if nothing can be published under *topic*."""
     try:
-        check_topic_name(packet.topic)
+        check_topic_name(topic)
     except ProtocolError as error:
-        raise InvalidValueError("topic", packet.topic, "a topic name without wildcards") from error
+        raise InvalidValueError("topic", topic, "a topic name without wildcards", error.reason) from error
 
 
 # -- the connection --------------------------------------------------------------------------------------------------

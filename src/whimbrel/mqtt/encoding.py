@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode, connect_return_code, suback_return_code
 from whimbrel.mqtt.packets import (
     V5,
@@ -64,7 +64,7 @@ def publish_parts(
     UTF-8, *properties* are encoded without their length (``passed_on`` and the like) and left out in 3.1.1.
     """
     if not 0 <= qos <= 2 or (dup and not qos):
-        raise InvalidValueError("PUBLISH", f"QoS {qos}, DUP {dup}", "QoS 0 to 2, DUP only from 1 on")
+        raise InvalidValueError("PUBLISH", Phrase(f"QoS {qos}, DUP {dup}"), "QoS 0 to 2, DUP only from 1 on")
     first = 0x30 | dup << 3 | qos << 1 | retain
     if version == V5:
         tail = encode_varint(len(properties)) + properties + payload if properties else b"\0" + payload
@@ -72,7 +72,7 @@ def publish_parts(
         tail = payload
     topic_bytes = len(topic)
     if topic_bytes > MAX_BINARY_BYTES:
-        raise InvalidValueError("topic", f"{topic_bytes} bytes", f"at most {MAX_BINARY_BYTES}")
+        raise InvalidValueError("topic", Phrase(f"{topic_bytes} bytes"), f"at most {MAX_BINARY_BYTES}")
     size = topic_bytes + len(tail) + (4 if qos else 2)
     if size < 128:
         head = _SMALL.pack(first, size, topic_bytes) + topic
@@ -115,7 +115,7 @@ def _connect(packet: Connect, _version: int) -> bytes:
     if version not in {V311, V5}:
         raise InvalidValueError("version", version, f"{V311} or {V5}")
     if version == V311 and packet.password is not None and packet.username is None:
-        raise InvalidValueError("CONNECT of 3.1.1", "a password", "no password without a user name")
+        raise InvalidValueError("CONNECT of 3.1.1", Phrase("a password without a user name"), "both, or a user name")
     if not 0 <= packet.keep_alive_s < 65_536:
         raise InvalidValueError("keep_alive_s", packet.keep_alive_s, "0 to 65535")
     flags = 0x02 if packet.clean_start else 0
@@ -143,7 +143,7 @@ def _will_flags(will: Will) -> int:
 def _connack(packet: Connack, version: int) -> bytes:
     code = packet.code
     if code and packet.session_present:
-        raise InvalidValueError("CONNACK", f"code {code} with a session", "a session only with success")
+        raise InvalidValueError("CONNACK", Phrase(f"code {code} with a session"), "a session only with success")
     flags = b"\1" if packet.session_present else b"\0"
     if version == V5:
         block = _block(packet.properties, PacketType.CONNACK)
@@ -156,11 +156,13 @@ def _connack(packet: Connack, version: int) -> bytes:
 
 def _subscribe(packet: Subscribe, version: int) -> bytes:
     if not packet.requests:
-        raise InvalidValueError("SUBSCRIBE", "no topic filter", "at least one")
+        raise InvalidValueError("SUBSCRIBE", Phrase("no topic filter"), "at least one")
     parts = [_identified(packet.packet_id, packet.properties, version, PacketType.SUBSCRIBE)]
     for topic_filter, qos, no_local, retain_as_published, retain_handling in packet.requests:
         if not 0 <= qos <= 2 or not 0 <= retain_handling <= 2:
-            raise InvalidValueError("SUBSCRIBE", f"QoS {qos}, retain handling {retain_handling}", "0 to 2 for both")
+            raise InvalidValueError(
+                "SUBSCRIBE", Phrase(f"QoS {qos}, retain handling {retain_handling}"), "0 to 2 for both"
+            )
         options = qos | no_local << 2 | retain_as_published << 3 | retain_handling << 4
         parts += [encode_text(topic_filter), bytes((options if version == V5 else qos,))]
     return _framed(0x82, b"".join(parts))
@@ -174,7 +176,7 @@ def _suback(packet: Suback, version: int) -> bytes:
 
 def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     if not packet.topic_filters:
-        raise InvalidValueError("UNSUBSCRIBE", "no topic filter", "at least one")
+        raise InvalidValueError("UNSUBSCRIBE", Phrase("no topic filter"), "at least one")
     head = _identified(packet.packet_id, packet.properties, version, PacketType.UNSUBSCRIBE)
     return _framed(0xA2, head + b"".join(map(encode_text, packet.topic_filters)))
 
@@ -201,7 +203,7 @@ def _disconnect(packet: Disconnect, version: int) -> bytes:
 
 def _auth(packet: Auth, version: int) -> bytes:
     if version != V5:
-        raise InvalidValueError("AUTH", f"version {version}", "5.0 only")
+        raise InvalidValueError("AUTH", Phrase(f"version {version}"), "5.0 only")
     if not packet.code and not packet.properties:
         return b"\xf0\0"
     return _framed(0xF0, _code(packet.code, PacketType.AUTH) + _block(packet.properties, PacketType.AUTH))
@@ -237,7 +239,7 @@ def _bad_packet_id(packet_id: int) -> InvalidValueError:
 
 def _codes(codes: tuple[int, ...], place: PacketType) -> bytes:
     if not codes:
-        raise InvalidValueError(place.name, "no code", "one for each topic filter")
+        raise InvalidValueError(place.name, Phrase("no code"), "one for each topic filter")
     return b"".join(_code(code, place) for code in codes)
 
 

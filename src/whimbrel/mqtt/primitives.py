@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.mqtt.errors import MalformedPacketError
 
 __all__ = [
@@ -140,7 +140,9 @@ def utf8(text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise InvalidValueError("MQTT string", text, "Unicode without lone surrogates") from error
     if len(encoded) > MAX_BINARY_BYTES:
-        raise InvalidValueError("MQTT string", f"{len(encoded)} bytes", f"at most {MAX_BINARY_BYTES} bytes of UTF-8")
+        raise InvalidValueError(
+            "MQTT string", Phrase(f"{len(encoded)} bytes"), f"at most {MAX_BINARY_BYTES} bytes of UTF-8"
+        )
     if b"\0" in encoded:
         raise InvalidValueError("MQTT string", text, "text without U+0000")
     return encoded
@@ -155,7 +157,7 @@ def encode_text(text: str) -> bytes:
 def encode_binary(data: bytes) -> bytes:
     """Write binary data."""
     if len(data) > MAX_BINARY_BYTES:
-        raise InvalidValueError("binary data", f"{len(data)} bytes", f"at most {MAX_BINARY_BYTES} bytes")
+        raise InvalidValueError("binary data", Phrase(f"{len(data)} bytes"), f"at most {MAX_BINARY_BYTES} bytes")
     return UINT16.pack(len(data)) + data
 
 

@@ -26,7 +26,9 @@ def check_topic_name(topic: str) -> None:
     """Raise ``ProtocolError`` (0x90) if nothing can be published under *topic*."""
     _check_text(topic, "topic name", ReasonCode.TOPIC_NAME_INVALID)
     if "+" in topic or "#" in topic:
-        raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"topic name {topic[:80]!r} has a wildcard")
+        raise ProtocolError(
+            ReasonCode.TOPIC_NAME_INVALID, f"{topic[:80]!r} is no topic name: + and # are for topic filters"
+        )
 
 
 def check_topic_filter(topic_filter: str) -> None:

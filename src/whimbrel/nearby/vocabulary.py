@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.language.ast import Pattern, Predicate, walk
 from whimbrel.language.budget import longest_searched, program
 from whimbrel.language.filters import Filter
@@ -116,7 +116,9 @@ class EventType:
         found = checked(values, limits=_LIMITS)
         for parameter in self.parameters:
             if parameter not in found:
-                raise InvalidValueError(f"event of type {self.name}", f"no {parameter}", ", ".join(self.parameters))
+                raise InvalidValueError(
+                    f"event of type {self.name}", Phrase(f"no {parameter}"), ", ".join(self.parameters)
+                )
         return FrozenAttributes({each: self._typed(each, value) for each, value in found.items()})
 
     def _typed(self, parameter: str, value: Scalar) -> Scalar:
@@ -157,9 +159,9 @@ class Vocabulary:
         self._types: dict[str, EventType] = {}
         for each in types:
             if len(self._types) >= _MAX_TYPES:
-                raise InvalidValueError("event types", f"more than {_MAX_TYPES}", f"at most {_MAX_TYPES}")
+                raise InvalidValueError("event types", Phrase(f"more than {_MAX_TYPES}"), f"at most {_MAX_TYPES}")
             if self._types.setdefault(each.name, each) != each:
-                raise InvalidValueError("vocabulary", f"{each.name} twice", "one meaning for each name")
+                raise InvalidValueError("vocabulary", Phrase(f"{each.name} twice"), "one meaning for each name")
 
     @classmethod
     def of(cls, tree: Mapping[str, object]) -> Self:

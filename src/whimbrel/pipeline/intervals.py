@@ -14,7 +14,7 @@ from datetime import date
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.log.layout import date_of
 from whimbrel.model.bounds import LAST_TIME
 from whimbrel.model.clock import format_time
@@ -40,7 +40,7 @@ class Interval:
     def __post_init__(self) -> None:
         if self.since is not None and self.until is not None and self.since >= self.until:
             since, until = format_time(self.since), format_time(self.until)
-            raise InvalidValueError("interval", f"{since} to {until}", "one that begins before it ends")
+            raise InvalidValueError("interval", Phrase(f"{since} to {until}"), "one that begins before it ends")
 
     def rows(self, frame: DataFrame, table: str) -> DataFrame:
         """Return the rows of *table* that lie in the interval."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.log.files import put
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
@@ -167,7 +167,9 @@ def _read(path: Path) -> dict[str, Any]:
         version = found.pop("format")
         known = type(version) is int and version == FORMAT
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise InvalidValueError(f"plan {path}", "no plan of a stream", "what a stream wrote; start it anew") from None
+        raise InvalidValueError(
+            f"plan {path}", Phrase("another content"), "the plan that a stream wrote; start the stream anew"
+        ) from None
     if not known:
         allowed = f"{FORMAT}; begin a new stream in another folder: the log has everything that it needs"
         raise InvalidValueError(f"format of the stream in {path.parent.parent}", version, allowed)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NewType, TypeAlias
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase, description_of
 from whimbrel.model.bounds import text, whole
 
 __all__ = [
@@ -108,16 +108,12 @@ def fold(name: str) -> str:
 
 def _check_keys(keys: object) -> tuple[GroupKey, ...]:
     if not isinstance(keys, tuple) or len(keys) > MAX_KEYS:
-        raise InvalidValueError("keys", f"{type(keys).__name__} of {_size(keys)}", f"at most {MAX_KEYS} group keys")
+        raise InvalidValueError("keys", description_of(keys), f"at most {MAX_KEYS} group keys")
     if any(type(key) is not bytes or len(key) != KEY_BYTES for key in keys):
-        raise InvalidValueError("keys", "something that is no group key", f"public keys of {KEY_BYTES} bytes")
+        raise InvalidValueError("keys", Phrase("something that is no group key"), f"public keys of {KEY_BYTES} bytes")
     if len(set(keys)) != len(keys):
-        raise InvalidValueError("keys", "the same key twice", "every group once")
+        raise InvalidValueError("keys", Phrase("the same key twice"), "every group once")
     return keys
-
-
-def _size(keys: object) -> int:
-    return len(keys) if isinstance(keys, tuple) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

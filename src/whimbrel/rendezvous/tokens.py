@@ -20,7 +20,7 @@ from enum import Enum
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.errors import InvalidInputError, InvalidValueError, description_of
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.clock import is_alive
 from whimbrel.rendezvous.events import KEY_BYTES, Address, GroupKey, address_from, address_to_bytes
@@ -160,7 +160,7 @@ def check_answer(
 
 def _private(seed: bytes) -> Ed25519PrivateKey:
     if type(seed) is not bytes or len(seed) != SEED_BYTES:
-        raise InvalidValueError("seed of a key", f"{type(seed).__name__}", f"{SEED_BYTES} bytes")
+        raise InvalidValueError("seed of a key", description_of(seed), f"{SEED_BYTES} bytes")
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import cbor2
 
-from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError
+from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, Phrase, description_of
 from whimbrel.model.attributes import Limits
 from whimbrel.model.bounds import flag, text, whole
 from whimbrel.model.cbor_body import read_cbor
@@ -83,7 +83,7 @@ class _Field(NamedTuple):
 def _sized(size: int) -> _Read:
     def read(what: str, value: object) -> bytes:
         if type(value) is not bytes or len(value) != size:
-            raise InvalidValueError(what, _shape(value), f"{size} bytes")
+            raise InvalidValueError(what, description_of(value), f"{size} bytes")
         return value
 
     return read
@@ -91,13 +91,8 @@ def _sized(size: int) -> _Read:
 
 def _token(what: str, value: object) -> bytes:
     if type(value) is not bytes or len(value) > MAX_TOKEN_BYTES:
-        raise InvalidValueError(what, _shape(value), f"at most {MAX_TOKEN_BYTES} bytes")
+        raise InvalidValueError(what, description_of(value), f"at most {MAX_TOKEN_BYTES} bytes")
     return value
-
-
-def _shape(value: object) -> str:
-    """Describe *value* without showing it: it may be a secret at the wrong place."""
-    return f"{len(value)} bytes" if isinstance(value, bytes) else type(value).__name__
 
 
 def _whole(high: int, low: int = 0) -> _Read:
@@ -111,10 +106,12 @@ def _text(max_bytes: int) -> _Read:
 def _keys(what: str, value: object) -> tuple[GroupKey, ...]:
     """Read the keys of a subscription; NULL among them says nothing that is not so anyway (Table 4.2)."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_KEYS + 1:
-        raise InvalidValueError(what, _shape(value), f"a list of 1 to {MAX_KEYS} group keys, or NULL")
+        raise InvalidValueError(what, description_of(value), f"a list of 1 to {MAX_KEYS} group keys, or NULL")
     keys = [key for key in value if key is not None]
     if any(type(key) is not bytes or len(key) != KEY_BYTES for key in keys):
-        raise InvalidValueError(what, "something that is no group key", f"public keys of {KEY_BYTES} bytes, or NULL")
+        raise InvalidValueError(
+            what, Phrase("something that is no group key"), f"public keys of {KEY_BYTES} bytes, or NULL"
+        )
     return tuple(GroupKey(key) for key in keys)
 
 
@@ -127,7 +124,7 @@ def _publication_keys(what: str, value: object) -> tuple[GroupKey, ...]:
 
 def _listed(what: str, value: object) -> tuple[m.Listed, ...]:
     if not isinstance(value, list | tuple) or len(value) > _MAX_LISTED:
-        raise InvalidValueError(what, _shape(value), f"a list of at most {_MAX_LISTED} publications")
+        raise InvalidValueError(what, description_of(value), f"a list of at most {_MAX_LISTED} publications")
     return tuple(m.Listed(**_fields_of(each, _LISTED, what)) for each in value)
 
 
@@ -236,16 +233,18 @@ def decode(data: bytes) -> m.Message:
 
 def _fields_of(tree: object, fields: tuple[_Field, ...], what: str) -> dict[str, Any]:
     if not isinstance(tree, Mapping):
-        raise InvalidValueError(what, _shape(tree), "a map")
+        raise InvalidValueError(what, description_of(tree), "a map")
     values: dict[str, Any] = {}
     for each in fields:
         value = tree.get(each.name)
         if value is not None:
             values[each.attribute] = each.read(each.name, value)
         elif not each.is_optional:
-            raise InvalidValueError(f"{each.name} of {what}", "nothing", "a value")
+            raise InvalidValueError(f"{each.name} of {what}", Phrase("nothing"), "a value")
     if len(tree) > sum(each.name in tree for each in fields):
-        raise InvalidValueError(f"fields of {what}", "one more", ", ".join(each.name for each in fields) or "none")
+        raise InvalidValueError(
+            f"fields of {what}", Phrase("an unknown one"), ", ".join(each.name for each in fields) or "none"
+        )
     return values
 
 

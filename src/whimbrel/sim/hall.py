@@ -48,9 +48,8 @@ class HallScenario:
         flag("friends_only", self.friends_only)
         flag("discoverable", self.discoverable)
         if self.friends_only and self.discoverable:
-            raise InvalidValueError(
-                "discoverable", "with friends_only", "one of the two: inquiry tells no groups (4.1.1)"
-            )
+            sentence = "friends_only and discoverable exclude each other: inquiry tells no groups (4.1.1)"
+            raise InvalidValueError("discoverable", found=True, allowed="false", sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.keys import NOTIFICATION_PROVES, SUBSCRIPTION_PROVES
 from whimbrel.model.keys import MAX_KEYS, NO_KEYS, KeyHash, KeyHashes, Scheme
 
@@ -36,6 +36,7 @@ MAX_PRIVATE_TEXT_BYTES = 1_024
 
 _PRIVATE = "private:"
 _SCHEMES = {scheme.value: scheme for scheme in Scheme}
+_NO_KEY = Phrase("a text that is no key (not shown)")
 _ALLOWED = f"<scheme>:private:<text>, or <scheme>:<hex> of 64 or 40 digits, the scheme one of {', '.join(_SCHEMES)}"
 _INSECURE = {"yes": True, "no": False}
 
@@ -90,7 +91,7 @@ def read_insecure(text: str) -> bool:
     """Return what ``insecure`` says: ``yes`` or ``no``."""
     found = _INSECURE.get(text)
     if found is None:
-        raise InvalidValueError("insecure", "something else", "yes or no")
+        raise InvalidValueError("insecure", Phrase("another word"), "yes or no")
     return found
 
 
@@ -101,11 +102,11 @@ def _read(texts: Iterable[str], only: _Side | None) -> Keyring:
         what = f"key {number}" if only is None else f"key {number} of a {only.value}"
         key = _read_key(text, what)
         if only is not None and key.side is not only:
-            raise InvalidValueError(what, str(key), _carried(only))
+            raise InvalidValueError(what, Phrase(key), _carried(only))
         hashes[key.side] |= key.hashes.hashes
         if len(hashes[key.side]) > MAX_KEYS:  # at once: what comes behind it would be hashed for nothing
             allowed = f"at most {MAX_KEYS} hashes for {key.side.value}s; a private key has two"
-            raise InvalidValueError(what, f"{len(hashes[key.side])} hashes", allowed)
+            raise InvalidValueError(what, Phrase(f"{len(hashes[key.side])} hashes"), allowed)
     return Keyring(KeyHashes(frozenset(hashes[_Side.PUBLICATION])), KeyHashes(frozenset(hashes[_Side.SUBSCRIPTION])))
 
 
@@ -139,18 +140,18 @@ def _read_key(text: str, what: str) -> _Key:
     word, _, rest = text.partition(":")
     scheme = _SCHEMES.get(word)
     if scheme is None:
-        raise InvalidValueError(what, "something else", _ALLOWED)
+        raise InvalidValueError(what, _NO_KEY, _ALLOWED)
     if rest.startswith(_PRIVATE):
         secret = _encoded(rest.removeprefix(_PRIVATE))
         if secret is None:
-            raise InvalidValueError(what, "something else", "Unicode without lone surrogates")
+            raise InvalidValueError(what, Phrase("half of a character"), "Unicode without lone surrogates")
         if not 1 <= len(secret) <= MAX_PRIVATE_TEXT_BYTES:
             allowed = f"1 to {MAX_PRIVATE_TEXT_BYTES} bytes of UTF-8 behind {_PRIVATE}"
-            raise InvalidValueError(what, f"{len(secret)} bytes", allowed)
+            raise InvalidValueError(what, Phrase(f"{len(secret)} bytes"), allowed)
         return _Key(scheme=scheme, is_private=True, hashes=KeyHashes.of_private(scheme, secret))
     public = _parsed(text)
     if public is None:
-        raise InvalidValueError(what, "something else", _ALLOWED)
+        raise InvalidValueError(what, _NO_KEY, _ALLOWED)
     return _Key(scheme=scheme, is_private=False, hashes=KeyHashes(frozenset({public})))
 
 

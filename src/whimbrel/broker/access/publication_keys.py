@@ -13,7 +13,7 @@ from typing import NamedTuple
 from whimbrel.broker.access.keyring import Keyring, for_publication, read_insecure
 from whimbrel.broker.own_properties import IN_PUBLISH, PREFIX, SECRET, split_own
 from whimbrel.broker.placing import read_placing
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -69,7 +69,7 @@ def _unlocked(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tup
         own, _ = split_own(user, IN_PUBLISH, is_ours=is_ours)
         insecure = [read_insecure(value) for name, value in own if name == "insecure"]
         if len(insecure) > 1:
-            raise InvalidValueError("insecure", f"{len(insecure)} of them", "one")
+            raise InvalidValueError("insecure", Phrase(f"{len(insecure)} values"), "one")
         keys = for_publication(value for name, value in own if name == "key") | keyring.publications
     except InvalidValueError as error:
         return properties, f"user property {error}"

@@ -41,8 +41,8 @@ from typing import Any, ClassVar, NoReturn
 from whimbrel.broker.access.client_ids import ClientIds, ClientRule
 from whimbrel.broker.access.users import check_group, check_user_name
 from whimbrel.broker.config_files import read_toml
-from whimbrel.broker.settings.fields import ConfigError, nearest
-from whimbrel.errors import InvalidValueError
+from whimbrel.broker.settings.fields import ConfigError, nearest, refused_value
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.bounds import name
 
@@ -320,7 +320,7 @@ def _tables(
     if not isinstance(found, list):
         raise ConfigError(source, kind, found, f"{kind}s that each begin with [[{kind}]]")
     if len(found) > MAX_RULES:
-        raise ConfigError(source, kind, f"{len(found)} {kind}s", f"at most {MAX_RULES}")
+        raise ConfigError(source, kind, Phrase(f"{len(found)} {kind}s"), f"at most {MAX_RULES}")
     tables: list[tuple[str, dict[str, Any]]] = []
     for number, table in enumerate(found, start=1):
         where = f"{kind} {number}"
@@ -338,8 +338,10 @@ def _tables(
 
 def _rule(source: str, where: str, tree: dict[str, Any]) -> Rule:
     if ("allow" in tree) == ("deny" in tree):
-        found = "both" if "allow" in tree else "neither"
-        raise ConfigError(source, f"{where}, allow and deny", found, "one of them")
+        found = Phrase("both" if "allow" in tree else "neither")
+        advice = "give one of them" if "allow" in tree else "give allow or deny"
+        sentence = f"{where} has {found} allow {'and' if 'allow' in tree else 'nor'} deny: {advice}"
+        raise ConfigError(source, f"{where}, allow and deny", found, "one of them", sentence=sentence)
     verdict = "allow" if "allow" in tree else "deny"
     try:
         return Rule(
@@ -351,7 +353,7 @@ def _rule(source: str, where: str, tree: dict[str, Any]) -> Rule:
             client=tree.get("client"),
         )
     except InvalidValueError as error:
-        raise ConfigError(source, f"{where}, {error.what}", error.found, error.allowed) from None
+        raise refused_value(source, where, error) from None
 
 
 def _client_rule(source: str, where: str, tree: dict[str, Any]) -> ClientRule:
@@ -359,12 +361,12 @@ def _client_rule(source: str, where: str, tree: dict[str, Any]) -> ClientRule:
         ids = _strings(source, f"{where}, ids", tree.get("ids"))
         return ClientRule(ids=ids, user=tree.get("user"), group=tree.get("group"))
     except InvalidValueError as error:
-        raise ConfigError(source, f"{where}, {error.what}", error.found, error.allowed) from None
+        raise refused_value(source, where, error) from None
 
 
 def _strings(source: str, where: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ConfigError(source, where, "nothing" if value is None else value, "an array of strings")
+        raise ConfigError(source, where, value, "an array of strings")
     return tuple(value)
 
 

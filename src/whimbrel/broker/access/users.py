@@ -36,8 +36,8 @@ from typing import NamedTuple
 
 import structlog
 
-from whimbrel.broker.settings.fields import ConfigError
-from whimbrel.errors import InvalidValueError
+from whimbrel.broker.settings.fields import ConfigError, unreadable
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.hold.access import DEFAULT_COST, MIN_SALT_BYTES, Cost, PasswordHash
 from whimbrel.log.files import make_folder, rename, write_all
 from whimbrel.model.bounds import name as checked_name
@@ -272,11 +272,12 @@ def _lines(path: Path, *, missing_ok: bool) -> list[str]:
     except FileNotFoundError as error:
         if missing_ok:
             return []
-        raise ConfigError(str(path), "", error.strerror, "a file; `whimbrel user add` makes one") from None
+        sentence = "there is no such file; `whimbrel user add` makes one"
+        raise ConfigError(str(path), "", Phrase(error.strerror), "a file", sentence=sentence) from None
     except OSError as error:
-        raise ConfigError(str(path), "", error.strerror or str(error), "a file that can be read") from error
+        raise unreadable(str(path), error) from error
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(str(path), "", f"more than {MAX_FILE_BYTES} bytes", f"at most {MAX_FILE_BYTES}")
+        raise ConfigError(str(path), "", Phrase(f"more than {MAX_FILE_BYTES} bytes"), f"at most {MAX_FILE_BYTES}")
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -306,14 +307,15 @@ def _user(source: str, where: str, line: str) -> User | None:
     hashed, _, groups = rest.partition(":")
     parts = _HASH.fullmatch(hashed)
     if parts is None:
-        raise ConfigError(source, where, "something else", _ALLOWED_LINE)
+        sentence = f"{where}: expected {_ALLOWED_LINE}; `whimbrel user add` writes such a line"
+        raise ConfigError(source, where, Phrase("another form"), _ALLOWED_LINE, sentence=sentence)
     try:
         n, r, p = (int(part) for part in parts.group(1, 2, 3))
         salt, digest = (base64.b64decode(part, validate=True) for part in parts.group(4, 5))
         password = PasswordHash(salt=salt, digest=digest, cost=Cost(n=n, r=r, p=p))
         return User(name=name, password=password, groups=frozenset(groups.split(",") if groups else ()))
     except binascii.Error:
-        raise ConfigError(source, where, "something else", "base64 for salt and hash") from None
+        raise ConfigError(source, where, Phrase("a salt or hash that is no base64"), "base64 for both") from None
     except InvalidValueError as error:
         raise ConfigError(source, f"{where}: {error.what}", error.found, error.allowed) from None
 

@@ -45,25 +45,43 @@ class Delivering:
         self.shaping = Shaping(
             commits, state, config.policies.limits, send=self._send, withhold=self._withhold, go_on=self.pump
         )
-        self.unfinished: deque[Client] = deque()
-        """Clients to which more may be sent."""
+        self._unfinished: deque[Client] = deque()
+        """Clients to which more may be sent,"""
+        self._deciding: dict[Client, None] = {}
+        """and those for whom policies decide what is next, in order."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``go_on`` has something to do."""
+        return bool(self._unfinished or self._deciding)
 
     def pump_ready(self, now: int) -> None:
-        """Send to each client that something was handed over to."""
+        """Send to each client that something was handed over to; where a policy decides, in a turn of its own.
+
+        So the others have theirs before: a decision takes as long as sending to a hundred.
+        """
         ready = self._state.volatile.ready
         while ready:
             client = ready.pop()
-            self.pump(client, now)
-            queued_bytes = client.queued_bytes
-            if queued_bytes and (queued_bytes > self._most_bytes or not self._state.memory.has_room()):
-                most = self._most_bytes if self._state.memory.has_room() else 0
-                for out in client.shed(most):  # QoS 0 that cannot wait any longer
-                    self._receipt(client, out, Outcome.DROPPED, now)
-            if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
-                # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
-                self._sender.counters.slow_readers += 1
-                reason = f"more than {self._most_bytes} bytes wait to be acknowledged"
-                self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
+            if client not in self._deciding:
+                if self.shaping.is_next(client):
+                    self._deciding[client] = None
+                else:
+                    self.pump(client, now)
+            self._bound(client, now)
+
+    def _bound(self, client: Client, now: int) -> None:
+        """Drop what waits for a client beyond what may."""
+        queued_bytes = client.queued_bytes
+        if queued_bytes and (queued_bytes > self._most_bytes or not self._state.memory.has_room()):
+            most = self._most_bytes if self._state.memory.has_room() else 0
+            for out in client.shed(most):  # QoS 0 that cannot wait any longer
+                self._receipt(client, out, Outcome.DROPPED, now)
+        if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
+            # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
+            self._sender.counters.slow_readers += 1
+            reason = f"more than {self._most_bytes} bytes wait to be acknowledged"
+            self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
 
     def pump(self, client: Client, now: int) -> None:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
@@ -92,7 +110,7 @@ class Delivering:
                 self.shaping.send_behind(client, link, out)
             else:
                 self._send(client, link, out, now)
-        self.unfinished.append(client)
+        self._unfinished.append(client)
 
     def _send(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
         """Send what may be sent."""
@@ -117,9 +135,13 @@ class Delivering:
         self._receipt(client, out, Outcome.WITHHELD, now)
 
     def go_on(self, now: int) -> None:
-        """Send more to one of those who had as much as a turn may take."""
-        if self.unfinished:
-            self.pump(self.unfinished.popleft(), now)
+        """Send more to one of those who had as much as a turn may take, or what a policy decides about."""
+        if self._unfinished:
+            self.pump(self._unfinished.popleft(), now)
+        if self._deciding:
+            client = next(iter(self._deciding))
+            del self._deciding[client]
+            self.pump(client, now)
 
     def resume(self, client: Client, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""

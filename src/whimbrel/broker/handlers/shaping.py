@@ -94,6 +94,11 @@ class Shaping:
             return True
         return self._decisions.are_any and bool(self._chain(client, out))
 
+    def is_next(self, client: Client) -> bool:
+        """Tell whether what is to be sent to a client next is decided about."""
+        waiting = client.live or client.queue
+        return self._decisions.are_any and bool(waiting) and self.is_for(client, waiting[0])
+
     def _chain(self, client: Client, out: Outgoing) -> _Chain:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
         return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])

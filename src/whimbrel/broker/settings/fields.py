@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import Field, dataclass, field, fields
 from typing import ClassVar
 
-from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
 from whimbrel.model.bounds import text
 
 __all__ = [
@@ -31,8 +31,10 @@ __all__ = [
     "port",
     "power_of_two",
     "real",
+    "refused_value",
     "setting_of",
     "settings_of",
+    "unreadable",
     "whole",
 ]
 
@@ -58,6 +60,18 @@ class ConfigError(WhimbrelError):
             return ": ".join(filter(None, (self.source, self.sentence)))
         sentence = str(InvalidValueError(": ".join(filter(None, (self.source, self.where))), self.found, self.allowed))
         return f"{sentence}; {self.advice}" if self.advice else sentence
+
+
+def unreadable(source: str, error: OSError) -> ConfigError:
+    """Return the error of the file *source*, which the system does not let us read."""
+    reason = error.strerror or str(error)
+    return ConfigError(source, "", Phrase(reason), "a file", sentence=f"cannot be read: {reason}")
+
+
+def refused_value(source: str, where: str, error: InvalidValueError) -> ConfigError:
+    """Return *error* as one of the file *source*, with the place *where* in it; its own sentence stays."""
+    sentence = f"{where}: {error.sentence}" if error.sentence else ""
+    return ConfigError(source, f"{where}, {error.what}", error.found, error.allowed, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True)

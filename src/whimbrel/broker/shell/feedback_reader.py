@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.broker.feedback import Lessons
-from whimbrel.errors import InvalidValueError, MissingDependencyError
+from whimbrel.errors import InvalidValueError, MissingDependencyError, Phrase
 
 __all__ = ["MAX_FILES", "MAX_FILE_BYTES", "FeedbackReader", "Links", "Plan"]
 
@@ -144,7 +144,7 @@ class _Table:
         files = frozenset(_files(version))
         if not files:
             if self._was_there:
-                raise InvalidValueError(str(self._path), "no files", "the table that was there")
+                raise InvalidValueError(str(self._path), Phrase("no files"), "the table that was there")
             return None
         self._was_there = True
         if files == self._read:
@@ -210,7 +210,7 @@ def _files(version: Path) -> Iterator[_File]:
                 continue
             count += 1
             if count > MAX_FILES:
-                raise InvalidValueError(str(version), f"more than {MAX_FILES} files", f"at most {MAX_FILES}")
+                raise InvalidValueError(str(version), Phrase(f"more than {MAX_FILES} files"), f"at most {MAX_FILES}")
             yield _File(str(path.relative_to(version)), found.st_size, found.st_mtime_ns)
 
 
@@ -222,7 +222,7 @@ def _committed(table: Path) -> Iterator[_File]:
         raise MissingDependencyError("learning", "deltalake", "run: pip install 'whimbrel[spark]'") from None
     uris = DeltaTable(str(table)).file_uris()
     if len(uris) > MAX_FILES:
-        raise InvalidValueError(str(table), f"{len(uris)} files", f"at most {MAX_FILES}")
+        raise InvalidValueError(str(table), Phrase(f"{len(uris)} files"), f"at most {MAX_FILES}")
     for uri in uris:
         path = Path(unquote(uri.removeprefix("file://")))
         found = path.stat()
@@ -236,11 +236,13 @@ def _raise(error: OSError) -> None:
 def _read(path: Path, size: int, schema: Schema) -> Iterator[Rows]:
     """Yield the rows of a file, some at a time, with the columns of *schema*."""
     if size > MAX_FILE_BYTES:
-        raise InvalidValueError(str(path), f"{size} bytes", f"at most {MAX_FILE_BYTES}")
+        raise InvalidValueError(str(path), Phrase(f"{size} bytes"), f"at most {MAX_FILE_BYTES}")
     with pq.ParquetFile(path) as file:
         missing = [each for each in schema.names if each not in file.schema_arrow.names]
         if missing:
-            raise InvalidValueError(str(path), f"no column {missing[0]}", f"a table with {', '.join(schema.names)}")
+            raise InvalidValueError(
+                str(path), Phrase(f"no column {missing[0]}"), f"a table with {', '.join(schema.names)}"
+            )
         for batch in file.iter_batches(_BATCH_ROWS, columns=schema.names, use_threads=False):
             yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
 

@@ -18,7 +18,7 @@ from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import Client
 from whimbrel.broker.wire.messages import Message
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 from whimbrel.log.records import BODY, row_from
@@ -173,5 +173,5 @@ def _message(node: str, body: bytes) -> Message:
     seq, number = BODY.unpack_from(body)
     fact = fact_of(*row_from(node, seq, number, body[BODY.size :]))
     if not isinstance(fact, Notification):
-        raise InvalidValueError("row of a view", type(fact).__name__, "a notification")
+        raise InvalidValueError("row of a view", description_of(fact), "a notification")
     return Message.of(fact, body)

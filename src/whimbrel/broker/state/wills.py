@@ -17,7 +17,7 @@ import cbor2
 
 from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.memory import Memory
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import PresenceChange, PresenceChanged, WillChanged
 from whimbrel.model.rows import fact_of
@@ -199,7 +199,7 @@ class Wills:
         seq, number = BODY.unpack_from(record)
         fact = fact_of(*row_from(node, seq, number, record[BODY.size :]))
         if not isinstance(fact, WillChanged) or fact.will is None or fact.device != device:
-            raise InvalidValueError("row of a view", type(fact).__name__, f"the will of {device}")
+            raise InvalidValueError("row of a view", description_of(fact), f"the will of {device}")
         left = self._left[device] = LeftWill(fact)
         left.owner, left.expiry_us = owner, expiry_us
         self._count(left.size)

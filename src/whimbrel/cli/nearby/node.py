@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import typer
 
 from whimbrel.cli.nearby.options import NodeOptions
-from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.model.place import Place
@@ -200,5 +200,5 @@ def _hexadecimal(what: str, text: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != 32:
-        raise InvalidValueError(what, f"{len(text)} characters", "64 hexadecimal digits")
+        raise InvalidValueError(what, Phrase(f"{len(text)} characters"), "64 hexadecimal digits")
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 
 if TYPE_CHECKING:  # sockets need not be loaded for other commands
     from whimbrel.nearby.group.outputs import Deliver, Note
@@ -38,10 +38,14 @@ def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
     group = note.group
     if note.kind is NoteKind.CONTRADICTED and not is_settled:
         raise InvalidValueError(
-            f"vocabulary of {note.member}", f"another meaning of {group.subject!r}", "one meaning for each event type"
+            f"vocabulary of {note.member}",
+            Phrase(f"another meaning of {group.subject!r} than here"),
+            "one meaning for each event type",
         )
     if note.kind is NoteKind.MISMATCHED and not is_settled:
-        raise InvalidValueError(f"cells of {note.member}", "another size", "one --cell-m for all nodes of a deployment")
+        raise InvalidValueError(
+            f"cells of {note.member}", Phrase("another size than here"), "one --cell-m for all nodes of a deployment"
+        )
     said = {"note": note.kind.value, "producer": group.producer, "type": group.subject}
     more = {"number": note.number, "member": note.member, "count": note.count}
     if note.kind not in {NoteKind.PROPAGATED, NoteKind.DISCARDED}:

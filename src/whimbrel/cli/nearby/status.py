@@ -24,7 +24,10 @@ _MAX_GROUPS = 10_000
 
 @with_option_groups(name="status", seconds=_LISTENS_S)
 def status(*, node: NodeOptions) -> None:
-    """Listen for a while and print which groups are around this place: producer, area, members."""
+    """Listen for a while and print which groups are around this place: producer, area, members.
+
+    Example: whimbrel nearby status --vocabulary words.json --place 53.3438,-6.2546 --interface wlan0
+    """
     from whimbrel.model.place import distance_m
     from whimbrel.nearby.frames.values import Beacon
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.options.lines import name_of
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 
 if TYPE_CHECKING:  # sessions and what they stand on need not be loaded for other commands
     from whimbrel.hold.access import AccessControlList
@@ -72,9 +72,9 @@ def password_from(path: Path) -> str:
     try:
         line = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise InvalidValueError(name_of(path), "something else", "a password in UTF-8") from None
+        raise InvalidValueError(name_of(path), Phrase("bytes that are no UTF-8"), "a password in UTF-8") from None
     if "\n" in line or "\r" in line:
-        raise InvalidValueError(name_of(path), "several lines", "one line, the password")
+        raise InvalidValueError(name_of(path), Phrase("several lines"), "one line, the password")
     return line
 
 
@@ -177,7 +177,9 @@ def _text(file: Path) -> str:
         with file.open("rb") as stream:
             data = stream.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
-        raise InvalidValueError(name_of(file), "more", f"at most {_MAX_FILE_BYTES} bytes")
+        raise InvalidValueError(
+            name_of(file), Phrase(f"more than {_MAX_FILE_BYTES} bytes"), f"at most {_MAX_FILE_BYTES} bytes"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -185,4 +187,5 @@ def _text(file: Path) -> str:
 
 
 def _refusal(file: Path, allowed: str) -> InvalidValueError:
-    return InvalidValueError(name_of(file), "something else", allowed)
+    sentence = f"{name_of(file)}: expected {allowed}"
+    return InvalidValueError(name_of(file), Phrase("another form"), allowed, sentence)

@@ -151,7 +151,10 @@ def table(
 
 @app.command()
 def parameters(*, as_json: AsJson = False) -> None:
-    """Print every parameter of the controller, its value and the reason for it (5.3 of the thesis)."""
+    """Print every parameter of the controller, its value and the reason for it (5.3 of the thesis).
+
+    Example: whimbrel rendezvous parameters
+    """
     from whimbrel.rendezvous.controller.parameters import Parameters
 
     rows = list(Parameters().explained())
@@ -170,7 +173,10 @@ def states(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print two Mermaid diagrams instead of a table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the states of a subscriber and of a publisher, and what leads from one to another (Figure 4-6)."""
+    """Print the states of a subscriber and of a publisher, and what leads from one to another (Figure 4-6).
+
+    Example: whimbrel rendezvous states --mermaid
+    """
     from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, diagram
 
     tables = {"subscriber": SUBSCRIBER, "publisher": PUBLISHER}

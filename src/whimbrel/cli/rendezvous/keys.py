@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 
 __all__ = ["admit", "key", "verify"]
 
@@ -103,7 +103,7 @@ def verify(
 
     public = GroupKey(_hex("--group", group))
     if len(public) != KEY_BYTES:
-        raise InvalidValueError("--group", f"{len(public)} bytes", f"a public key of {KEY_BYTES} bytes")
+        raise InvalidValueError("--group", Phrase(f"{len(public)} bytes"), f"a public key of {KEY_BYTES} bytes")
     try:
         member = check_group_token(
             _hex("TOKEN", token),
@@ -127,11 +127,13 @@ def _seed(file: Path) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise InvalidValueError(str(file), f"{len(text)} characters", "64 hexadecimal digits: a secret key") from None
+        raise InvalidValueError(
+            str(file), Phrase(f"{len(text)} characters"), "64 hexadecimal digits: a secret key"
+        ) from None
 
 
 def _hex(what: str, text: str) -> bytes:
     try:
         return bytes.fromhex(text.strip())
     except ValueError:
-        raise InvalidValueError(what, f"{len(text)} characters", "hexadecimal digits") from None
+        raise InvalidValueError(what, Phrase(f"{len(text)} characters"), "hexadecimal digits") from None

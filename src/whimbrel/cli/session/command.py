@@ -223,7 +223,7 @@ def list_(
     for each in found:
         typer.echo(f"{each.session}  {counts_text(each.devices, each.subscriptions, each.held)}")
     if not found:
-        typer.echo("no sessions")
+        typer.echo("no sessions of this device; `whimbrel session show NAME` prints any one")
 
 
 @app.command()

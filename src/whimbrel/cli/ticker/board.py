@@ -64,7 +64,7 @@ class Board:
     def write_to(self, groups: Sequence[str]) -> None:
         """Let *groups* be those that can be written to, the first of them to begin with."""
         if not groups:
-            raise InvalidValueError("groups", "none", "at least one")
+            raise InvalidValueError("groups", None, "at least one")
         self._groups, self._group = tuple(groups), 0
 
     @property

@@ -89,17 +89,27 @@ class FastLanes:
                     busy.add(lane)
                 flights[seq] = terms
                 flight_count += 1
-            elif granted == 0 and not (
+                is_own = False
+            elif granted < 0:
+                left.append(match)
+                continue
+            elif (
                 terms.has_policy
                 or lane.device in self._state.shaped
                 or lane.member.confirms_qos_0(is_expiring=is_expiring)
             ):
+                if late_us:  # when it ended would have to be remembered, see ``_as_pending``
+                    left.append(match)
+                    continue
+                busy.add(lane)
+                lane.flights[seq] = terms
+                flight_count += 1
+                is_own = False
+            else:
                 end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None, None)
                 own[lane.device] = _NEW(Settle, end)
-            else:
-                left.append(match)
-                continue
-            out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, granted == 0)))
+                is_own = True
+            out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, is_own)))
         return left, flight_count
 
     def _open(self, session: Session) -> FastLane | None:
@@ -136,6 +146,11 @@ class FastLanes:
             self._view.touch(("pending", name, seq))
             self._view.touch(("copy", seq))
 
+    @property
+    def flight_count(self) -> int:
+        """How many notifications are in flight in all lanes."""
+        return sum(len(lane.flights) for lane in self._busy)
+
     def land_all(self) -> None:
         """Hold by the rules what is in flight in any lane."""
         for lane in list(self._busy):
@@ -143,6 +158,11 @@ class FastLanes:
 
     def _as_pending(self, lane: FastLane, seq: int, terms: LaneTerms, copy: Copy) -> Pending:
         state = self._state
+        if not (terms.qos and copy.qos):  # live only: it ended when it was published
+            pending = Pending({}, None)
+            pending.in_flight.add(lane.device)
+            pending.end = (Outcome.DROPPED, terms.identities, copy.published_at)
+            return pending
         lapses = {identity: copy.lapse_of(ttl_us) for identity, ttl_us in terms.kept}
         latest = max(lapses.values())
         pending = Pending({identity: lapse for identity, lapse in lapses.items() if lapse > state.now}, latest)

@@ -309,7 +309,7 @@ class Members:
             if outcome is _DELIVERED or (outcome is _WITHHELD and not copy.shares):
                 is_delivered = outcome is _DELIVERED
                 terms, via = lane.flights.pop(seq), via if is_delivered else None
-                lapse = copy.lapse_of(terms.longest_us)
+                lapse = copy.lapse_of(terms.longest_us) if terms.qos and copy.qos else None
                 out.append(_NEW(Settle, (session, device, seq, terms.identities, outcome, state.now, lapse, via)))
                 copy.flight_count -= 1
                 if copy.has_row:

@@ -23,7 +23,18 @@ from whimbrel.log.checkpoints.codec import CheckpointHeader, CheckpointReader, e
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, NewerLogError
 from whimbrel.log.files import PRIVATE_FILE, rename, sync_file, write_all
 
-__all__ = ["KEPT", "CheckpointInfo", "checked", "cut_limit", "newest_sound", "opened", "refuse_newer", "save"]
+__all__ = [
+    "KEPT",
+    "CheckpointInfo",
+    "checked",
+    "cut_limit",
+    "newest_sound",
+    "opened",
+    "put",
+    "refuse_newer",
+    "remove_unfinished",
+    "save",
+]
 
 KEPT = 2
 
@@ -106,21 +117,37 @@ def save(
     """
     node, seq = header.node, header.seq
     path = layout.checkpoint_path(directory, node, seq)
-    beside = path.with_name(f".{path.name}.new")
     try:
-        _remove_leftovers(directory, node)
+        remove_unfinished(directory, node)
         _set_unsound_aside(directory, node, pause)
         there = layout.checkpoints(directory, node)
         if there and there[-1][0] == seq:
             return checked(path, node, seq, pause=pause)
         if there and there[-1][0] > seq:
             raise InvalidValueError("seq of a checkpoint", seq, f"more than {there[-1][0]}, the newest there is")
-        _write(beside, header, rows, pause)
-        made = checked(beside, node, seq, pause=pause)
-        rename(beside, path)
+        made = put(directory, header, rows, pause=pause)
         for _, old in layout.checkpoints(directory, node)[:-KEPT]:
             old.unlink()
         sync_file(path.parent)
+    except OSError as error:
+        raise LogWriteError(path, error.strerror or str(error), "the checkpoints before it stay") from error
+    return made
+
+
+def put(
+    directory: Path,
+    header: CheckpointHeader,
+    rows: Iterable[tuple[Key, bytes]],
+    *,
+    pause: Callable[[], None] = lambda: None,
+) -> CheckpointInfo:
+    """Write a checkpoint beside its place, read it back, and rename it; others stay as they are."""
+    path = layout.checkpoint_path(directory, header.node, header.seq)
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        _write(beside, header, rows, pause)
+        made = checked(beside, header.node, header.seq, pause=pause)
+        rename(beside, path)
     except OSError as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -149,6 +176,7 @@ def _set_unsound_aside(directory: Path, node: str, pause: Callable[[], None]) ->
             rename(path, path.with_name(f".unsound-{path.name}"))
 
 
-def _remove_leftovers(directory: Path, node: str) -> None:
+def remove_unfinished(directory: Path, node: str) -> None:
+    """Remove what a crash left of checkpoints that were being written."""
     for path in layout.segments_folder(directory, node).glob(".checkpoint-*.new"):
         path.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase, description_of
 from whimbrel.match.kernels.compiled import njit, read_only
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, AttributeType
 from whimbrel.model.rows import UNBOUNDED
@@ -47,7 +47,7 @@ class AttributeColumn(Sequence[Attributes]):
             keys = _cast(column.keys.slice(first, count), layout[0][1])
             kinds, integers, reals, texts, opaques = (_cast(fields[at], target) for at, target in layout[1:])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidValueError("attributes column", str(error), "a valid Arrow array") from error
+            raise InvalidValueError("attributes column", Phrase(str(error)), "a valid Arrow array") from error
         if keys.null_count:
             raise InvalidValueError("attribute name", None, "a string")
         self.starts: Any = starts - first
@@ -108,7 +108,7 @@ def _one_array(column: Any) -> Any:
         column = column.combine_chunks()
     if isinstance(column, pa.Array):
         return column
-    raise InvalidValueError("attributes column", type(column).__name__, "an Arrow array")
+    raise InvalidValueError("attributes column", description_of(column), "an Arrow array")
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 
 __all__ = ["Texts"]
 
@@ -27,9 +27,13 @@ class Texts:
         Starts that do not lead into *data* one after the other are refused.
         """
         if data.dtype != np.uint8 or starts.dtype != np.int64 or not starts.size:
-            raise InvalidValueError("texts", f"{data.dtype} and {starts.size} of {starts.dtype}", "bytes and starts")
+            raise InvalidValueError(
+                "texts", Phrase(f"{data.dtype} and {starts.size} of {starts.dtype}"), "bytes and starts"
+            )
         if starts[0] < 0 or starts[-1] > data.size or (starts[1:] < starts[:-1]).any():
-            raise InvalidValueError("starts of texts", "others", f"ascending numbers from 0 to {data.size}")
+            raise InvalidValueError(
+                "starts of texts", Phrase("other numbers"), f"ascending numbers from 0 to {data.size}"
+            )
         texts = cls()
         texts._bytes, texts._starts = data, starts
         return texts

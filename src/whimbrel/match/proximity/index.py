@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.proximity.grid import Grid, levels_of, search
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points, polygon_ball
 from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, match_inside, match_near, move_many, sieve
@@ -249,7 +249,9 @@ class ProximityIndex:
             raise InvalidValueError("places", found.shape[0], f"{numbers.size}, one for each device, and as many times")
         known = len(self.where.device_numbers)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < known:
-            raise InvalidValueError("devices", f"{numbers.min()} to {numbers.max()}", f"numbers from 0 to {known - 1}")
+            raise InvalidValueError(
+                "devices", Phrase(f"{numbers.min()} to {numbers.max()}"), f"numbers from 0 to {known - 1}"
+            )
         self._move(numbers, found, times)
 
     def _move(self, devices: Any, places: Any, times: Any) -> None:
@@ -348,9 +350,12 @@ class ProximityIndex:
     def devices_within(self, area: Area) -> list[str]:
         """Return the devices that may be in an area, however long ago they reported: a few more than there are."""
         self._points.make_room(len(self.where.device_numbers))
-        asked: Any = (*earth_point(area.centre.latitude, area.centre.longitude), ball_m(area.radius_m))
-        while self._widen(count := search(self._points.head, *asked, *self._rooms[2:])):
-            pass
+        ball = (*earth_point(area.centre.latitude, area.centre.longitude), ball_m(area.radius_m))
+        is_narrow, count = True, 0
+        while is_narrow:
+            asked: Any = (self._points.head, *ball, *self._rooms[2:])
+            count = search(*asked)
+            is_narrow = self._widen(count)
         names = self.where.device_numbers
         return [names.name(number) for number in self._met[:count].tolist()]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.proximity.index import ProximityIndex, Wanted
 from whimbrel.match.proximity.tables import (
@@ -124,5 +124,5 @@ def _named(what: str, names: Sequence[str], number: int) -> str:
 def _rows(arrays: Mapping[str, Any], name: str, kind: Any, width: int) -> Any:
     found = arrays[name]
     if found.dtype != kind or found.size % width:
-        raise InvalidValueError(name, f"{found.size} of {found.dtype}", f"rows of {width} of {np.dtype(kind)}")
+        raise InvalidValueError(name, Phrase(f"{found.size} of {found.dtype}"), f"rows of {width} of {np.dtype(kind)}")
     return found.reshape(-1, width)

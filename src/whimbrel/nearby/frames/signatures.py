@@ -13,7 +13,7 @@ from typing import TypeVar
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
 from whimbrel.nearby.frames.values import Beacon, Event
 from whimbrel.nearby.frames.wire import signed_bytes
@@ -30,7 +30,7 @@ class Signer:
 
     def __init__(self, seed: bytes) -> None:
         if type(seed) is not bytes or len(seed) != SEED_BYTES:
-            raise InvalidValueError("seed of a key", type(seed).__name__, f"{SEED_BYTES} bytes")
+            raise InvalidValueError("seed of a key", description_of(seed), f"{SEED_BYTES} bytes")
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
         self.public: bytes = self._private.public_key().public_bytes_raw()
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import cbor2
 
-from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError
+from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, Phrase, description_of
 from whimbrel.model.attributes import Attributes, Int64, Limits, Scalar, checked
 from whimbrel.model.bounds import INT64_MAX, flag, name, whole
 from whimbrel.model.cbor_body import read_cbor
@@ -85,7 +85,7 @@ def _subject(what: str, value: object) -> str:
 def _sized(size: int) -> _Read:
     def read(what: str, value: object) -> bytes:
         if type(value) is not bytes or len(value) != size:
-            raise InvalidValueError(what, type(value).__name__, f"{size} bytes")
+            raise InvalidValueError(what, description_of(value), f"{size} bytes")
         return value
 
     return read
@@ -93,21 +93,21 @@ def _sized(size: int) -> _Read:
 
 def _area(what: str, value: object) -> Area:
     if not isinstance(value, list | tuple) or len(value) != 3:
-        raise InvalidValueError(what, type(value).__name__, "latitude, longitude and radius")
+        raise InvalidValueError(what, description_of(value), "latitude, longitude and radius")
     latitude, longitude, radius_m = value
     return Area(Place(latitude, longitude), radius_m)
 
 
 def _digest(what: str, value: object) -> ViewDigest:
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise InvalidValueError(what, type(value).__name__, "a count and a hash")
+        raise InvalidValueError(what, description_of(value), "a count and a hash")
     return ViewDigest(whole(what, value[0], 0, INT64_MAX), whole(what, value[1], 0, _UINT64_MAX))
 
 
 def _numbers(most: int, high: int) -> _Read:
     def read(what: str, value: object) -> tuple[int, ...]:
         if not isinstance(value, list | tuple) or len(value) > most:
-            raise InvalidValueError(what, type(value).__name__, f"a list of at most {most} numbers")
+            raise InvalidValueError(what, description_of(value), f"a list of at most {most} numbers")
         return tuple(whole(what, each, 0, high) for each in value)
 
     return read
@@ -115,14 +115,14 @@ def _numbers(most: int, high: int) -> _Read:
 
 def _attributes(what: str, value: object) -> Attributes:
     if not isinstance(value, Mapping):
-        raise InvalidValueError(what, type(value).__name__, "a map")
+        raise InvalidValueError(what, description_of(value), "a map")
     return checked({each: _scalar(each, found) for each, found in value.items()}, limits=_ATTRIBUTE_LIMITS)
 
 
 def _scalar(what: object, value: object) -> object:
     if isinstance(value, list | tuple):
         if len(value) != 1:
-            raise InvalidValueError(f"attribute {what}", "a list", "one value")
+            raise InvalidValueError(f"attribute {what}", Phrase("a list"), "one value")
         return Int64(whole(f"attribute {what}", value[0], -INT64_MAX - 1, INT64_MAX))
     if isinstance(value, bool):
         raise InvalidValueError(f"attribute {what}", value, "an integer, a real, a string or bytes")
@@ -238,7 +238,9 @@ def _check(frame: Frame) -> None:
     if isinstance(frame, Event) and frame.remaining_us > frame.deadline_us:
         raise InvalidValueError("remaining time", frame.remaining_us, f"at most the deadline, {frame.deadline_us}")
     if isinstance(frame, Beacon | Event) and (frame.key is None) != (frame.signature is None):
-        raise InvalidValueError("signature", "half of it", "a key and a signature, or neither")
+        raise InvalidValueError(
+            "key and signature", Phrase("one without the other"), "a key and a signature, or neither"
+        )
 
 
 def _values(tree: Mapping[object, object], fields: tuple[_Field, ...], what: str) -> dict[str, Any]:
@@ -248,9 +250,9 @@ def _values(tree: Mapping[object, object], fields: tuple[_Field, ...], what: str
         if value is not None:
             values[each.attribute] = each.read(each.attribute, value)
         elif not each.is_optional:
-            raise InvalidValueError(f"{each.attribute} of {what}", "nothing", "a value")
+            raise InvalidValueError(f"{each.attribute} of {what}", Phrase("nothing"), "a value")
     if len(tree) > 1 + sum(each.name in tree for each in fields):
-        raise InvalidValueError(f"fields of {what}", "one more", ", ".join(each.name for each in fields))
+        raise InvalidValueError(f"fields of {what}", Phrase("an unknown one"), ", ".join(each.name for each in fields))
     return values
 
 

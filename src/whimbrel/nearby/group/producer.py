@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.model.bounds import flag, whole
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.cells import check_radius
@@ -149,7 +149,7 @@ class Producer:
         event = self._signer.sign(event) if self._signer else event
         size, most = len(encode(event)), self._deployment.max_frame_bytes
         if size > most:
-            raise InvalidValueError("event", f"{size} bytes", f"at most {most} bytes in one frame")
+            raise InvalidValueError("event", Phrase(f"{size} bytes"), f"at most {most} bytes in one frame")
         found.number += 1
         found.latest_dies_at = now + deadline_us
         self._relay.keep(event, dies_at=found.latest_dies_at, now=now)

@@ -70,7 +70,8 @@ def read_fixes(path: Path, *, device: str = "") -> list[Fix]:
             if len(found) > _MAX_FIXES:
                 raise MalformedLineError(str(path), number, 1, f"more than the {_MAX_FIXES} fixes allowed")
     if not found:
-        raise InvalidValueError(f"fixes in {path}", "none", f"at least one, or reports of {device!r}")
+        allowed = f"at least one line of at_s and place, or a report of {device!r}"
+        raise InvalidValueError(f"fixes in {path}", None, allowed)
     return found
 
 

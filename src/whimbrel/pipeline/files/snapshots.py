@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from whimbrel.log.layout import Part, check_format, exported_seq, nodes, parts, segments
+from whimbrel.log.layout import Part, exported_seq, parts, segments
 from whimbrel.log.parts import statistics
-from whimbrel.log.reader import Frontier
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.schemas import TIMES
 
 __all__ = [
@@ -50,23 +50,13 @@ class Snapshot:
     """By node whose log was cut, the first number that tables are made of (``beginnings``)."""
 
 
-def snapshot(directory: Path, frontiers: dict[str, Frontier] | None = None) -> Snapshot:
+def snapshot(directory: Path, watch: LogWatch | None = None) -> Snapshot:
     """Return what there is now; facts that come later, and exports that move them, change nothing that reads it.
 
-    *frontiers* is for callers that ask repeatedly and want only new files looked at; it is kept up to date.
+    *watch* is for callers that ask repeatedly, and want only what is new to be looked at.
     """
-    check_format(directory)  # a folder that is no log, or no longer there, is not a log without facts
-    frontiers = {} if frontiers is None else frontiers
-    settled: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for node in nodes(directory):
-        settled[node] = settled_seq(directory, node)
-        if segments(directory, node):
-            last[node] = frontiers.setdefault(node, Frontier(directory, node)).seq()
-        else:
-            exported = (part.last for table in TIMES for part in parts(directory, table, node))
-            last[node] = max(exported, default=-1)
-    return Snapshot(settled, last)
+    found = list((LogWatch(directory) if watch is None else watch).look())
+    return Snapshot({node: settled for node, settled, _ in found}, {node: last for node, _, last in found})
 
 
 def settled_seq(directory: Path, node: str) -> int:

@@ -200,6 +200,8 @@ class Fold:
         """By seq, what policies can see of what is held."""
         self.changed: set[int] = set()
         """The notifications of which any of the last three has changed; for a view that follows."""
+        self.known_changed: set[int] = set()
+        """The same of ``known``; those that were published and forgotten since the view was made are not among them."""
 
     @property
     def hold(self) -> Hold:
@@ -235,6 +237,7 @@ class Fold:
 
     def _publish(self, event: Event) -> Settled:
         self.known[event.seq] = Known(event.body_hash, event.at, event.subject, event.deadline_at)
+        self.known_changed.add(event.seq)
         if event.content is not None and (self._decides or self.policies.are_any):
             body = event.body if self._decides or self.policies.needs_bodies else None
             self.contents[event.seq] = KeptContent(event.content, event.body_bytes, body)
@@ -314,7 +317,9 @@ class Fold:
             self._forget(seq)
 
     def _forget(self, seq: int) -> None:
-        self.known.pop(seq, None)
+        if self.known.pop(seq, None) is not None:
+            # Begun since the last view: it was never in it.
+            (self.known_changed.remove if seq in self.known_changed else self.known_changed.add)(seq)
         for kept in (self.shaped, self.differences, self.contents):
             if kept.pop(seq, None) is not None:
                 self.changed.add(seq)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.proximity.ground import earth_points
 from whimbrel.match.proximity.index import Publications
 from whimbrel.match.proximity.kernels import SPOT_OF
@@ -103,10 +103,10 @@ class VersionPlaces:
         count, wishes = table.num_rows, arrays["wishes"]
         if not count == kind.size == stale_us.size == wishes.size == corner_start.size - 1 == circle.size // 3:
             raise InvalidValueError(
-                "places", f"columns of {[each.size for each in saved]}", f"rows for {count} versions"
+                "places", Phrase(f"columns of {[each.size for each in saved]}"), f"rows for {count} versions"
             )
         if count and not (0 <= wishes.min() <= wishes.max() < wish_count and PLAIN <= kind.min() <= kind.max() <= ANY):
-            raise InvalidValueError("wishes", "others", f"numbers below {wish_count}")
+            raise InvalidValueError("wishes", Phrase("other numbers"), f"numbers below {wish_count}")
         if corner_start[-1] * 2 != corners.size or corner_start[0] != 0 or (np.diff(corner_start) < 0).any():
             raise InvalidValueError("corners", corners.size, "as many as the polygons have")
         columns = PlaceColumns(kind, stale_us, circle.reshape(-1, 3), corner_start, corners.reshape(-1, 2))

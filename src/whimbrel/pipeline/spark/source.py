@@ -36,11 +36,12 @@ from pyspark.sql.types import StructType
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import to_arrow
 from whimbrel.log.layout import FORMAT_FILE, check_format, nodes
-from whimbrel.log.reader import Frontier, read_rows
+from whimbrel.log.reader import read_rows
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.files.delta import check_folder
+from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
 from whimbrel.pipeline.spark.spark_session import is_connect, is_local
@@ -187,7 +188,7 @@ class _Reader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader):
     def __init__(self, asked: _Asked, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
-        self._frontiers: dict[str, Frontier] = {}
+        self._watch = LogWatch(self._asked.directory)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
         return dict.fromkeys(nodes(self._asked.directory), self._asked.first - 1)
@@ -196,7 +197,7 @@ class _StreamReader(DataSourceStreamReader):
         """Return the last number of each node; Spark before 4.2 passes nothing."""
         asked, known = self._asked, start or {}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else INT64_MAX
-        latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory, self._frontiers).last.items()}
+        latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory, self._watch).last.items()}
         found: dict[str, int] = {}
         for node in latest | known:
             begun = known.get(node, asked.first - 1)
@@ -207,11 +208,11 @@ class _StreamReader(DataSourceStreamReader):
         return ReadMaxRows(self._asked.most) if self._asked.most else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
-        return dict(snapshot(self._asked.directory, self._frontiers).last)
+        return dict(snapshot(self._asked.directory, self._watch).last)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         asked = self._asked
-        at = snapshot(asked.directory, self._frontiers)
+        at = snapshot(asked.directory, self._watch)
         return [
             span
             for node, last in sorted(end.items())

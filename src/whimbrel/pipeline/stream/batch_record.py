@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from whimbrel.errors import InvalidInputError, InvalidValueError
+from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.log.files import put
 
 __all__ = ["BatchRecord", "LostLogError", "LostStateError", "NodeRecord", "checked_record"]
@@ -100,7 +100,7 @@ class BatchRecord:
             return None
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             allowed = "what the stream wrote; start it anew, in another folder"
-            raise InvalidValueError(f"record {path}", f"no record of a batch: {error!r}", allowed) from None
+            raise InvalidValueError(f"record {path}", Phrase(f"another content ({error!r})"), allowed) from None
 
     def put(self, path: Path) -> None:
         """Write it, synced to the disk."""

@@ -10,6 +10,7 @@ Rule: it is bounded by what is held, who subscribes and which devices report, no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 import cbor2
@@ -49,6 +50,7 @@ _OF_OWED = frozenset({_KNOWN, _SHAPED, _DIFFERENCE, _CONTENT})
 _OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
 _OWN = SHAPE_KINDS | _OF_OWED | _OF_CONTACTS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
 _ROWS_AT_ONCE = 50_000
+_FEW = 1_000
 
 
 def changed_schema() -> Any:  # a pyarrow.Schema
@@ -124,8 +126,8 @@ class NodeState:
         """The time of the last fact, in microseconds."""
         self._in_force: dict[str, list[dict[str, Any]]] = {}
         """By session, its subscriptions in force, as rows of ``interests`` that added them."""
-        self._saved_interests: dict[int, str] = {}
-        """Those that are in the store, and their sessions."""
+        self._saved_interests: dict[str, set[int]] = {}
+        """By session, the numbers of those that are in the store."""
         self._touched: set[str] = set()
         """The sessions whose subscriptions have changed since."""
         self._tables: tuple[Any, Any] | None = None
@@ -156,7 +158,10 @@ class NodeState:
         self.moves.restore(seen, ((name, device) for name in hold.sessions() for device in hold.members(name)))
         self._fold.known, self._fold.shaped = owed.known, owed.shaped
         self._fold.differences, self._fold.contents = owed.differences, owed.contents
-        self._saved_known = set(owed.known)
+        self._held_since = [(known.published_at, seq) for seq, known in owed.known.items()]
+        """A heap: when what is held was published, and of some that is held no more."""
+        heapify(self._held_since)
+        self.links.restored()
         self._fold.whose = {
             row["seq"]: (session, (row["subject_filter"], row["name"]))
             for session, rows in self._in_force.items()
@@ -175,7 +180,7 @@ class NodeState:
                 self._saved_contacts[key] = value
         else:
             self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
-            self._saved_interests[found["seq"]] = found["session"]
+            self._saved_interests.setdefault(found["session"], set()).add(found["seq"])
 
     @property
     def applied(self) -> int:
@@ -184,17 +189,17 @@ class NodeState:
 
     @property
     def size(self) -> int:
-        """How many things are remembered."""
-        counts = self._fold.hold.counts()
-        wanted = sum(map(len, self._in_force.values()))
-        held = counts["sessions"] + counts["notifications"] + counts["pending"]
-        return wanted + held + len(self.links.state) + self.moves.keeper.size
+        """How many things are remembered, as of the last commit."""
+        held = sum(self._fold.hold.counts().values())
+        return len(self._fold.whose) + held + len(self.links.state) + self.moves.keeper.size
 
     @property
     def oldest_at(self) -> int:
         """When the oldest notification was published of which something is still held."""
-        known = self._fold.known
-        return min((each.published_at for each in known.values()), default=INT64_MAX)
+        known, since = self._fold.known, self._held_since
+        while since and since[0][1] not in known:
+            heappop(since)
+        return since[0][0] if since else INT64_MAX
 
     def held(self) -> Iterator[Held]:
         """Yield what has no outcome yet."""
@@ -286,9 +291,7 @@ class NodeState:
         fold, shape = self._fold, self._fold.policies.shape
         known, links, shaped = fold.known, self.links.state, fold.shaped
         now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
-        saved = set[int]()
-        if self._touched:  # to look at all of them takes longer than the rest of a small batch
-            saved = {seq for seq, whose in self._saved_interests.items() if whose in self._touched}
+        saved = {seq for session in self._touched for seq in self._saved_interests.get(session, ())}
         table: dict[str, Callable[[Any], object | None]] = {
             _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
             _SHAPED: lambda seq: shaped.get(seq) or None,
@@ -298,7 +301,7 @@ class NodeState:
             _LINK: lambda device: list(links[device]) if device in links else None,
             _SIGHTING: self._sighting,
         }
-        touched_keys: list[Key] = [(_KNOWN, seq) for seq in known.keys() ^ self._saved_known]
+        touched_keys: list[Key] = [(_KNOWN, seq) for seq in fold.known_changed]
         touched_keys += [(kind, seq) for seq in fold.changed for kind in (_SHAPED, _DIFFERENCE, _CONTENT)]
         touched_keys += [(_INTEREST, seq) for seq in now.keys() ^ saved]
         touched_keys += [(_LINK, device) for device in self.links.changed]
@@ -319,15 +322,26 @@ class NodeState:
             drop |= self._saved_contacts.keys() - rows.keys()
             self._saved_contacts = rows
         self._store.commit(last, put, drop)
-        self._saved_known = set(known)
+        self._note_held(seq for seq in fold.known_changed if seq in known)
+        fold.known_changed.clear()
         fold.changed.clear()
         shape.touched.clear()
-        if self._touched:
-            kept = {seq: whose for seq, whose in self._saved_interests.items() if whose not in self._touched}
-            self._saved_interests = kept | {seq: row["session"] for seq, row in now.items()}
+        for session in self._touched:
+            self._saved_interests.pop(session, None)
+        for seq, wanted in now.items():
+            self._saved_interests.setdefault(wanted["session"], set()).add(seq)
         self._touched.clear()
         self.links.changed.clear()
         self.moves.keeper.changed.clear()
+
+    def _note_held(self, new: Iterable[int]) -> None:
+        """Remember when *new* notifications were published; what is held no more goes when it is most of them."""
+        known = self._fold.known
+        for seq in new:
+            heappush(self._held_since, (known[seq].published_at, seq))
+        if len(self._held_since) > 2 * len(known) + _FEW:
+            self._held_since = [(each.published_at, seq) for seq, each in known.items()]
+            heapify(self._held_since)
 
     def _sighting(self, device: str) -> list[Any] | None:
         seen = self.moves.keeper.place(device)

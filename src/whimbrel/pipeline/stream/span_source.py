@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
-from whimbrel.log.reader import Frontier
+from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
 from whimbrel.pipeline.fold.beginnings import first_taken
 
@@ -54,7 +54,7 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, log: Path, *, most: int, until: Mapping[str, int] | None = None) -> None:
         self._log, self._most, self._until = log, most, until
-        self._frontiers: dict[str, Frontier] = {}
+        self._watch = LogWatch(log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
         """Begin with nothing of any node."""
@@ -76,7 +76,7 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return iter(spans(start, end))
 
     def _ends(self) -> dict[str, int]:
-        last = undisturbed(partial(snapshot, self._log, self._frontiers)).last
+        last = undisturbed(partial(snapshot, self._log, self._watch)).last
         if self._until is None:
             return last
         return {node: min(seq, self._until.get(node, NOTHING_APPLIED)) for node, seq in last.items()}

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
-from whimbrel.log.reader import Frontier
+from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.stream.commits import Taken
 
@@ -133,7 +133,7 @@ class StreamWatch(StreamingQueryListener):
     ) -> None:
         self._session, self._stream, self._log, self._seen, self._clock = spark, stream, log.absolute(), seen, clock
         self._lock = threading.RLock()
-        self._frontiers: dict[str, Frontier] = {}
+        self._watch = LogWatch(self._log)
         self._last: dict[str, int] = {}
         self._batch: int | None = None
         self._batch_of_tick: int | None = None
@@ -199,7 +199,7 @@ class StreamWatch(StreamingQueryListener):
 
     def _look(self, *, is_new: bool) -> Told:
         with suppress(OSError, WhimbrelError):  # an export moves what is looked at; the next look finds it
-            self._last = snapshot(self._log, self._frontiers).last
+            self._last = snapshot(self._log, self._watch).last
         now = int(self._clock() * _US)
         found = told(
             self._stream.last,

@@ -56,7 +56,7 @@ class Links:
     def __init__(self, node: str) -> None:
         self.node = node
         self.state: dict[str, LinkState] = {}
-        """By device, how its link was at its last report."""
+        """By device, how its link was at its last report; those that were silent longest come first."""
         self.changed: set[str] = set()
         """The links whose state changed since its keeper last cleared this."""
 
@@ -69,6 +69,7 @@ class Links:
             before, now = next_link(self.state.get(device), at, received, sent)
             if before is not None:
                 rows.append((self.node, seq, device, before.at, at, received, sent, now.connection))
+            self.state.pop(device, None)
             self.state[device] = now
             self.changed.add(device)
         schema = TABLES["link_quality"].schema
@@ -78,6 +79,13 @@ class Links:
 
     def forget(self, now: int) -> None:
         """Forget the devices that have been silent too long by *now*."""
-        for device in [device for device, (at, _) in self.state.items() if now - at >= SILENCE_US]:
+        while self.state:
+            device, (at, _) = next(iter(self.state.items()))
+            if now - at < SILENCE_US:
+                return
             del self.state[device]
             self.changed.add(device)
+
+    def restored(self) -> None:
+        """Put what was restored, in any order, in the order of time."""
+        self.state = dict(sorted(self.state.items(), key=lambda item: (item[1].at, item[0])))

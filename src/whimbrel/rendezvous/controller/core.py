@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller.commands import Command, Disconnect, NoteKind, Poll, SetConnectable, SwitchRole
 from whimbrel.rendezvous.controller.deciding import Decider
@@ -42,7 +42,7 @@ class Controller:
 
     def __init__(self, parameters: Parameters | None = None, *, address: Address, nonce_key: bytes) -> None:
         if type(nonce_key) is not bytes or len(nonce_key) != NONCE_KEY_BYTES:
-            raise InvalidValueError("nonce_key", type(nonce_key).__name__, f"{NONCE_KEY_BYTES} bytes")
+            raise InvalidValueError("nonce_key", description_of(nonce_key), f"{NONCE_KEY_BYTES} bytes")
         self.parameters, self.address = parameters or Parameters(), address
         self._state = State(self.parameters)
         self._decider = Decider(self._state, address=address, nonce_key=nonce_key, drop_silent=self._drop_silent)

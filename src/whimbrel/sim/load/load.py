@@ -53,7 +53,7 @@ class Load:
         if not 0 < self.window <= MOST_IDS // 2:
             raise InvalidValueError("window", self.window, f"1 to {MOST_IDS // 2}")
         if self.filters and len(self.filters) != self.subscribers:
-            raise InvalidValueError("filters", f"of {len(self.filters)} subscribers", f"of {self.subscribers}")
+            raise InvalidValueError("filters", len(self.filters), f"{self.subscribers}, one for each subscriber")
 
     @property
     def version(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, MalformedLineError
+from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, MalformedLineError, Phrase
 from whimbrel.model.clock import parse_time
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place, Plane
@@ -58,7 +58,9 @@ def walks_of(lines: Iterable[bytes], *, source: str) -> Walks:
         if len(corners) > _MAX_DEVICES:
             raise MalformedLineError(source, number, 1, f"more than the {_MAX_DEVICES} devices allowed")
     if len(corners) < 2 or last_us == begun_us:
-        raise InvalidValueError(f"positions in {source}", f"those of {len(corners)} devices", "two devices that walk")
+        raise InvalidValueError(
+            f"positions in {source}", Phrase(f"those of {len(corners)} devices"), "two devices that walk"
+        )
     return _walks([corners[device] for device in sorted(corners)], (last_us - begun_us) / 1e6)
 
 

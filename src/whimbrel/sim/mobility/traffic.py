@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.sim.mobility.streets import StreetGrid
 from whimbrel.sim.mobility.walks import Walks
 
@@ -75,6 +75,6 @@ def read_traffic(path: Path) -> NDArray[np.float64]:
         if len(flat) != wanted or not reader.eof:
             raise ValueError(f"{len(flat)} bytes instead of {wanted}")
     except (ValueError, TypeError, KeyError, zlib.error) as error:
-        raise InvalidValueError(f"trace {path.name}", str(error), "one that write_traffic made") from None
+        raise InvalidValueError(f"trace {path.name}", Phrase(str(error)), "one that write_traffic made") from None
     steps = np.frombuffer(flat, "<i2").reshape(2, vehicles, seconds)
     return np.cumsum(steps, axis=2, dtype=np.int64).transpose(1, 2, 0) / _DECIMETRES

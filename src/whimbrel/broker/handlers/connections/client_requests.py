@@ -39,6 +39,7 @@ _FEW, _MOST = 100, 1_000
 _MOST_ANSWER_BYTES = 65_536
 _SECOND_US = 1_000_000
 _AT_LEAST_ONCE = 1
+_NOT_ALLOWED = "this needs a user with the right operate for $whimbrel/clients/#"
 _MEMBERS: Mapping[str, Mapping[str, type]] = {
     "list": {"after": str, "most": int, "connected": bool},
     "show": {"client": str},
@@ -65,7 +66,7 @@ class ClientRequests:
         asked = Asked(link, client, packet, Request(verb=verb, id=id_of(packet.payload)))
         try:
             if not self._authorizer.may_operate(link, client.id, packet.topic):
-                raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
+                raise ProtocolError(ReasonCode.NOT_AUTHORIZED, _NOT_ALLOWED)
             members = _read(verb, packet.payload)
             match verb:
                 case "list":

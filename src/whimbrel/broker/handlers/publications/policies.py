@@ -32,7 +32,7 @@ from whimbrel.broker.wire.json_answers import send_answer
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import POLICIES, POLICY, is_told
 from whimbrel.broker.wire.sender import Sender
-from whimbrel.errors import InvalidValueError, MalformedBodyError, PolicyError
+from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, PolicyError, description_of
 from whimbrel.hold.private import client_of, is_private, private_session
 from whimbrel.language.policies.reading.parser import finish
 from whimbrel.model.attributes import Limits
@@ -70,7 +70,7 @@ def check_policy_name(value: object) -> str:
     ):
         return value
     allowed = f"1 to {_MAX_NAME_BYTES} bytes, no /, + or #, nothing unprintable, and neither $ nor {{ at the beginning"
-    raise InvalidValueError("policy", value[:40] if isinstance(value, str) else type(value).__name__, allowed)
+    raise InvalidValueError("policy", value[:40] if isinstance(value, str) else description_of(value), allowed)
 
 
 def owner_of(user: str | None, client_id: str) -> str:
@@ -155,11 +155,13 @@ class Policies:
             return
         self._check_room(name)
         if len(packet.payload) > MAX_POLICY_BYTES:
-            raise InvalidValueError("policy", f"{len(packet.payload)} bytes", f"at most {MAX_POLICY_BYTES} bytes")
+            raise InvalidValueError(
+                "policy", Phrase(f"{len(packet.payload)} bytes"), f"at most {MAX_POLICY_BYTES} bytes"
+            )
         try:
             text = packet.payload.decode()
         except UnicodeDecodeError:
-            raise InvalidValueError("policy", "bytes that are no UTF-8", "text") from None
+            raise InvalidValueError("policy", Phrase("bytes that are no UTF-8"), "text") from None
         pieces = admitting(text, self._limits)
         if len(text) > _LONG:
             policy = yield from pieces
@@ -254,7 +256,7 @@ class Policies:
             else:
                 self._enter(link, client, packet, request_id, fact)
         else:
-            raise InvalidValueError("request", ", ".join(sorted(wanted))[:80] or "no member", _FORM)
+            raise InvalidValueError("request", Phrase(", ".join(sorted(wanted))[:80] or "no member"), _FORM)
 
     def _listed(self) -> list[PolicyVersion]:
         return sorted(self._shape.policies.values(), key=lambda version: version.name)
@@ -326,13 +328,13 @@ def _asked(body: bytes) -> Mapping[str, object]:
         try:
             return {"choose": body.decode() or None}
         except UnicodeDecodeError:
-            raise InvalidValueError("request", "bytes that are no UTF-8", _FORM) from None
+            raise InvalidValueError("request", Phrase("bytes that are no UTF-8"), _FORM) from None
     try:
         tree = read_json(body, limits=_LIMITS)
     except MalformedBodyError:
-        raise InvalidValueError("request", "a body that is no object of JSON", _FORM) from None
+        raise InvalidValueError("request", Phrase("a body that is no object of JSON"), _FORM) from None
     if not isinstance(tree.get("id"), str | int | float | None):
-        raise InvalidValueError("id", type(tree.get("id")).__name__, "text or a number")
+        raise InvalidValueError("id", description_of(tree.get("id")), "text or a number")
     return tree
 
 

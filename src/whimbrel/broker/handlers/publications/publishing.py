@@ -216,15 +216,12 @@ class Publishing:
             for at, (text, each) in enumerate(zip(texts, properties, strict=True))
             if each is not NO_PROPERTIES
         }
-        is_open = all(each is OPEN for each in secured)
+        ask, is_open = routes.near.wanting, all(each is OPEN for each in secured)
         asked = subjects, Bodies(texts, given), None if is_open else secured
 
         def match() -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
-            handles, wanting = (
-                routes.by_content(*asked) if routes.has_content else [()] * len(packets),
-                routes.near.wanting,
-            )
-            return handles, {at: wanting(subjects[at], given[at], secured[at], placings[at], now) for at in near}
+            handles = routes.by_content(*asked) if routes.has_content else [()] * len(packets)
+            return handles, {at: ask(subjects[at], given[at], secured[at], placings[at], now) for at in near}
 
         return allowance.attempt(match) if routes.pattern_instructions else match()
 

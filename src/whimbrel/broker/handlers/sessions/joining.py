@@ -25,7 +25,7 @@ from whimbrel.broker.handlers.sessions.requests import check_session_name, read_
 from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import Joining, Link
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.hold.access import (
     ALL_RIGHTS,
     MIN_SALT_BYTES,
@@ -43,7 +43,7 @@ from whimbrel.mqtt.packets import Connect
 
 __all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "policy_of", "wanted_by"]
 
-NOT_ALLOWED = "there is no such session, or what was given does not allow this"
+NOT_ALLOWED = "there is no such session, or its password or list does not allow you this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
 
 
@@ -65,7 +65,7 @@ def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[l
             return [_by_user_name(connect)], read_keys(_values(own, "key"))
         sessions = [check_session_name(value) for value in _values(own, "session")]
         if len(set(sessions)) < len(sessions):
-            raise InvalidValueError("session", "one name twice", "each session once")
+            raise InvalidValueError("session", Phrase("a name twice"), "each session once")
         passwords = _each("password", _values(own, "password"), len(sessions))
         modes = _each("receipt", _values(own, "receipt"), len(sessions))
         wanted = [
@@ -84,7 +84,7 @@ def policy_of(connect: Connect) -> tuple[bool, str | None]:
         own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
         named = _values(own, "policy")
         if len(named) > 1:
-            raise InvalidValueError("policy", f"{len(named)} of them", "one")
+            raise InvalidValueError("policy", Phrase(f"{len(named)} values"), "one")
         return bool(named), check_policy_name(named[0]) if named and named[0] else None
     except InvalidValueError as error:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"user property {error}") from None
@@ -107,7 +107,9 @@ def _each(what: str, values: list[str], count: int) -> list[str]:
     if len(values) in {0, 1}:
         return (values or [""]) * count
     if len(values) != count:
-        raise InvalidValueError(what, f"{len(values)} of them for {count} sessions", "none, one, or one for each")
+        raise InvalidValueError(
+            what, Phrase(f"{len(values)} values for {count} sessions"), "none, one, or one for each"
+        )
     return values
 
 
@@ -139,7 +141,7 @@ class Doorkeeper:
     def rights_in(self, link: Link, wanted: Sequence[Wanted], now: int) -> Procedure[tuple[list[Joining], int]]:
         """Return what may be done in sessions, and the time when it was known; ``ProtocolError`` is for who must wait.
 
-        The rights in a session are none where it is not there, or where what was given does not allow anything.
+        The rights in a session are none where it is not there, or where neither password nor user allows anything.
         """
         hold = self._state.hold
         doors = [

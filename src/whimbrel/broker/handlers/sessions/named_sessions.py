@@ -160,7 +160,8 @@ class Sessions:
             client.receiving.add(packet.packet_id)
         try:
             if verb in VERBS and not self._may_ask(link, client, packet.topic):
-                raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "this may not be asked")
+                right = "operate" if packet.topic == _RELEASE else "publish"
+                raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"this needs the right {right} for {packet.topic}")
             if self._interests.admission.is_refusing:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk")
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, description_of
 from whimbrel.hold.access import AccessControlList, read_access
 from whimbrel.model.attributes import Limits
 from whimbrel.model.facts import Mode
@@ -107,7 +107,7 @@ def check_session_name(value: object) -> str:
     ):
         return value
     allowed = f"1 to {MAX_SESSION_NAME_BYTES} bytes, no /, + or #, nothing unprintable, and not $ at the beginning"
-    raise InvalidValueError("session", value[:40] if isinstance(value, str) else type(value).__name__, allowed)
+    raise InvalidValueError("session", value[:40] if isinstance(value, str) else description_of(value), allowed)
 
 
 def read_mode(value: object) -> Mode:
@@ -115,7 +115,7 @@ def read_mode(value: object) -> Mode:
     for mode in Mode:
         if value == mode.value:
             return mode
-    raise InvalidValueError("receipt", value if isinstance(value, str) else type(value).__name__, "take or keep")
+    raise InvalidValueError("receipt", value if isinstance(value, str) else description_of(value), "take or keep")
 
 
 # -- members -----------------------------------------------------------------------------------------------------------
@@ -124,14 +124,14 @@ def read_mode(value: object) -> Mode:
 def _id(value: object) -> object:
     if isinstance(value, str | int | float):
         return value
-    raise InvalidValueError("id", type(value).__name__, "text or a number")
+    raise InvalidValueError("id", description_of(value), "text or a number")
 
 
 def _text(what: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if _is_text(value):
             return str(value)
-        raise InvalidValueError(what, type(value).__name__, "text, without halves of characters")
+        raise InvalidValueError(what, description_of(value), "text, without halves of characters")
 
     return read
 
@@ -148,7 +148,7 @@ def _number(what: str) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**31 - 1:
             return value
-        found = value if isinstance(value, int) else type(value).__name__
+        found = value if isinstance(value, int) else description_of(value)
         raise InvalidValueError(what, found, "a whole number from 0 on")
 
     return read
@@ -158,7 +158,7 @@ def _text_or_number(what: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if _is_text(value) or (isinstance(value, int | float) and not isinstance(value, bool)):
             return str(value)
-        raise InvalidValueError(what, type(value).__name__, "text or a number")
+        raise InvalidValueError(what, description_of(value), "text or a number")
 
     return read
 
@@ -167,7 +167,7 @@ def _flag(what: str) -> Callable[[object], bool]:
     def read(value: object) -> bool:
         if isinstance(value, bool):
             return value
-        raise InvalidValueError(what, type(value).__name__, "true or false")
+        raise InvalidValueError(what, description_of(value), "true or false")
 
     return read
 
@@ -175,14 +175,15 @@ def _flag(what: str) -> Callable[[object], bool]:
 def _qos(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2:
         return value
-    raise InvalidValueError("qos", value if isinstance(value, int) else type(value).__name__, "0, 1 or 2")
+    raise InvalidValueError("qos", value if isinstance(value, int) else description_of(value), "0, 1 or 2")
 
 
 def _texts(what: str) -> Callable[[object], tuple[str, ...]]:
     def read(value: object) -> tuple[str, ...]:
         if isinstance(value, list) and all(map(_is_text, value)):
             return tuple(value)
-        raise InvalidValueError(what, "something else", "an array of texts")
+        found = Phrase("an array of other things") if isinstance(value, list) else description_of(value)
+        raise InvalidValueError(what, found, "an array of texts")
 
     return read
 
@@ -190,7 +191,7 @@ def _texts(what: str) -> Callable[[object], tuple[str, ...]]:
 def _passwords(value: object) -> Mapping[str, str]:
     if isinstance(value, dict) and all(level in _LEVELS and _is_text(word) for level, word in value.items()):
         return MappingProxyType(value)
-    raise InvalidValueError("passwords", "something else", "an object with texts for user, admin and owner")
+    raise InvalidValueError("passwords", Phrase("another form"), "an object with texts for user, admin and owner")
 
 
 def _acl(value: object) -> AccessControlList:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 import h11
 
-from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
 from whimbrel.model.bounds import whole
 
 __all__ = ["Answer", "BadRequestError", "HttpExchange", "Request"]
@@ -110,7 +110,7 @@ class HttpExchange:
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
             # Refused and not escaped: a line end in a value would be a header that the client made.
             raise InvalidValueError(
-                "HTTP answer", error, "headers of a token and printable ASCII, a body if any"
+                "HTTP answer", Phrase(error), "headers of a token and printable ASCII, a body if any"
             ) from None
 
     def _sent(self, answer: Answer, phrase: str) -> bytes:

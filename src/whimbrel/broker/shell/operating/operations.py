@@ -95,7 +95,8 @@ class Operations:
         found = self._found()
         is_json = self.running.config.observe.log_format == "json"
         text = json.dumps({"event": "status", **found}, ensure_ascii=False) if is_json else status_text(found)
-        print(text, file=sys.stderr, flush=True)  # noqa: T201 # whatever the log level is
+        sys.stderr.write(f"{text}\n")  # whatever the log level is
+        sys.stderr.flush()
 
     @until_closed
     def _sample(self) -> None:

@@ -62,6 +62,7 @@ class TrackKeeper:
         """By session and device, the row of a membership that goes on."""
         self._closed: list[int] = []
         """Rows of memberships that ended in the last span."""
+        self._placed = 0
         self._by_number: tuple[Any, ...] | None = None
         """Members by session, and sessions by device, as arrays, as long as nothing changes."""
         self._reported: tuple[Any, Any, Any, Any] | None = None
@@ -77,6 +78,7 @@ class TrackKeeper:
         if not numbers.size:
             return
         base, found = self._base, list(places.values())
+        self._placed += int((base.seq[numbers] < 0).sum())
         base.seq[numbers], base.at[numbers] = [each.seq for each in found], [each.reported_at for each in found]
         base.spot[numbers, :2] = [(each.place.latitude, each.place.longitude) for each in found]
         base.spot[numbers, 2:] = earth_points(*np.ascontiguousarray(base.spot[numbers, :2].T))
@@ -102,7 +104,7 @@ class TrackKeeper:
     @property
     def size(self) -> int:
         """How many devices have a place."""
-        return int((self._base.seq >= 0).sum())
+        return self._placed
 
     def _device(self, name: str) -> int:
         number = self._devices.setdefault(name, len(self._devices))
@@ -147,6 +149,7 @@ class TrackKeeper:
         if self._reported is not None:
             moved, seq, at, spots = self._reported
             base, self._reported = self._base, None
+            self._placed += int((base.seq[moved] < 0).sum())
             base.seq[moved], base.at[moved], base.spot[moved] = seq, at, spots
             if moved.size:
                 base.move(moved, spots)

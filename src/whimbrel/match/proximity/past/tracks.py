@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whimbrel.errors import InvalidValueError
+from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.proximity.grid import POINT_LEVEL, Grid
 from whimbrel.match.proximity.tables import PLACE
 from whimbrel.match.proximity.words import address
@@ -59,18 +59,18 @@ class TrackArrays(NamedTuple):
         sights, links = self.sight_seq.size, self.link_device.size
         sizes = (self.link_from.size, self.link_to.size, self.sight_start.size - 1, self.sight_at.size, self.order.size)
         if sizes != (links, links, devices, sights, sights) or self.sight_spot.size != PLACE * sights:
-            raise InvalidValueError("tracks", f"arrays of {sizes}", "arrays that are as long as each other")
+            raise InvalidValueError("tracks", Phrase(f"arrays of {sizes}"), "arrays that are as long as each other")
         for start, count in (
             (self.link_start, links),
             (self.of_start, self.of_session.size),
             (self.sight_start, sights),
         ):
             if not (start.size and start[0] == 0 and start[-1] == count and (np.diff(start) >= 0).all()):
-                raise InvalidValueError("tracks", "starts out of order", f"ascending, from 0 to {count}")
+                raise InvalidValueError("tracks", Phrase("starts out of order"), f"ascending, from 0 to {count}")
         bounds = ((self.link_device, devices), (self.of_session, sessions), (self.order, sights))
         for numbers, below in bounds:
             if numbers.size and not 0 <= numbers.min() <= numbers.max() < below:
-                raise InvalidValueError("tracks", f"a number up to {numbers.max()}", f"0 to {below - 1}")
+                raise InvalidValueError("tracks", Phrase(f"a number up to {numbers.max()}"), f"0 to {below - 1}")
         return self
 
 

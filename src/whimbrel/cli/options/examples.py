@@ -1,0 +1,35 @@
+"""Examples in the help of commands: one that is longer than a line can still be copied into a shell.
+
+Help texts are wrapped at words, and a shell would take the second line of a wrapped command for another command. So
+lines of an example break between its arguments, behind a backslash.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["with_whole_examples"]
+
+_MARK = "Example: "
+_VERBATIM = "\b\n"
+"""What click wants before a paragraph whose lines are to stay as they are."""
+_WIDTH = 76
+_INDENT = 4 * " "
+_PART = re.compile(r"""(?:--[a-z-]+\s+(?=[^-\s]))?(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+"""A word of a shell, quotes and all; an option together with its value."""
+
+
+def with_whole_examples(text: str) -> str:
+    """Return the help *text* with lines of its examples broken between arguments."""
+    return "\n\n".join(_whole(each) if each.startswith(_MARK) else each for each in text.split("\n\n"))
+
+
+def _whole(paragraph: str) -> str:
+    lines, line = [], ""
+    for part in (" ".join(each.split("\n")) for each in _PART.findall(paragraph)):
+        if line.strip() and len(line) + len(part) + len("  \\") > _WIDTH:
+            lines.append(f"{line} \\")
+            line = _INDENT + part
+        else:
+            line = f"{line} {part}" if line else part
+    return _VERBATIM + "\n".join([*lines, line])

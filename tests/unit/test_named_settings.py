@@ -1,0 +1,71 @@
+"""Settings and commands that the pages name: each exists, and none that exists is called missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from whimbrel.broker.config import SECTIONS
+from whimbrel.broker.settings.fields import settings_of
+from whimbrel.broker.settings.listeners import ListenerSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "deploy").iterdir())]
+SETTINGS = {f"{section}.{key}" for section, kind in SECTIONS.items() for key in settings_of(kind)}
+KEYS = {name.partition(".")[2] for name in SETTINGS} | set(settings_of(ListenerSettings))
+_NAMED = re.compile(rf"(?<!`)`((?:{'|'.join(SECTIONS)})\.(?!py`)[a-z_0-9]+)\b(?![.(/])")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_setting_that_a_page_names_exists(page: Path) -> None:
+    """A reader who copies it would be told that there is none."""
+    named = set(_NAMED.findall(page.read_text(encoding="utf-8")))
+    assert named <= SETTINGS, named - SETTINGS
+
+
+def test_no_option_of_mosquitto_is_called_missing_that_is_there() -> None:
+    """A page that says no to what a user needs sends the user away."""
+    page = (ROOT / "docs" / "how-to" / "from-mosquitto.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \| (not there|no|not yet)[^|]* \|", page, flags=re.MULTILINE)
+    missing = {name for names, _ in rows for name in re.findall(r"`([a-z_]+)`", names)}
+    assert len(missing) > 10
+    assert not missing & KEYS
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+_SECTION = re.compile(r"^## (?P<command>whimbrel[^\n]*)\n\n```text\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(?:sh|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"(?<!`)`(whimbrel [^`\n]+)`")
+_OPTION = re.compile(r"(?<![\w'\"-])--?[a-z][a-z-]*")
+
+
+def _reference() -> dict[str, set[str]]:
+    """Return the options of each command, as its ``--help`` has them."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    return {found["command"]: set(_OPTION.findall(found["text"])) for found in _SECTION.finditer(page)}
+
+
+def _named_commands(text: str) -> Iterator[str]:
+    for block in _FENCE.finditer(text):
+        for line in block["text"].replace("\\\n", " ").splitlines():
+            found = re.match(r"(?:\$ )?(?:\S*/)?(whimbrel .*)", line)
+            if found:
+                yield found[1]
+    yield from _INLINE.findall(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None:
+    """Also in blocks that are not run, because they need a cluster, a minute or a disk of one's own."""
+    commands = _reference()
+    for line in _named_commands(page.read_text(encoding="utf-8")):
+        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", re.sub(r" #.*| [|>&].*", "", line))
+        words = bare.split()
+        command = next((each for n in (3, 2, 1) if (each := " ".join(words[:n])) in commands), "")
+        assert command not in {"", "whimbrel"} or len(words) == 1 or words[1].startswith(("-", "…")), line
+        unknown = set(_OPTION.findall(" ".join(words))) - commands.get(command, set())
+        assert not unknown, f"{line}: {command} has no {unknown}"
