@@ -57,6 +57,8 @@ from whimbrel.shape.variables import LinkStates
 __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
+_MOST_FORGOTTEN = 1_000
+"""So many places are forgotten in one turn, at most."""
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 
 
@@ -413,6 +415,10 @@ class BrokerState:
         self._perform(self.hold.tick(now), now)
         if self.fences:
             self._cross(self.fences.tick(now), now)
+
+    def forget_places(self, now: int) -> None:
+        """Forget some of the places that no subscription may count any more."""
+        self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
 
     # -- questions ---------------------------------------------------------------------------------------------------
 

@@ -84,12 +84,8 @@ class Publishing:
         has_direct_path: bool = True,
     ) -> None:
         self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
-        self._sender, self.counters, self.admission, self._pump_ready = (
-            sender,
-            state.volatile.counters,
-            admission,
-            pump_ready,
-        )
+        self._sender, self.counters = sender, state.volatile.counters
+        self.admission, self._pump_ready = admission, pump_ready
         self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
         self._direct = (
             None
@@ -156,13 +152,14 @@ class Publishing:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
         given, was_busy, has_keys = packets, link.is_busy, bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
-        placings: dict[int, Placing] = {}
+        placings, foreign = dict[int, Placing](), 0
         if has_keys or any(packet.properties.user or packet.topic.startswith(IN_TOPIC) for packet in packets):
             packets = list(packets)
             for at, locked in enumerate(packets):
                 packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
                 if not isinstance(secured[at], str):
-                    packet, placing = self.admission.placed(packet, is_ours=link.is_ours)
+                    packet, placing, count = self.admission.placed(packet, is_ours=link.is_ours)
+                    foreign += count
                     if isinstance(placing, str):
                         secured[at] = placing
                     elif placing is not None:
@@ -172,6 +169,7 @@ class Publishing:
         routes = self._state.routes
         # They stay: what a request changes waits for the disk.
         handles, near = self._matched(packets, opened, placings, now, allowance)
+        self.counters.foreign_places += foreign
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
             if direct is not None and packets[at].qos < _EXACTLY_ONCE:

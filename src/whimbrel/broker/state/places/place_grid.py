@@ -74,8 +74,8 @@ class PlaceGrid:
         self._named_of: dict[str, set[str]] = {}
         """By device, the named sessions that it is a member of, present or away."""
         self._named: dict[str, frozenset[str]] = {}
-        self._moved: dict[str, Sighting] = {}
-        """Where devices went since the last question."""
+        self._moved: dict[str, Sighting | None] = {}
+        """Where devices went since the last question; None if their place is forgotten."""
         self._unknown = deque(places.devices())
         """Devices whose place is to be looked up yet."""
         for session in named:
@@ -132,8 +132,8 @@ class PlaceGrid:
         for device in now - before:
             self._named_of.setdefault(device, set()).add(session)
 
-    def moved(self, device: str, sighting: Sighting) -> None:
-        """Take in where a device is."""
+    def moved(self, device: str, sighting: Sighting | None) -> None:
+        """Take in where a device is; None if its place is forgotten."""
         self._moved[device] = sighting
         if len(self._moved) >= _MOST_MOVES:
             self._take_moves()
@@ -141,7 +141,12 @@ class PlaceGrid:
     def _take_moves(self) -> None:
         if not self._moved:
             return
-        moved, self._moved = self._moved, {}
+        moved = {device: sighting for device, sighting in self._moved.items() if sighting is not None}
+        for device in self._moved.keys() - moved.keys():
+            self._index.forget(device)
+        self._moved = {}
+        if not moved:
+            return
         sightings = moved.values()
         numbers = np.fromiter(map(self._index.device, moved), np.int64, len(moved))
         places = np.array([(each.place.latitude, each.place.longitude) for each in sightings], np.float64)
