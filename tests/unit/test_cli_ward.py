@@ -96,6 +96,13 @@ def test_the_ward_is_drawn_as_a_plan(width: int, height: int) -> None:
     assert any("who is away" in each for each in lines)
 
 
+def test_the_replica_plan_goes_from_the_most_copies_to_the_fewest() -> None:
+    """The first few subjects are equally popular, and six equal bars are no plan to look at."""
+    bars = tuple(Bar(f"subject-{number:02}", 9 - number // 4) for number in range(20))
+    shown = "\n".join(_printed(replace(VIEW, pipeline=replace(PIPELINE, replicas=bars)), 100, 40))
+    assert re.findall(r"subject-([0-9]+)", shown) == ["00", "03", "07", "11", "15", "19"]
+
+
 def test_a_small_screen_keeps_what_matters_most() -> None:
     """Traffic first; what does not fit is left out whole."""
     shown = "\n".join(_printed(VIEW, 100, 12))

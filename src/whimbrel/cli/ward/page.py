@@ -41,7 +41,7 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
             _beside(
                 width,
                 _panel("popularity: published in ten seconds", _bars(plan.popularity, _PLANS - 2)),
-                _panel("replica plan: copies of each sample", _bars(plan.replicas, _PLANS - 2)),
+                _panel("replica plan: most to fewest copies", _bars(_spread(plan.replicas, _PLANS - 2), _PLANS - 2)),
             ),
         ),
         (_WHY, _panel("who got what, and why", _whys(view.why, _WHY - 2))),
@@ -164,6 +164,13 @@ def _bars(bars: Sequence[Bar], most: int) -> RenderableType:
         cells = "█" * max(1, round(bar.number / top * _BAR_CELLS))
         grid.add_row(bar.subject, str(bar.number), Text(cells, style="cyan"), Text(bar.told, style="dim"))
     return grid
+
+
+def _spread(bars: Sequence[Bar], most: int) -> Sequence[Bar]:
+    """Return some of *bars* from the first to the last, at equal distances: the first few are often all the same."""
+    if len(bars) <= most:
+        return bars
+    return [bars[number * (len(bars) - 1) // (most - 1)] for number in range(most)]
 
 
 def _whys(whys: Sequence[Why], most: int) -> RenderableType:
