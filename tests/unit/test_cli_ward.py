@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from whimbrel.cli.ward.page import line, page
+from whimbrel.cli.ward.picture import draw_picture
 from whimbrel.cli.ward.summary import Summary, drawn
 from whimbrel.cli.ward.tallies import Latency, Receipt, Tallies, percentiles
 from whimbrel.cli.ward.view import Bar, Bed, Owner, PipelineView, View, Why
@@ -101,6 +103,15 @@ def test_the_replica_plan_goes_from_the_most_copies_to_the_fewest() -> None:
     bars = tuple(Bar(f"subject-{number:02}", 9 - number // 4) for number in range(20))
     shown = "\n".join(_printed(replace(VIEW, pipeline=replace(PIPELINE, replicas=bars)), 100, 40))
     assert re.findall(r"subject-([0-9]+)", shown) == ["00", "03", "07", "11", "15", "19"]
+
+
+def test_a_picture_of_the_page_names_no_host_but_that_of_its_format(tmp_path: Path) -> None:
+    """It stands in documents, and must not fetch anything when it is looked at."""
+    draw_picture(VIEW, tmp_path / "page.svg")
+    drawn_page = (tmp_path / "page.svg").read_text(encoding="utf-8")
+    assert re.findall(r"https?://[^\"' )]+", drawn_page) == ["http://www.w3.org/2000/svg"]
+    assert "ICU-1" in drawn_page
+    assert len(drawn_page) < 100_000
 
 
 def test_a_small_screen_keeps_what_matters_most() -> None:

@@ -18,7 +18,7 @@ from whimbrel.cli.ward.view import View
 __all__ = ["draw_picture"]
 
 _COLUMNS, _ROWS = 100, 40
-_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
 def draw_picture(view: View, path: Path) -> None:
