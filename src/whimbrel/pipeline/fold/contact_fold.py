@@ -3,6 +3,8 @@
 Rule: a place holds until the next report of its device, or until it is stale; of two of one instant the later counts.
 Rule: a contact has ended once time has passed its end. What is cut at the end of a slice of time goes on in the next.
 Rule: it does not matter how time is sliced; a batch job slices it to spread the work, a stream with its batches.
+Rule: a log that was cut begins at a checkpoint, with the places that held there: a contact that was going on begins
+there.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 from whimbrel.match.proximity.encounters import Positions, encounters
 from whimbrel.model.bounds import INT64_MIN, real, whole
 from whimbrel.model.near import DEFAULT_STALE_US, MAX_NEAR_M, MAX_STALE_US
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.tables import TIME_TYPE
 
 __all__ = ["CONTACT", "RANGE_M", "ContactFold", "ContactPlan", "Meeting", "meetings_table", "slice_contacts"]
@@ -126,6 +129,14 @@ class ContactFold:
             self.open[pair[0], pair[1]] = _Open(*value)
         else:
             self.last[pair[0], pair[1]] = tuple(value)
+
+    @staticmethod
+    def begun_rows(at: int, places: Mapping[str, Sighting]) -> dict[tuple[str, ...], Any]:
+        """Return what ``rows`` would have of a log that begins at the time *at*, with devices at *places*."""
+        found: dict[tuple[str, ...], Any] = {("contact slice",): [at, []]}
+        for device, (_, reported_at, place) in places.items():
+            found["contact position", device] = [reported_at, place.latitude, place.longitude]
+        return found
 
     def _told(self) -> list[Any]:
         devices, times, places = self._waiting()
