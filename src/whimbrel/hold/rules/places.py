@@ -58,7 +58,7 @@ class Places:
 
     def forget_old(self, now: int, *, most: int) -> int:
         """Forget up to *most* places that no subscription of a client may count at *now*; return how many."""
-        places, old = self._state.places, []
+        places, old = self._state.places, list[str]()
         for device, sighting in places.items():
             if len(old) == most or now < sighting.reported_at + MAX_STALE_US:
                 break
