@@ -79,7 +79,7 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
         "CONNACK PUBACK PUBREC",
         "the topic, or the will's, may not be published to, or is the broker's own",
     ),
-    ReasonCode.SERVER_UNAVAILABLE: ("CONNACK", "the broker stops, or cannot write to its disk"),
+    ReasonCode.SERVER_UNAVAILABLE: ("CONNACK", "the broker starts or stops, or cannot write to its disk"),
     ReasonCode.SERVER_BUSY: ("CONNACK", "more connections than `limits.connections`"),
     ReasonCode.SERVER_SHUTTING_DOWN: ("DISCONNECT", "the broker stops"),
     ReasonCode.BAD_AUTHENTICATION_METHOD: ("CONNACK", "CONNECT names an authentication method; none is offered"),

@@ -206,8 +206,8 @@ PIPELINE = [
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [
-    *("collector", "feedback_reader", "log_clock", "metrics", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "user_files", "operating", "server"),
+    *("collector", "feedback_reader", "log_clock", "metrics", "preparation", "running", "blocking_threads"),
+    *("disk", "net", "health", "system_topics", "timers", "user_files", "operating", "service", "server"),
 ]
 
 

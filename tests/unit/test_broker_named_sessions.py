@@ -1173,3 +1173,25 @@ def test_a_device_that_comes_back_in_time_stays(tmp_path: Path) -> None:
             rig.tick(90)
             rig.settle()
         assert len(_show(maker, "ann")["devices"]) == members
+
+
+def test_a_device_is_given_back_the_time_in_which_the_broker_was_down(tmp_path: Path) -> None:
+    """It could not come: it must not be put out at the start for that."""
+    sessions = SessionSettings(device_expiry_s=100)
+    config = replace(Config(), sessions=sessions, mqtt=MqttSettings(keep_alive_s=0))
+    rig = Rig(tmp_path, config)
+    _make(rig, "ann").drop()
+    _join(rig, "ghost", "ann").drop()
+    rig.tick(40)
+    rig.settle()
+    rig.log.close()
+    rig = Rig(tmp_path, config, state=rig.state, now=rig.now + 1_000 * 1_000_000)
+    maker = rig.client("maker")
+    for _ in range(9):
+        rig.tick(10)
+        rig.settle()
+    assert [each["device"] for each in _show(maker, "ann")["devices"]] == ["ghost"]
+    for _ in range(3):
+        rig.tick(10)
+        rig.settle()
+    assert not _show(maker, "ann")["devices"]

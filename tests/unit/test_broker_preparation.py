@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from whimbrel.broker.handlers.preparation import MOST_UNPACKED, Preparation
+from whimbrel.broker.shell.preparation import MOST_UNPACKED, Preparation
 from whimbrel.broker.state.routes import Routes
 
 
@@ -15,7 +15,17 @@ class _Routes:
 
 def _preparation(unpacked: int) -> tuple[Preparation, _Routes]:
     routes = _Routes(unpacked)
-    return Preparation(cast("Routes", routes)), routes
+    preparation = Preparation()
+    preparation.pack(cast("Routes", routes))
+    return preparation, routes
+
+
+def test_no_client_is_let_in_before_everything_is_restored() -> None:
+    """It would be told that its session is not there."""
+    preparation = Preparation()
+    assert "being restored" in str(preparation.reason)
+    assert preparation.look(301_000_000) is None
+    assert preparation.reason is not None
 
 
 def test_few_filters_keep_nobody_out() -> None:

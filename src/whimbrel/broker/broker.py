@@ -33,7 +33,6 @@ from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import Driver
 from whimbrel.broker.handlers.long_work import LongWork
-from whimbrel.broker.handlers.preparation import Preparation
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
@@ -196,11 +195,17 @@ class Broker:
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
-        self.preparation = Preparation(state.routes)
-        self._connecting.take_over(self._commits.last_at if died_at is None else died_at)
-        wills.begin(self._commits.last_at if now is None else now)
+        self._begin(wills, died_at, now)
+
+    def _begin(self, wills: WillHandling, died_at: int | None, now: int | None) -> None:
+        """Let what was there before go on: connections of a broker that died end, and what no client may see ends."""
+        last_at = self._commits.last_at
+        died_at, now = last_at if died_at is None else died_at, last_at if now is None else now
+        self._connecting.take_over(died_at)
+        wills.begin(now)
+        self._sessions.absent.begin(died_at, now)
         self._ownership.end_shares(self._commits.last_at)
-        self._ownership.notices += end_unreadable(state, self._interests, self._commits.last_at)
+        self._ownership.notices += end_unreadable(self.state, self._interests, self._commits.last_at)
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
@@ -540,11 +545,10 @@ class Broker:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} from a client")
 
     def _connect(self, link: Link, connect: Connect, now: int) -> None:
-        most, reason = self.config.limits.connections, self.preparation.reason
+        most = self.config.limits.connections
+        link.parked = connect  # until it is answered
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or cannot write to its disk"
-        link.parked = connect  # until it is answered
-        if reason is not None:
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
         elif len(self.links) > most:
             self._connecting.refuse(link, ReasonCode.SERVER_BUSY, f"{most} connections, no more are allowed")

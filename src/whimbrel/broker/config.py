@@ -241,7 +241,8 @@ class SessionSettings(Section):
         2_592_000,
         0,
         _UINT32_MAX,
-        "How long a device may be away from a session before it leaves it, as if it had asked to.",
+        "How long a device may be away from a session before it leaves it, as if it had asked to; "
+        "the time in which the broker was down before its last start does not count.",
         note="0: for ever",
     )
     max: int = setting.whole(

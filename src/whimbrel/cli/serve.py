@@ -121,34 +121,23 @@ def _serve_until_stopped(config: Config, read: Callable[[], Config], *, accepts_
     _set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
     server = Server(config, accepts_loss=accepts_loss, reread=read, set_log_level=_set_level)
-    found = server.restored
-    if found.lost is not None:
-        log.warning("records are missing, and that is accepted", lost=found.lost)
-    if found.rebuilt is not None:
-        log.warning("the view was set aside and rebuilt from the log", reason=found.rebuilt)
-    for reason in found.unsound:
-        log.warning("a checkpoint is damaged, and an older one was used", reason=reason)
-    if found.checkpoint:
-        log.info("began with a checkpoint, for want of a view", seq=found.checkpoint)
-    log.info(
-        "log opened", data=config.node.data, last_seq=found.recovery.last_seq, replayed=found.replayed,
-        cut_bytes=found.recovery.cut_bytes,
-    )  # fmt: skip
     _run(_serve(server, log))
     return server.failure
 
 
 async def _serve(server, log) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 # its room is loaded late
-    try:
-        await server.start()
-    except BaseException:
-        server.close()
-        raise
-    log.info("listening", host=server.config.listen.host, **server.ports, **server.sockets)
     from whimbrel.broker.shell.collector import Collector  # see above
 
     collector, loop = Collector(), asyncio.get_running_loop()
     collector.begin()
+    try:
+        is_serving = await server.start()
+    except BaseException:
+        server.close()
+        raise
+    collector.accept()
+    if is_serving:
+        log.info("listening", host=server.config.listen.host, **server.ports, **server.sockets)
 
     def look() -> None:
         collector.turn()

@@ -35,6 +35,10 @@ class Collector:
         gc.set_threshold(_YOUNG, _NEVER, _NEVER)
         gc.callbacks.append(_freeze)
 
+    def accept(self) -> None:
+        """Take what is there by now as what stays: what was restored has just been looked at, piece by piece."""
+        self._most = 2 * gc.get_freeze_count() + _MUCH
+
     def turn(self) -> None:
         """Look at everything if there is twice as much as at the last time; called once in a while."""
         if gc.get_freeze_count() > self._most:

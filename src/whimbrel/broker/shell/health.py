@@ -5,21 +5,26 @@ from __future__ import annotations
 from whimbrel.broker.shell.disk.log_keeper import LogKeeper
 from whimbrel.broker.shell.metrics import prometheus
 from whimbrel.broker.shell.net.http import Answer
+from whimbrel.broker.shell.preparation import Preparation
 from whimbrel.broker.shell.running import Running, monotonic_us
 
 __all__ = ["answer"]
 
 
-def answer(running: Running, keeper: LogKeeper, method: str, path: str) -> Answer:
-    """Return the answer to a request for metrics or health."""
+def answer(running: Running | None, preparation: Preparation, keeper: LogKeeper, method: str, path: str) -> Answer:
+    """Return the answer to a request for metrics or health; *running* is None while the broker restores its state."""
     if method != "GET":
         return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))
+    if path not in ("/healthz", "/metrics"):
+        return Answer(status=404, body=b"there are /metrics and /healthz\n")
+    if running is None or (path == "/healthz" and preparation.reason is not None and _is_well(running)):
+        return Answer(status=503, body=f"starting: {preparation.reason}\n".encode(), headers=(("Retry-After", "5"),))
     if path == "/healthz":
-        is_well = running.failure is None and not running.broker.is_refusing
-        if is_well and running.broker.preparation.reason is not None:
-            return Answer(status=503, body=f"{running.broker.preparation.reason}\n".encode())
+        is_well = _is_well(running)
         return Answer(status=200 if is_well else 503, body=b"ok\n" if is_well else b"the disk cannot be written to\n")
-    if path == "/metrics":
-        text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now(), keeper.figures())
-        return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
-    return Answer(status=404, body=b"there are /metrics and /healthz\n")
+    text = prometheus(running.broker, monotonic_us() - running.started_us, running.clock.now(), keeper.figures())
+    return Answer(status=200, body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _is_well(running: Running) -> bool:
+    return running.failure is None and not running.broker.is_refusing

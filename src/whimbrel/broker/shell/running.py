@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
 from whimbrel.broker.shell.log_clock import LogClock
+from whimbrel.broker.shell.preparation import Preparation
 
 __all__ = ["Running", "monotonic_us", "until_closed"]
 
@@ -23,13 +24,23 @@ def monotonic_us() -> int:
 class Running:
     """What the parts of one server share."""
 
-    __slots__ = ("broker", "clock", "config", "failure", "is_closed", "listened_us", "loop", "started_us")
+    __slots__ = (
+        "broker",
+        "clock",
+        "config",
+        "failure",
+        "is_closed",
+        "listened_us",
+        "loop",
+        "preparation",
+        "started_us",
+    )
 
     loop: asyncio.AbstractEventLoop
     """Set when the server starts; no part does anything before."""
 
-    def __init__(self, config: Config, broker: Broker, clock: LogClock) -> None:
-        self.config, self.broker, self.clock = config, broker, clock
+    def __init__(self, config: Config, broker: Broker, clock: LogClock, preparation: Preparation) -> None:
+        self.config, self.broker, self.clock, self.preparation = config, broker, clock, preparation
         self.failure: str | None = None
         """Why the broker has to stop."""
         self.is_closed = False

@@ -1,12 +1,13 @@
-"""The server: the core on its ports, with the threads that it needs; how it starts and how it stops.
+"""The server: a broker on its ports; how it starts, restores what is stored, serves, and stops.
 
 What may wait for what: everything of the core happens on the event loop and never waits. One thread writes and fsyncs
-the log (``_disk``), one writes the view (``_viewer``, which takes the log's lock while it syncs it), one makes
+the log (``disk``), one reads and writes the view (``viewer``, which takes the log's lock while it syncs it), one makes
 checkpoints and cuts the log (``LogKeeper``), one reads history (``HistoryReader``), one reads what the pipeline learned
-(``_learner``), others verify passwords (``_askers``) or pack filters (``_packers``). They come back to the loop with
-their results.
-Its parts: ``net/listeners`` accepts connections, ``net/turns`` reads from and writes to them, ``disk/log_sync`` writes
-the log, ``timers`` and ``system_topics`` act at intervals; all of them share one ``Running``.
+(``learner``), others verify passwords (``askers``) or pack filters (``packers``). They come back to the loop with their
+results.
+Rule: a start that has to be refused (settings, files, a folder that is locked, newer or lacks records) is refused
+before a port is open. From then on clients are answered: with 0x88 (``net/doorkeeper``) until everything is restored
+and packed (``Preparation``), then by the core.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -28,19 +28,18 @@ from whimbrel.broker.broker import Broker
 from whimbrel.broker.config import Config
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
-from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
-from whimbrel.broker.shell.disk.log_sync import LogSync
-from whimbrel.broker.shell.disk.storage import Storage
-from whimbrel.broker.shell.disk.view_writer import ViewWriter
+from whimbrel.broker.shell.disk.storage import AbandonedError, Restored, Storage
 from whimbrel.broker.shell.log_clock import LogClock
+from whimbrel.broker.shell.net.doorkeeper import Doorkeeper
+from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.listeners import Listeners
-from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.operating.control_socket import ControlSocket
 from whimbrel.broker.shell.operating.exposure import exposures
-from whimbrel.broker.shell.operating.operations import Operations
 from whimbrel.broker.shell.operating.reloading import Reloading
+from whimbrel.broker.shell.operating.status import starting_status
+from whimbrel.broker.shell.preparation import Preparation
 from whimbrel.broker.shell.running import Running
-from whimbrel.broker.shell.system_topics import SystemTopics
-from whimbrel.broker.shell.timers import Timers
+from whimbrel.broker.shell.service import Pools, Service
 from whimbrel.broker.state.places.near_routes import NearRoutes
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
@@ -51,13 +50,21 @@ from whimbrel.match.matcher import Matcher
 __all__ = ["Server"]
 
 _log = structlog.get_logger("whimbrel")
-_DRAIN_S = 5.0
+_QUIET_S = 0.5
+"""How long a restore may take before the log says that it is under way."""
+_LOOK_S = 0.25
 _MOST_NAMED = 100
 """Subscriptions that the log names one by one."""
 _REFUSED_TODAY = (
     "an older version accepted this subscription's filter; it is beyond today's limits and matches only within the "
     "budget of patterns: subscribe again with a simpler filter"
 )
+
+
+class _Begun(NamedTuple):
+    restored: Restored
+    broker: Broker
+    clock: LogClock
 
 
 class Server:
@@ -74,47 +81,22 @@ class Server:
         reread: Callable[[], Config] | None = None,
         set_log_level: Callable[[str], None] = lambda _level: None,
     ) -> None:
-        self._learner = ThreadPoolExecutor(1, thread_name_prefix="learn")
-        self._reloading = Reloading(config, self._learner, reread=reread, set_log_level=set_log_level)
+        self._pools = Pools.make(MOST_AT_ONCE)
+        self._reloading = Reloading(config, self._pools.learner, reread=reread, set_log_level=set_log_level)
         self.config = config = self._reloading.config
-        self._pack = Kernels(PackingProcess(), say=_say)
-        self._packers = ThreadPoolExecutor(2, thread_name_prefix="packing")
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        self._viewer = ThreadPoolExecutor(1, thread_name_prefix="view")
-        self._askers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="ask")
+        self._kernels = Kernels(PackingProcess(), say=_say)
         self._storage = Storage(config, accepts_loss=accepts_loss)
-        state, self.restored = self._storage.open(
-            Routes(self._matcher, near=NearRoutes(self._matcher, self._pack.has_places))
-        )
-        clock = LogClock(self.restored.time.now, say=_tell_time)
-        self.broker = Broker(
-            config,
-            self._storage.log,
-            state,
-            rng=random.SystemRandom(),
-            authorizer=Authorizer(self._reloading.files.rights, self._reloading.groups),
-            verify=self._reloading.verify,
-            died_at=self.restored.time.died_at,
-            now=clock.now(),
-        )
-        _name_refused(state.routes)
-        self._running = Running(config, self.broker, clock)
+        self._storage.open_files()
+        self._preparation = Preparation()
+        self._doorkeeper = Doorkeeper(config, lambda: self._preparation.reason)
+        self._listeners = Listeners(config, self._doorkeeper, self._answer, self._reloading.rules_of)
+        acts = {"status": self._starting_status, "reload": self._refuse_reload}
+        self._control = ControlSocket(Path(config.node.data), acts)
+        self._service: Service | None = None
         self._stopping: asyncio.Event | None = None
-        self._view_writer = ViewWriter(self.broker, self._storage, self._viewer, unwritten=self.restored.unwritten)
-        self._log_sync = LogSync(self._running, self._storage.log, self._disk, self.stop)
-        self._turns = Turns(self._running, self._log_sync, self._askers, self._storage.history)
-        answer = partial(health.answer, self._running, self._storage.keeper)
-        self._listeners = Listeners(self._running, self._turns, answer, self._reloading.rules_of)
-        heartbeat = HeartbeatWriter(self._running, self._storage.heartbeat, self._disk)
-        self._timers = Timers(
-            self._running, self._turns, self._listeners, self._log_sync, self._view_writer, heartbeat, self._storage
-        )
-        self._system_topics = SystemTopics(
-            self._running, self._learner, self._turns.flush_soon, self._storage.keeper.figures
-        )
-        self._operations = Operations(
-            self._running, self._reloading, self._storage, self._listeners, self._turns, self._pack
-        )
+        self._is_reload_wanted = False
+        self.is_closed = False
+        """Whether it has stopped."""
 
     @property
     def ports(self) -> dict[str, int]:
@@ -129,83 +111,159 @@ class Server:
     @property
     def failure(self) -> str | None:
         """Why the broker had to stop."""
-        return self._running.failure
+        return None if self._service is None else self._service.running.failure
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it has stopped."""
-        return self._running.is_closed
+    # -- starting ----------------------------------------------------------------------------------------------------
 
-    def _matcher(self) -> Matcher:
-        return Matcher(run=self._packers.submit, pack=self._pack)
-
-    async def start(self) -> None:
-        """Listen."""
-        self._running.loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
+    async def start(self) -> bool:
+        """Open the ports, restore what is stored, and serve; tell whether it serves, or was told to stop meanwhile."""
+        loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._handle_signals(loop)
         for warned in exposures(self.config):
             _say(warned.level, warned.text)
-        self._pack.begin()
-        if self.broker.preparation.reason is not None:
-            _say("info", f"{self.broker.preparation.reason}: until then CONNECT is answered with 0x88")
-        self.broker.tick(self._running.clock.now())  # before any client comes back to a session that is over
-        await self._operations.start()
+        self._kernels.begin()
+        await self._control.start()
         await self._listeners.start(self._reloading.files.secured)
-        self._timers.start()
-        self._log_sync.start()
-        self._system_topics.start()
-        self._log_sync.sync_if_wanted()
+        begun = await self._restore(loop)
+        if begun is None:
+            return False
+        restored, broker, clock = begun
+        _tell_restored(restored, self.config.node.data)
+        _name_refused(broker.state.routes)
+        running = Running(self.config, broker, clock, self._preparation)
+        running.loop = loop
+        self._preparation.pack(broker.state.routes)
+        self._service = service = Service(
+            running, self._storage, restored, self._pools, self._listeners, self._reloading, self._kernels, self.stop
+        )
+        service.start(self._control)
+        if self._is_reload_wanted:
+            service.operations.reload_soon()
+        if not await self._pack_filters(running):
+            return False
+        self._listeners.admit(service.turns)
+        if count := self._doorkeeper.counters.refused_connections:
+            _say("info", f"clients may connect; {count:,} CONNECT{'' if count == 1 else 's'} came before")
+        return True
+
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number, act in (
+            (signal.SIGTERM, self.stop),
+            (signal.SIGINT, self.stop),
+            (signal.SIGHUP, self._note_reload),
+        ):
+            with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+                loop.add_signal_handler(number, act)
+
+    def _note_reload(self) -> None:
+        self._is_reload_wanted = True
+
+    async def _restore(self, loop: asyncio.AbstractEventLoop) -> _Begun | None:
+        """Return what a thread has restored; None if the server is to stop meanwhile."""
+        assert self._stopping is not None
+        begun = loop.run_in_executor(self._pools.viewer, self._begin)
+        stopping = loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((begun, stopping), timeout=_QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+            if not begun.done() and not stopping.done():
+                _say("info", f"the ports are open; {self._preparation.reason}: until then CONNECT is answered 0x88")
+                await asyncio.wait((begun, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                return await begun
+        finally:
+            stopping.cancel()
+            self._storage.abandon()
+        with suppress(AbandonedError):
+            await begun
+        return None
+
+    def _begin(self) -> _Begun:
+        """Restore the state and make its core; a thread does it while the event loop answers clients with 0x88."""
+        state, restored = self._storage.restore(
+            Routes(self._matcher, near=NearRoutes(self._matcher, self._kernels.has_places))
+        )
+        clock = LogClock(restored.time.now, say=_tell_time)
+        broker = Broker(
+            self.config,
+            self._storage.log,
+            state,
+            rng=random.SystemRandom(),
+            authorizer=Authorizer(self._reloading.files.rights, self._reloading.groups),
+            verify=self._reloading.verify,
+            died_at=restored.time.died_at,
+            now=clock.now(),
+        )
+        return _Begun(restored, broker, clock)
+
+    def _matcher(self) -> Matcher:
+        return Matcher(run=self._pools.packers.submit, pack=self._kernels)
+
+    async def _pack_filters(self, running: Running) -> bool:
+        """Wait until the stored filters are packed, where they are many; tell whether the server is to serve."""
+        assert self._stopping is not None
+        preparation = self._preparation
+        if preparation.reason is not None:
+            _say("info", f"{preparation.reason}: until then CONNECT is answered with 0x88")
+        while preparation.reason is not None and not self._stopping.is_set():
+            if (news := preparation.look(running.listened_us)) is not None:
+                _say(*news)
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _LOOK_S)
+        return not self._stopping.is_set()
+
+    # -- before it serves --------------------------------------------------------------------------------------------
+
+    def _answer(self, method: str, path: str) -> Answer:
+        running = None if self._service is None else self._service.running
+        return health.answer(running, self._preparation, self._storage.keeper, method, path)
+
+    async def _starting_status(self) -> dict[str, object]:
+        return {"status": starting_status(self.config, self.ports, self._preparation.reason)}
+
+    async def _refuse_reload(self) -> dict[str, object]:
+        raise NotServingError(self._preparation.reason or "the broker is starting")
+
+    # -- serving and stopping ----------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Serve until SIGTERM or SIGINT, or until ``stop``; then drain."""
         assert self._stopping is not None
-        for each in (signal.SIGTERM, signal.SIGINT):
-            with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
-                self._running.loop.add_signal_handler(each, self.stop)
         await self._stopping.wait()
-        await self._drain()
+        self._listeners.close()
+        self._control.close()
+        if self._service is not None:
+            await self._service.drain()
+        self.close()
 
     def stop(self) -> None:
         """Begin to stop."""
         assert self._stopping is not None
         self._stopping.set()
 
-    async def _drain(self) -> None:
-        """Disconnect all clients, and write everything down."""
-        self._listeners.close()
-        self._operations.close()
-        if self.failure is None:
-            self.broker.drain()
-            self._turns.flush()
-        streams, deadline = self._turns.streams, time.monotonic() + _DRAIN_S
-        while streams and time.monotonic() < deadline:  # noqa: ASYNC110 # a few turns at the very end
-            await asyncio.sleep(0.01)
-        for stream in list(streams):
-            if stream.transport is not None:
-                stream.transport.abort()
-        await self._turns.transforms.close()
-        deadline = time.monotonic() + _DRAIN_S
-        while (self._log_sync.is_syncing or self._view_writer.is_writing) and time.monotonic() < deadline:  # noqa: ASYNC110 # see above
-            await asyncio.sleep(0.005)
-        if self.failure is None:
-            try:
-                await self._log_sync.finish()
-                self._view_writer.finish()
-            except WhimbrelError as error:  # a full disk: no client was promised what waits for it
-                _log.error("stopped although the disk cannot be written to", reason=str(error))
-        self.close()
-
     def close(self) -> None:
         """Let go of everything."""
-        self._running.is_closed = True
-        self._operations.close()
-        self._turns.slowing.stop()
-        self._pack.stop_compiling()
-        for pool in (self._disk, self._viewer, self._askers, self._packers, self._learner):
-            pool.shutdown(wait=True, cancel_futures=True)
+        self.is_closed = True
+        self._storage.abandon()
+        self._control.close()
+        if self._service is not None:
+            self._service.close()
+        self._kernels.stop_compiling()
+        self._pools.shutdown()
         with suppress(WhimbrelError):
             self._storage.close()
-        self._pack.close()
+        self._kernels.close()
+
+
+class NotServingError(WhimbrelError):
+    """The broker does not serve yet. Reaction: ask again a little later."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 def _say(level: str, event: str) -> None:
@@ -214,6 +272,22 @@ def _say(level: str, event: str) -> None:
 
 def _tell_time(event: str, by_s: float) -> None:
     _log.warning(event, by_s=round(by_s, 1))
+
+
+def _tell_restored(found: Restored, data: str) -> None:
+    """Log what was found in the data folder."""
+    if found.lost is not None:
+        _log.warning("records are missing, and that is accepted", lost=found.lost)
+    if found.rebuilt is not None:
+        _log.warning("the view was set aside and rebuilt from the log", reason=found.rebuilt)
+    for reason in found.unsound:
+        _log.warning("a checkpoint is damaged, and an older one was used", reason=reason)
+    if found.checkpoint:
+        _log.info("began with a checkpoint, for want of a view", seq=found.checkpoint)
+    recovery = found.recovery
+    _log.info(
+        "log opened", data=data, last_seq=recovery.last_seq, replayed=found.replayed, cut_bytes=recovery.cut_bytes
+    )
 
 
 def _name_refused(routes: Routes) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
 from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
@@ -19,8 +17,6 @@ from whimbrel.broker.shell.net.turns import Turns
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 
 __all__ = ["Timers"]
-
-_log = structlog.get_logger("whimbrel")
 
 _TICK_S, _PREPARE_S = 0.25, 0.01
 _MOST_TICK_US = 500_000
@@ -72,9 +68,6 @@ class Timers:
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             broker.state.routes.settle()
-            if (news := broker.preparation.look(running.listened_us)) is not None:
-                level, sentence = news
-                getattr(_log, level)(sentence)
             self._log_sync.settle()
             broker.memory.set_outgoing(self._turns.measure_outgoing())
         self._turns.flush_soon()

@@ -154,6 +154,13 @@ class Sender:
         )
         return None if most and len(data) > most else data
 
+    def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
+        """Answer CONNECT with an error, and close."""
+        self.counters.refused_connections += 1
+        properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
+        self.say(link, Connack(session_present=False, code=code, properties=properties))
+        self.close(link, reason)
+
     def fail(self, link: Link, code: ReasonCode, reason: str) -> None:
         """Tell a client why, where its version has words for it, and close."""
         if link.closing is not None:

@@ -36,7 +36,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.mounts import is_mounted
 from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
-from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.mqtt.server import Phase
 
 __all__ = ["Connecting"]
@@ -348,13 +348,10 @@ class Connecting:
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
         """Answer CONNECT with an error."""
-        self._sender.counters.refused_connections += 1
         connect = link.parked if isinstance(link.parked, Connect) else None
         claimed = {} if connect is None else {"client": connect.client_id, "user": link.user or connect.username}
         self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, code, reason, **claimed)
-        properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
-        self._sender.say(link, Connack(session_present=False, code=code, properties=properties))
-        self._sender.close(link, reason)
+        self._sender.refuse(link, code, reason)
 
     def change_receipts(self, client: Client, now: int, *, is_confirming: bool) -> None:
         """Let QoS 0 hand-overs of a client's private session have receipts from here on, or none."""

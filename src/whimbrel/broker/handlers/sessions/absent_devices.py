@@ -4,6 +4,8 @@ A device stays a member while it is away, so that the session knows what it has 
 phone that was replaced, a program that joined under a new client identifier with every run) would count against
 ``sessions.devices`` for ever. What the session holds is no less for it: a device that joins again is given that.
 Rule: a device leaves by a fact of the log, so that every fold of the log agrees.
+Rule: a device is given back the time in which the broker was down, and could not come: that of the last stop, since
+earlier ones are recorded nowhere. None leaves before the broker has run for a day, or for as long as it may be away.
 Rule: sessions are looked at some at a time, so that a turn is short however many there are.
 """
 
@@ -22,6 +24,8 @@ _AT_ONCE = 256
 _LOOKS = 10
 """How often all of them are looked at while a device is away."""
 _LONGEST_REST_US = 3_600 * _SECOND_US
+_GRACE_US = 86_400 * _SECOND_US
+"""How long a broker runs, at most, before it lets devices leave that were away before it started."""
 
 
 class AbsentDevices:
@@ -30,8 +34,13 @@ class AbsentDevices:
     def __init__(self, state: BrokerState, expiry_s: int, put_out: Callable[[str, str, int], None]) -> None:
         self._state, self._expiry_us, self._put_out = state, expiry_s * _SECOND_US, put_out
         self._rest_us = min(self._expiry_us // _LOOKS, _LONGEST_REST_US)
-        self._next_at = 0
+        self._next_at = self._started_at = self._down_us = 0
         self._to_look_at: list[str] = []
+
+    def begin(self, died_at: int, now: int) -> None:
+        """Take in that the broker starts *now*, and that the one before it died at *died_at*."""
+        self._started_at, self._down_us = now, max(now - died_at, 0)
+        self._next_at = now + min(self._expiry_us, _GRACE_US)
 
     def tick(self, now: int) -> None:
         """Look at some sessions, if it is time."""
@@ -43,6 +52,7 @@ class AbsentDevices:
         for session in self._to_look_at[-_AT_ONCE:]:
             if not is_private(session):
                 for device, away_at in self._state.hold.absent(session):
-                    if away_at + self._expiry_us <= now:
+                    down_us = self._down_us if away_at <= self._started_at else 0
+                    if away_at + down_us + self._expiry_us <= now:
                         self._put_out(device, session, now)
         del self._to_look_at[-_AT_ONCE:]

@@ -12,11 +12,12 @@ Rule: only the owner may read any of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from whimbrel.broker.config import Config
 from whimbrel.broker.settings.fields import ConfigError
@@ -38,13 +39,22 @@ from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter, Recovery
 from whimbrel.model.facts import SessionChange, SessionChanged
 
-__all__ = ["Restored", "Storage"]
+__all__ = ["AbandonedError", "Restored", "Storage"]
+
+_T = TypeVar("_T")
 
 _MANY = 1_000
 _SEGMENT_US = 86_400_000_000
 """A segment has the records of a day at most, so that a log is cut by age to the day however slowly it grows."""
 _PROGRESS = 100_000
 _FILES_OF_A_VIEW = ("", "-wal", "-shm")
+
+
+class AbandonedError(WhimbrelError):
+    """The broker was told to stop before it had restored everything. Reaction: stop."""
+
+    def __str__(self) -> str:
+        return "the broker was told to stop before everything was restored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,8 @@ class Storage:
         self.history = HistoryReader(self.log_folder, self._node)
         """Reads the log for those who subscribe with ``since``."""
         self._store: SqliteStore | None = None
+        self._recovery: Recovery | None = None
+        self._is_abandoned = False
         self._rebuilt: str | None = None
         self._lost: str | None = None
         self._is_gap = False
@@ -95,11 +107,46 @@ class Storage:
 
     def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
         """Open both and return the state they record."""
+        self.open_files()
+        return self.restore(routes, progress=progress)
+
+    def open_files(self) -> None:
+        """Lock the folder and open log and view, or raise and change nothing: ``restore`` is only about reading them.
+
+        A folder that cannot be served is refused here, so that no port is opened for it.
+        """
         self._refuse_new_name()
         make_folder(self.folder)
         tighten(self.folder)
+        with self._closed_on_error():
+            self._recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
+            layout.expect_receipts(self.log_folder)
+            self._begin_with_checkpoint()
+            self._check_reach(self._recovery)
+            if self._store is None:
+                self._store = self._new_view()
+
+    def restore(
+        self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None
+    ) -> tuple[BrokerState, Restored]:
+        """Return the state that log and view record; it takes a while, and any thread may do it."""
+        with self._closed_on_error():
+            return self._restore(routes, progress)
+
+    def abandon(self) -> None:
+        """Let a ``restore`` that is under way in another thread end, with an error."""
+        self._is_abandoned = True
+
+    def _unless_abandoned(self, found: Iterable[_T]) -> Iterator[_T]:
+        for each in found:
+            if self._is_abandoned:
+                raise AbandonedError
+            yield each
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
         try:
-            return self._open(routes, progress)
+            yield
         except BaseException:
             self.close()
             raise
@@ -112,17 +159,14 @@ class Storage:
             advice = "keep the name, or give the new node a directory of its own (node.data)"
             raise ConfigError("", "node.name", self._node, allowed, advice)
 
-    def _open(self, routes: Routes, progress: Callable[[int], None]) -> tuple[BrokerState, Restored]:
-        recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
-        layout.expect_receipts(self.log_folder)
-        self._begin_with_checkpoint()
-        self._check_reach(recovery)
-        if self._store is None:
-            self._store = self._new_view()
+    def _restore(self, routes: Routes, progress: Callable[[int], None]) -> tuple[BrokerState, Restored]:
+        recovery = self._recovery
+        assert self._store is not None
+        assert recovery is not None
         applied = max(self._store.applied, 0)
-        state = BrokerState.restore(self._node, self._store.rows(), routes=routes)
+        state = BrokerState.restore(self._node, self._unless_abandoned(self._store.rows()), routes=routes)
         replayed = 0
-        for fact in read(self.log_folder, self._node, first=applied + 1):
+        for fact in self._unless_abandoned(read(self.log_folder, self._node, first=applied + 1)):
             state.apply(fact)
             replayed += 1
             if replayed % _PROGRESS == 0:

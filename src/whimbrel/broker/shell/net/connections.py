@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 from whimbrel.broker.access.users import MAX_NAME_BYTES
+from whimbrel.broker.config import Config
+from whimbrel.broker.counters import Counters
 from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
-from whimbrel.broker.shell.net.slow_readers import SlowReaders
 from whimbrel.broker.shell.net.unix_sockets import peer_name
 from whimbrel.broker.shell.net.websocket import Framing, accept
-from whimbrel.broker.shell.running import Running
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules
 
@@ -37,8 +37,22 @@ _SMALL_FRAME_BYTES = 64
 class Host(Protocol):
     """The server, as its connections know it."""
 
-    running: Running
-    slow_readers: SlowReaders
+    config: Config
+    streams: set[Stream]
+    """The connections that are open."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted of them."""
+
+    def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
+        """Return the link of a connection that was opened; *user* is whom its certificate names."""
+
+    def choke(self, stream: Stream, *, is_choked: bool) -> None:
+        """Take in that a client reads too slowly, or reads again."""
+
+    def finish(self, stream: Stream) -> None:
+        """Take in that a connection is gone and that nothing more comes of it."""
 
     @property
     def is_full_of_frames(self) -> bool:
@@ -57,8 +71,8 @@ class Host(Protocol):
     def is_waited_for(self, stream: Stream) -> bool:
         """Tell whether there is a reason not to read from a client now."""
 
-    def flush_soon(self) -> None:
-        """Write what there is at the end of this turn."""
+    def lose(self, stream: Stream) -> None:
+        """Take in that nothing more can be written to a connection; packets that it sent may still wait."""
 
     def finish_later(self, stream: Stream) -> None:
         """Let the core know that a connection is gone once it has handled the packets that came over it."""
@@ -71,7 +85,7 @@ class Stream(asyncio.BaseProtocol):
     """A connection of MQTT over TCP or TLS; once it is open, *admits* tells whether it may stay."""
 
     def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
-        self.server, self.running, self._admits = server, server.running, admits
+        self.server, self._admits = server, admits
         self._listener = listener
         self.link: Link | None = None
         self.transport: asyncio.Transport | None = None
@@ -100,16 +114,14 @@ class Stream(asyncio.BaseProtocol):
         if not self._admits(self):
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=self.running.config.limits.send_buffer_bytes)
+        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
         self.begin()
 
     def begin(self) -> None:
         """Make the core's link."""
         assert self.transport is not None
         user = certified_user(self.transport.get_extra_info("peercert"))
-        self.link = self.running.broker.opened(
-            self, _address(self.transport), self.running.clock.now(), verified_user=user, listener=self._listener
-        )
+        self.link = self.server.open(self, _address(self.transport), user, self._listener)
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""
@@ -155,15 +167,12 @@ class Stream(asyncio.BaseProtocol):
     def pause_writing(self) -> None:
         """Take in that the client reads too slowly."""
         if self.link is not None:
-            self.running.broker.choked(self.link, self.running.clock.now(), is_choked=True)
-            self.server.slow_readers.add(self)
+            self.server.choke(self, is_choked=True)
 
     def resume_writing(self) -> None:
         """Take in that the client reads again."""
-        self.server.slow_readers.discard(self)
         if self.link is not None:
-            self.running.broker.choked(self.link, self.running.clock.now(), is_choked=False)
-            self.server.flush_soon()
+            self.server.choke(self, is_choked=False)
 
     def eof_received(self) -> bool:
         """Close: a client that stops sending has nothing more to say."""
@@ -173,7 +182,7 @@ class Stream(asyncio.BaseProtocol):
         """Take in that it is gone."""
         del exc
         self.is_lost = True
-        self.server.slow_readers.discard(self)
+        self.server.lose(self)
         link = self.link
         if link is not None and link.closing is None:
             if link.is_busy:
@@ -185,10 +194,8 @@ class Stream(asyncio.BaseProtocol):
 
     def finish(self) -> None:
         """Let the core know that the connection is gone and that nothing more comes of it."""
-        if self.link is not None and self.running.failure is None:
-            self.running.broker.closed(self.link, self.running.clock.now())
-            self.server.flush_soon()
-            self.link = None  # else the two would hold each other until the garbage collector comes by
+        if self.link is not None:
+            self.server.finish(self)
         self.server.forget(self)
 
 
@@ -204,12 +211,12 @@ class WebStream(Stream, asyncio.BufferedProtocol):
     def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
         super().__init__(server, admits, listener)
         self._exchange: HttpExchange | None = HttpExchange()
-        self._framing = Framing(max_frame_bytes=server.running.config.limits.packet_bytes + 1_024)
+        self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
         self._read_bytes = _LEAST_WEB_READ
 
     def begin(self) -> None:
         """Wait for the upgrade; until then there is nothing for the core."""
-        timeout = self.running.config.limits.connect_timeout_s
+        timeout = self.server.config.limits.connect_timeout_s
         asyncio.get_running_loop().call_later(timeout, self._give_up)
 
     def _give_up(self) -> None:
@@ -239,7 +246,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
                 request = self._exchange.receive(data)
                 if request is None:
                     return
-                answer = accept(request, origins=self.running.config.listen.ws_origins)
+                answer = accept(request, origins=self.server.config.listen.ws_origins)
             except BadRequestError as error:
                 self.transport.write(self._exchange.send(error.answer))
                 self.transport.close()

@@ -10,13 +10,11 @@ import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from whimbrel.broker.config import ListenerSettings, TlsSettings
-from whimbrel.broker.shell.net.connections import ObservedStream, Stream, WebStream
+from whimbrel.broker.config import Config, ListenerSettings, TlsSettings
+from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebStream
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer
-from whimbrel.broker.shell.net.turns import Turns
 from whimbrel.broker.shell.net.unix_sockets import UnixSocket
-from whimbrel.broker.shell.running import Running
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
 from whimbrel.mqtt.certificates import load_authorities, load_certificate, load_revoked
@@ -30,16 +28,21 @@ _GRACE_S = 0.25
 
 
 class Listeners:
-    """The open ports; *answer* answers requests for metrics and health, *rules* are those of a listener of its own."""
+    """The open ports; *answer* answers requests for metrics and health, *rules* are those of a listener of its own.
+
+    *doorkeeper* has the connections that come before ``admit`` says whose they are.
+    """
 
     def __init__(
         self,
-        running: Running,
-        turns: Turns,
+        config: Config,
+        doorkeeper: Host,
         answer: Callable[[str, str], Answer],
         rules: Callable[[ListenerSettings], ListenerRules],
     ) -> None:
-        self._running, self._turns, self._answer, self._rules = running, turns, answer, rules
+        self._config, self._host, self._answer, self._rules = config, doorkeeper, answer, rules
+        self._doorkeeper = doorkeeper
+        self._loop: asyncio.AbstractEventLoop
         self.ports: dict[str, int] = {}
         """The ports that are open, by kind, or by the name of their listener."""
         self.sockets: dict[str, str] = {}
@@ -51,8 +54,9 @@ class Listeners:
 
     async def start(self, contexts: Mapping[str, TlsContext]) -> None:
         """Open the ports that the configuration names; *contexts* are the TLS of some, "" that of [listen]."""
+        self._loop = asyncio.get_running_loop()
         secured = contexts.get("")
-        listen, timeout_s = self._running.config.listen, self._running.config.limits.connect_timeout_s
+        listen, timeout_s = self._config.listen, self._config.limits.connect_timeout_s
         await self._listen("mqtt", listen.port, partial(self._accept, Stream))
         await self._listen("ws", listen.ws_port, partial(self._accept, WebStream))
         await self._listen("mqtts", listen.tls_port, partial(self._shake_hands, Stream, secured), secured=secured)
@@ -61,7 +65,7 @@ class Listeners:
             "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s), host=listen.http_host
         )
 
-        for each in self._running.config.listeners:
+        for each in self._config.listeners:
             await self._open(each, contexts.get(each.name))
 
     async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
@@ -77,13 +81,13 @@ class Listeners:
         except OSError as error:
             raise ListenError(each.name, each.socket, None, error.strerror or str(error)) from error
         self._unix.append(unix)
-        running = self._running
-        server = await running.loop.create_unix_server(
+        config = self._config
+        server = await self._loop.create_unix_server(
             make,
             sock=unix.socket,
             ssl=secured,
-            ssl_handshake_timeout=None if secured is None else running.config.limits.connect_timeout_s,
-            backlog=running.config.listen.backlog,
+            ssl_handshake_timeout=None if secured is None else config.limits.connect_timeout_s,
+            backlog=config.listen.backlog,
         )
         self._servers.append(server)
         self.sockets[each.name] = each.socket
@@ -106,15 +110,15 @@ class Listeners:
     ) -> None:
         if port < 0:
             return
-        running, listen = self._running, self._running.config.listen
+        config, listen = self._config, self._config.listen
         host = listen.host if host is None else host
         try:
-            server = await running.loop.create_server(
+            server = await self._loop.create_server(
                 make,
                 host,
                 port,
                 ssl=secured,
-                ssl_handshake_timeout=None if secured is None else running.config.limits.connect_timeout_s,
+                ssl_handshake_timeout=None if secured is None else config.limits.connect_timeout_s,
                 backlog=listen.backlog,
                 reuse_address=True,
             )
@@ -123,24 +127,29 @@ class Listeners:
         self._servers.append(server)
         self.ports[kind] = server.sockets[0].getsockname()[1]
 
+    def admit(self, host: Host) -> None:
+        """Let *host* have the connections that are accepted from now on."""
+        host.counters.refused_connections += self._doorkeeper.counters.refused_connections
+        self._host = host
+
     # -- admission ---------------------------------------------------------------------------------------------------
 
-    def _accept(self, kind: Callable[[Turns, Callable[[Stream], bool]], Stream]) -> Stream:
+    def _accept(self, kind: Callable[[Host, Callable[[Stream], bool]], Stream]) -> Stream:
         """Return the protocol of a connection that was just accepted."""
-        stream = kind(self._turns, self._admits)
-        self._turns.streams.add(stream)
+        stream = kind(self._host, self._admits)
+        self._host.streams.add(stream)
         return stream
 
     def _shake_hands(
-        self, kind: Callable[[Turns, Callable[[Stream], bool]], Stream], secured: TlsContext | None
+        self, kind: Callable[[Host, Callable[[Stream], bool]], Stream], secured: TlsContext | None
     ) -> asyncio.BaseProtocol:
         """Return the protocol of a TLS connection that was just accepted; it is used once the handshake is done."""
         stream = self._accept(kind)
         if secured is not None and self._is_crowded():
             secured.refuse_next()
-            self._turns.streams.discard(stream)
+            self._host.streams.discard(stream)
             return Unwanted()
-        self._shaking[stream] = self._running.loop.time() + self._running.config.limits.connect_timeout_s
+        self._shaking[stream] = self._loop.time() + self._config.limits.connect_timeout_s
         return stream
 
     def _admits(self, stream: Stream) -> bool:
@@ -153,20 +162,20 @@ class Listeners:
 
         A few more than are allowed may stay until their CONNECT is answered.
         """
-        most = self._running.config.limits.connections
-        is_crowded = len(self._turns.streams) > most + max(_FEW_MORE, most // 10)
-        self._running.broker.counters.refused_connections += is_crowded
+        most = self._config.limits.connections
+        is_crowded = len(self._host.streams) > most + max(_FEW_MORE, most // 10)
+        self._host.counters.refused_connections += is_crowded
         return is_crowded
 
     def end_handshakes(self) -> None:
         """Forget the connections whose handshake failed or took too long: the event loop does not report them."""
         if not self._shaking:
             return
-        now = self._running.loop.time()
+        now = self._loop.time()
         for stream in [stream for stream, ends_at in self._shaking.items() if ends_at + _GRACE_S < now]:
             del self._shaking[stream]
-            self._turns.streams.discard(stream)
-            self._running.broker.counters.failed_handshakes += 1
+            stream.server.streams.discard(stream)
+            self._host.counters.failed_handshakes += 1
 
 
 def tls_context(tls: TlsSettings) -> TlsContext | None:

@@ -13,6 +13,7 @@ from typing import cast
 
 import structlog
 
+from whimbrel.broker.counters import Counters
 from whimbrel.broker.shell.blocking_threads import BlockingThreads, Transforms
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_sync import LogSync
@@ -21,6 +22,7 @@ from whimbrel.broker.shell.net.slow_readers import SlowReaders
 from whimbrel.broker.shell.net.slowing import Slowing
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.log.errors import LogWriteError
 
 __all__ = ["Turns"]
@@ -40,6 +42,7 @@ class Turns:
 
     def __init__(self, running: Running, log_sync: LogSync, pool: Executor, history: HistoryReader) -> None:
         self.running, self._log_sync, self._history = running, log_sync, history
+        self.config = running.config
         self._broker, self._clock = running.broker, running.clock
         log_sync.read_on, log_sync.flush = self._release_held_back, self.flush
         self._blocking_threads = BlockingThreads(running, pool, self.flush_soon)
@@ -66,6 +69,39 @@ class Turns:
     def web_buffer(self) -> memoryview:
         """Where WebSockets are read to."""
         return memoryview(bytearray(MOST_WEB_READ))
+
+    @property
+    def counters(self) -> Counters:
+        """What the core counts."""
+        return self._broker.counters
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
+        """Return the link of a connection that was opened; *user* is whom its certificate names."""
+        return self._broker.opened(stream, address, self._clock.now(), verified_user=user, listener=listener)
+
+    def choke(self, stream: Stream, *, is_choked: bool) -> None:
+        """Take in that a client reads too slowly, or reads again."""
+        assert stream.link is not None
+        if not is_choked:
+            self.slow_readers.discard(stream)
+        self._broker.choked(stream.link, self._clock.now(), is_choked=is_choked)
+        if is_choked:
+            self.slow_readers.add(stream)
+        else:
+            self.flush_soon()
+
+    def lose(self, stream: Stream) -> None:
+        """Take in that nothing more can be written to a connection."""
+        self.slow_readers.discard(stream)
+
+    def finish(self, stream: Stream) -> None:
+        """Let the core know that a connection is gone and that nothing more comes of it."""
+        if stream.link is not None and self.running.failure is None:
+            self._broker.closed(stream.link, self._clock.now())
+            self.flush_soon()
+            stream.link = None  # else the two would hold each other until the garbage collector comes by
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class ControlSocket:
     """Answers requests by name with *acts*."""
 
     def __init__(self, folder: Path, acts: Mapping[str, Act]) -> None:
-        self._path, self._acts = folder / CONTROL, acts
+        self._path, self.acts = folder / CONTROL, acts
         self._server: asyncio.Server | None = None
         self._open = 0
 
@@ -76,9 +76,9 @@ class ControlSocket:
             writer.close()
 
     async def _answer_to(self, name: str) -> Mapping[str, object]:
-        act = self._acts.get(name)
+        act = self.acts.get(name)
         if act is None:
-            return {"ok": False, "reason": f"a request {name[:40]!r}; there are {', '.join(self._acts)}"}
+            return {"ok": False, "reason": f"a request {name[:40]!r}; there are {', '.join(self.acts)}"}
         try:
             return {"ok": True, **await act()}
         except (WhimbrelError, OSError) as error:

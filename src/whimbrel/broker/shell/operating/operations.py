@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import structlog
 
@@ -49,25 +48,19 @@ class Operations:
         self._listeners, self._turns, self._kernels = listeners, turns, kernels
         self._recent = RecentRates()
         self._sampled_us = 0
-        acts = {"status": self._status, "reload": self._reload}
-        self._control = ControlSocket(Path(running.config.node.data), acts)
         self._reloads: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Answer from now on."""
+    def start(self, control: ControlSocket) -> None:
+        """Answer from now on, signals and what *control* is asked."""
         self._sampled_us = monotonic_us() - int(_SAMPLE_S * 1_000_000)
         self._sample()
         self._handle_signals()
-        await self._control.start()
+        control.acts = {"status": self._status, "reload": self._reload}
 
     def _handle_signals(self) -> None:
         for number, act in ((signal.SIGHUP, self.reload_soon), (signal.SIGUSR1, self._print_status)):
             with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
                 self.running.loop.add_signal_handler(number, act)
-
-    def close(self) -> None:
-        """Answer no more."""
-        self._control.close()
 
     def reload_soon(self) -> None:
         """Read the files again; the log says what came of it."""

@@ -22,7 +22,7 @@ from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.running import Running, monotonic_us
 from whimbrel.match.first_use import Kernels
 
-__all__ = ["RecentRates", "status"]
+__all__ = ["RecentRates", "starting_status", "status"]
 
 _RATES = (
     "received",
@@ -114,6 +114,18 @@ def status(
     }
 
 
+def starting_status(config: Config, ports: Mapping[str, int], reason: str | None) -> dict[str, object]:
+    """Return the same of a broker that does not serve yet, which has no more to say."""
+    return {
+        "version": __version__,
+        "node": config.node.name,
+        "data": config.node.data,
+        "pid": os.getpid(),
+        "starting": reason,
+        "listening": dict(ports),
+    }
+
+
 _CLIENTS = {"connected": "clients_connected", "known": "clients", "slowed": "clients_slowed"}
 
 
@@ -125,8 +137,8 @@ def _warnings(
         yield running.failure
     if broker.is_refusing:
         yield "the disk cannot be written to: publications of QoS 1 and 2 are refused"
-    if broker.preparation.reason is not None:
-        yield broker.preparation.reason
+    if running.preparation.reason is not None:
+        yield running.preparation.reason
     yield from (each.text for each in exposures(config) if each.level == "warning")
     for name, most in (("memory_bytes", limits.memory_bytes), ("held_bytes", limits.held_bytes)):
         if most and now[name] > _NEARLY * most:

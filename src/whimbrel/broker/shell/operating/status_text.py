@@ -10,6 +10,8 @@ __all__ = ["status_text"]
 def status_text(found: Mapping[str, object]) -> str:
     """Return the same for people, a line a subject; texts of a broker that is older or newer may lack some."""
     who = f"whimbrel {found.get('version')}, node {found.get('node')}, process {found.get('pid')}"
+    if found.get("starting") is not None:
+        return f"{who}\nstarting     {found.get('starting')}"
     lines = [f"{who}, up {_duration(_whole(found, 'uptime_s'))}"]
     ports = ", ".join(f"{kind} {port}" for kind, port in _part(found, "listening").items())
     lines.append(f"listening    {ports}")

@@ -1,7 +1,7 @@
-"""Preparation: a broker that restored many filters lets no client in before they are packed.
+"""Preparation: what a broker does between opening its ports and serving clients.
 
-Many are more than can be evaluated one by one. It listens meanwhile, and answers CONNECT with 0x88 (server
-unavailable) and the reason.
+It restores what is stored; and where that has many filters, they are packed, since many are more than can be evaluated
+one by one. It listens meanwhile, and every CONNECT is answered with 0x88 (server unavailable) and the reason.
 Rule: it does not wait for ever. If packing fails again and again, a slow broker is better than none.
 """
 
@@ -17,18 +17,22 @@ _PATIENCE_US = 300_000_000
 
 
 class Preparation:
-    """Whether the matcher is ready for what was restored to *routes*."""
+    """How far a broker is that has just started."""
 
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
-        self.reason: str | None = None
+    def __init__(self) -> None:
+        self.reason: str | None = "the stored sessions are being restored; try again in a moment"
         """Why no client may connect yet."""
+        self._routes: Routes | None = None
+
+    def pack(self, routes: Routes) -> None:
+        """Take in what was restored."""
+        self._routes, self.reason = routes, None
         if routes.unpacked > MOST_UNPACKED:
             self.reason = f"{routes.unpacked:,} stored filters are being packed; try again in a moment"
 
     def look(self, listened_us: int) -> tuple[str, str] | None:
         """Let clients in once the filters are packed, or packing takes too long; return what to log, and how."""
-        if self.reason is None:
+        if self.reason is None or self._routes is None:
             return None
         unpacked = self._routes.unpacked
         if unpacked <= MOST_UNPACKED:

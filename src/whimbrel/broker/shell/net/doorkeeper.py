@@ -1,0 +1,91 @@
+"""The doorkeeper: answers every CONNECT with 0x88 (server unavailable) while the broker cannot serve yet.
+
+A client learns why, and that it may try again, instead of "connection refused". 3.1.1 has code 3 for it.
+Rule: it takes no state, log nor clock: it stands at the ports before any of them is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cached_property
+
+from whimbrel.broker.config import Config
+from whimbrel.broker.counters import Counters
+from whimbrel.broker.shell.net.connections import MOST_WEB_READ, Stream
+from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import Connect
+from whimbrel.mqtt.server import ServerConnection, ServerLimits
+
+__all__ = ["Doorkeeper"]
+
+_AGAIN = "the broker is starting; try again in a moment"
+
+
+class Doorkeeper:
+    """The server of connections before there is one; *reason* says why, as long as there is a reason."""
+
+    def __init__(self, config: Config, reason: Callable[[], str | None]) -> None:
+        self.config, self._reason = config, reason
+        self.streams: set[Stream] = set()
+        self.counters = Counters()
+        self.is_full_of_frames = False
+        self._sender = Sender(self.counters)
+        self._limits = ServerLimits(packet_bytes=config.limits.packet_bytes)
+
+    @cached_property
+    def web_buffer(self) -> memoryview:
+        """Where WebSockets are read to."""
+        return memoryview(bytearray(MOST_WEB_READ))
+
+    def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
+        """Return the link of a connection that was opened; it has the usual time for its CONNECT."""
+        assert stream.transport is not None
+        asyncio.get_running_loop().call_later(self.config.limits.connect_timeout_s, stream.transport.abort)
+        machine = ServerConnection(self._limits)
+        return Link(machine, stream, address, verified_user=user, listener=listener or OPEN_LISTENER)
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Answer CONNECT; close a connection that begins with anything else."""
+        stream = link.shell
+        if link.closing is not None or not isinstance(stream, Stream):
+            return
+        packets = link.machine.receive(data)
+        if packets and isinstance(packets[0], Connect):
+            self._sender.refuse(link, ReasonCode.SERVER_UNAVAILABLE, self._reason() or _AGAIN)
+        elif packets or link.machine.failure is not None:
+            self._sender.close(link, "no CONNECT")
+        for each in self._sender.leaving:
+            stream.write(b"".join(each.out))
+            stream.close()
+        self._sender.leaving.clear()
+        self._sender.dirty.clear()
+
+    def choke(self, stream: Stream, *, is_choked: bool) -> None:
+        """Do nothing: an answer is short."""
+
+    def lose(self, stream: Stream) -> None:
+        """Do nothing: ``forget`` does it."""
+
+    def finish(self, stream: Stream) -> None:
+        """Let go of the link."""
+        stream.link = None
+
+    def finish_later(self, stream: Stream) -> None:
+        """Do it now: no packet waits."""
+        stream.finish()
+
+    def count_frames(self, stream: Stream, frames: int) -> None:
+        """Do nothing: a connection has a few reads."""
+
+    def is_waited_for(self, stream: Stream) -> bool:
+        """Tell that there is no reason not to read."""
+        del stream
+        return False
+
+    def forget(self, stream: Stream) -> None:
+        """Forget a connection that is gone."""
+        self.streams.discard(stream)
