@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold.beginnings import Beginning
-from whimbrel.pipeline.fold.contact_fold import CONTACT, ContactPlan, slice_contacts
+from whimbrel.pipeline.fold.contact_fold import CONTACT, MAX_APART_US, ContactPlan, slice_contacts
 
 __all__ = ["contacts", "meetings", "no_contacts", "node_contacts"]
 
@@ -99,7 +99,8 @@ def meetings(found: DataFrame) -> DataFrame:
     began, ended = F.unix_micros("began_at"), F.unix_micros("ended_at")
     each = over.select("node", *_PAIR, began.alias("began"), (ended - began).alias("together"), ended.alias("ended"))
     order = Window.partitionBy("node", *_PAIR).orderBy("began")
-    gap = F.col("began") - F.lag("ended").over(order)
+    apart = F.col("began") - F.lag("ended").over(order)
+    gap = F.when(apart <= MAX_APART_US, apart)
     each = each.select(*_PAIR, "together", gap.alias("gap"), (gap + F.lag("together").over(order)).alias("cycle"))
     sums = (
         F.count("*").alias("contacts"),
