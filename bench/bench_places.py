@@ -15,7 +15,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from measure import Check, Comparison, Figure, Job, Report, measure
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import Interest, Matcher, PublishedAt
 from whimbrel.match.proximity.ground import earth_points
 from whimbrel.match.proximity.index import ProximityIndex, Publications
 from whimbrel.model.near import Around
@@ -156,7 +156,7 @@ def _near(report: Report, world: _World, sizes: _Sizes) -> None:
         Comparison(title=title, item="publication", timings=measure(jobs, repetitions=sizes.repetitions))
     )
     took = _core_us(matched, sizes.events)
-    one = Publications.of_one(world.places[0], _REACH_M, 1)
+    one = PublishedAt(world.places[0], _REACH_M, 1)
     alone = _core_us(lambda: [matcher.match_parts(None, {}, where=one) for _ in range(200)], 200)
     rows, handles = matched()
     report.figures += [
