@@ -1,4 +1,4 @@
-"""Readers of tables that a stream is writing: DuckDB and Arrow, again and again; every read must be one version, whole.
+"""Readers of tables that a stream is writing, DuckDB, Arrow and Spark: every read must be of one version, whole.
 
 The stream is the real one, over a log whose publications are delivered at once, so that after each batch every table
 has a total that is known: rows, publications or deliveries up to the batch's end. A read whose total is none of these,
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,25 @@ _QUERIES = {
     "dead_letters": ("count(*)", "source, position"),
 }
 """By table, the total and what identifies a row."""
+_READS = {"DuckDB": 1_000, "Arrow": 1_000, "Spark": 210}
+"""By engine, how often tables are read; Spark takes a job for each."""
 
 
 def run(*, quick: bool) -> Report:
     """Measure; *quick* only proves that it runs and that the results are right."""
     report = Report("readers", packages=("whimbrel", "deltalake", "duckdb", "pyarrow"))
-    reads, least_batches = (20, 4) if quick else (1_000, 100)
+    reads, least_batches = ({"DuckDB": 20, "Arrow": 20}, 4) if quick else (_READS, 100)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
         folder = Path(name)
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        with ProcessPoolExecutor(len(reads), mp_context=spawn) as pool:
             first, totals, took_s = _write(folder, 0, 1, {})
-            reading = [pool.submit(read, folder / "out", engine, reads) for engine in ("DuckDB", "Arrow")]
+            reading = {engine: pool.submit(read, folder / "out", engine, count) for engine, count in reads.items()}
             batch = 1
-            while batch < least_batches or not all(each.done() for each in reading):
+            while batch < least_batches or not all(each.done() for each in reading.values()):
                 first, totals, took_s = _write(folder, first, batch + 1, totals)
                 batch += 1
-            found = {engine: each.result() for engine, each in zip(("DuckDB", "Arrow"), reading, strict=True)}
+            found = {engine: each.result() for engine, each in reading.items()}
     for engine, (seen, seconds) in found.items():
         wrong = sum(count for (table, total, doubles), count in seen.items() if doubles or total not in totals[table])
         versions = len({(table, total) for table, total, _ in seen})
@@ -124,6 +127,8 @@ def read(out: Path, engine: str, reads: int) -> tuple[Counter[tuple[str, int, in
     """Read tables in turn; return how often each total, and number of rows there twice, was seen, and the core time."""
     import duckdb
 
+    from whimbrel.pipeline.files.delta import read as read_table
+
     connection = duckdb.connect()
     if engine == "DuckDB":
         import duckdb_extension_delta  # type: ignore[import-untyped]  # it ships none
@@ -132,6 +137,17 @@ def read(out: Path, engine: str, reads: int) -> tuple[Counter[tuple[str, int, in
         folder = Path(duckdb_extension_delta.__file__).parent / "extensions" / version
         connection.execute("SET autoinstall_known_extensions = false")
         connection.execute(f"LOAD '{folder / 'delta.duckdb_extension'}'")
+    rows_of: Callable[[Path, str], Any] = read_table
+    if engine == "Spark":
+        from whimbrel.pipeline.spark.source import register
+        from whimbrel.pipeline.spark.spark_session import local_session
+
+        spark = local_session(master="local[1]")
+        register(spark)
+
+        def rows_of(out: Path, table: str) -> Any:
+            return spark.read.format("whimbrel").option("table", table).load(str(out)).toArrow()
+
     seen: Counter[tuple[str, int, int]] = Counter()
     begun = time.process_time()
     for number in range(reads):
@@ -139,8 +155,6 @@ def read(out: Path, engine: str, reads: int) -> tuple[Counter[tuple[str, int, in
         if engine == "DuckDB":
             source = f"delta_scan('{out / table}')"
         else:
-            from whimbrel.pipeline.files.delta import read as rows_of
-
             connection.register("found", rows_of(out, table))
             source = "found"
         (row,) = connection.execute(_query(source, *_QUERIES[table])).fetchall()

@@ -1,6 +1,6 @@
 """What a fact costs a stream in core time: of Python's workers, of Java and of the driver, on a broker's log.
 
-    python bench/stream_cost.py [--log FOLDER] [--facts-per-batch N] [--json]
+    python bench/stream_cost.py [--log FOLDER] [--facts-per-batch N] [--runs N] [--in-process]
 
 The log is that of ``stream_live``: pairs of publishers and subscribers at quality of service 1, so half of its facts
 are publications and half receipts, in segments. The stream is ``whimbrel pipeline run`` in a process of its own, and
@@ -17,6 +17,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stream's process is that of the tests
 
-__all__ = ["Cost", "main", "stream_cost", "write_live_log"]
+__all__ = ["Cost", "main", "stream_cost", "take_cost", "write_live_log"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _RATE, _SECONDS = 5_000, 30.0
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, default=None, help="a data folder of a broker; made if not given")
     parser.add_argument("--facts-per-batch", type=int, default=20_000, help="default: 20000")
     parser.add_argument("--runs", type=int, default=1, help="the least of so many counts (default: 1)")
+    parser.add_argument("--in-process", action="store_true", help="only what a worker does, in this process, no Spark")
     parser.add_argument("--master", default="local[1]", help="where Spark runs (default: local[1])")
     parser.add_argument(
         "--option", action="append", default=[], help="one more of pipeline run, such as --option=--assume-receipts"
@@ -62,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if log is None:
             log = folder / "data"
             write_live_log(folder)
-        for number in range(options.runs):
+        for number in range(options.runs if options.in_process else 0):
+            took = take_cost(log, folder / f"take-{number}", facts_per_batch=options.facts_per_batch)
+            print(json.dumps({"facts": len(took) * options.facts_per_batch, "worker_us": took}), flush=True)
+        for number in range(0 if options.in_process else options.runs):
             out = folder / f"run-{number}" / "tables"
             out.parent.mkdir()
             found = stream_cost(
@@ -80,6 +85,32 @@ def write_live_log(folder: Path, *, rate: int = _RATE, seconds: float = _SECONDS
 
     with serve(folder) as served:
         _load(served.port, rate, seconds)
+
+
+def take_cost(log: Path, out: Path, *, facts_per_batch: int) -> list[float]:
+    """Let this process do what a worker does with a log of one node; return microseconds a fact, by batch.
+
+    The first batch, in which kernels are loaded, and the last, which may be small, are left out.
+    """
+    from whimbrel.log.layout import SEGMENTS
+    from whimbrel.pipeline import TABLES_MADE
+    from whimbrel.pipeline.files.snapshots import snapshot
+    from whimbrel.pipeline.plans import StreamPlan
+    from whimbrel.pipeline.stream.blob_store import MemoryBlobs
+    from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
+
+    log = log if (log / SEGMENTS).exists() else log / "log"
+    for table in TABLES_MADE:
+        (out / table).mkdir(parents=True)
+    plan = StreamPlan(assume_receipts=False, tables=TABLES_MADE)
+    job, blobs, took = Job(stream=str(out), log=str(log), out=str(out), plan=plan), MemoryBlobs(), list[float]()
+    ((node, last),) = snapshot(log).last.items()
+    for first in range(0, last - facts_per_batch, facts_per_batch):
+        began_s = time.process_time()
+        for _ in fold_node(job, node, Span(first, first + facts_per_batch - 1, 1), blobs, out):
+            pass
+        took.append(round(1e6 * (time.process_time() - began_s) / facts_per_batch, 1))
+    return took[1:]
 
 
 def stream_cost(log: Path, out: Path, *, facts_per_batch: int, master: str, options: Sequence[str] = ()) -> Cost:

@@ -1,4 +1,7 @@
-"""Places: what the live broker sends is what the reference finds in its log, whatever moves between any two facts."""
+"""Places: what the live broker sends is what the reference finds in its log, whatever moves between any two facts.
+
+The broker asks the hold about one subscription after the other, or a grid; or the grid comes to be asked on the way.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.places import near_routes
+from whimbrel.broker.state.places.near_routes import NearRoutes
+from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.private import private_session
 from whimbrel.log.reader import read
+from whimbrel.match.matcher import Matcher
 from whimbrel.model.notification import Notification
-from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.packets import Publish, Unsubscribe
 from whimbrel.mqtt.properties import Properties
 from whimbrel.pipeline.single import SingleProcess
 
@@ -34,15 +42,21 @@ def _published(rng: random.Random, number: int) -> Publish:
     return Publish(topic, body, qos, packet_id=qos * (number + 1), properties=Properties(user=tuple(said)))
 
 
+@pytest.mark.parametrize("grid_from", [None, 0, _STEPS // 3], ids=["one by one", "grid", "grid on the way"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_live_broker_hears_what_the_reference_finds(seed: int, tmp_path: Path) -> None:
-    """Devices move, fall silent and share a session; near is modified; reports wait for the disk."""
-    rng, rig = random.Random(seed), Rig(tmp_path)
+def test_the_live_broker_hears_what_the_reference_finds(
+    seed: int, grid_from: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices move, fall silent, share a session, leave it; near is modified; reports wait for the disk."""
+    monkeypatch.setattr(near_routes, "_PIECE", 1)
+    step, rng = 0, random.Random(seed)
+    near = NearRoutes(Matcher, lambda: grid_from is not None and step >= grid_from, few=0)
+    rig = Rig(tmp_path, state=BrokerState(NODE, routes=Routes(near=near)))
     cars = [rig.client(f"car{number}", expiry_s=3_600) for number in range(_CARS)]
     assert cars[0].ask("create", session="family")["ok"]
     for car in cars[:2]:
         assert car.ask("join", session="family", receipt="keep")["ok"]
-    light = rig.client("light")
+    light, tag = rig.client("light"), rig.client("tag")
     heard: list[set[bytes]] = [set() for _ in cars]
     for step in range(_STEPS):
         at = rng.randrange(_CARS)
@@ -55,6 +69,12 @@ def test_the_live_broker_hears_what_the_reference_finds(seed: int, tmp_path: Pat
             user = tuple((name, value) for name, value in options.items() if value or name == "session")
             wanted = subscribing(rng.choice(["hazard/#", "#"]), qos=1, packet_id=1)
             car.send(wanted._replace(properties=Properties(user=user)))
+        elif what < 0.14:  # the family is where its tag is, too, while it has it
+            tag.ask(rng.choice(["leave", "join", "join"]), session="family", receipt="keep")
+        elif what < 0.2:
+            tag.send(publishing("$whimbrel/report", json.dumps({"place": _spot(rng)}).encode()))
+        elif what < 0.22:
+            car.send(Unsubscribe(3, (rng.choice(["hazard/#", "#"]),)))
         elif what < 0.5:
             qos = rng.randrange(2)
             body = json.dumps({"place": _spot(rng)}).encode()
@@ -67,6 +87,7 @@ def test_the_live_broker_hears_what_the_reference_finds(seed: int, tmp_path: Pat
             rig.settle()
     rig.settle()
     rig.log.sync()
+    assert (near.grid is not None) is (grid_from is not None)
     for car, own in zip(cars, heard, strict=True):
         own |= {each.payload for each in car.taken(Publish) if not each.topic.startswith("$")}
     facts = list(read(tmp_path, NODE))

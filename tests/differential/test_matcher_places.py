@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.filters import Filter
-from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.matcher import Interest, Matcher, PublishedAt
 from whimbrel.match.placed import Bounds
 from whimbrel.match.proximity.index import Publications
 from whimbrel.match.proximity.stored import read, written
@@ -84,7 +84,7 @@ def _wants(interest: Interest, event: Event, places: list[Place]) -> bool:
 def _answers(matcher: Matcher, events: list[Event]) -> Iterator[list[set[str]]]:
     """Yield who wants each event: one by one, as notifications, in rows, and in an Arrow batch."""
     spots = [(e[2], None if e[2] is None else e[3], e[4]) for e in events]
-    where = [Publications.of_one(*spot) for spot in spots]
+    where = [PublishedAt(*spot) for spot in spots]
     yield [
         {matcher.id_of(handle) for handle in _once(matcher.match_parts(e[0], e[1], where=where[at]))}
         for at, e in enumerate(events)
@@ -178,7 +178,7 @@ def test_a_hundred_thousand_that_say_near_are_not_all_found(monkeypatch: pytest.
         matcher.add(str(number), Interest(near=Around(200.0), session=f"s{number}", subject_filter="#"))
         matcher.places.move(f"d{number}", Place(52.0, number / 1_000), 0)
     monkeypatch.setattr(type(matcher.places), "sieve", lambda *_: pytest.fail("everybody was asked"))
-    found = matcher.match_parts("a", {}, where=Publications.of_one(Place(52.0, 0.5), 150.0, 1))
+    found = matcher.match_parts("a", {}, where=PublishedAt(Place(52.0, 0.5), 150.0, 1))
     assert {matcher.id_of(handle) for handle in found} == {"498", "499", "500", "501", "502"}
 
 
@@ -190,9 +190,9 @@ def test_many_of_one_subject_are_looked_for_by_the_area(monkeypatch: pytest.Monk
         matcher.add(str(number), Interest(session=f"s{number}", subject_filter="hazard/+"))
         matcher.places.move(f"d{number}", Place(52.0, number / 1_000), 0)
     monkeypatch.setattr(type(matcher.places), "sieve", lambda *_: pytest.fail("everybody was asked"))
-    found = matcher.match_parts("hazard/ambulance", {}, where=Publications.of_one(Place(52.0, 0.5), 150.0, 1))
+    found = matcher.match_parts("hazard/ambulance", {}, where=PublishedAt(Place(52.0, 0.5), 150.0, 1))
     assert {matcher.id_of(handle) for handle in found} == {"498", "499", "500", "501", "502"}
-    assert matcher.match_parts("other", {}, where=Publications.of_one(Place(52.0, 0.5), 150.0, 1)) == []
+    assert matcher.match_parts("other", {}, where=PublishedAt(Place(52.0, 0.5), 150.0, 1)) == []
 
 
 def test_a_file_with_other_numbers_is_refused() -> None:

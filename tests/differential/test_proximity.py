@@ -147,7 +147,7 @@ def _check(index: ProximityIndex, brute: Brute, published: list[tuple[Place | No
     assert len(found) == len(set(found))
     assert set(found) == {pair for pair, is_heard in verdicts.items() if is_heard and brute.wanted[pair[1]].is_source}
     for row, (place, radius_m, at) in enumerate(zip(places, radii, [at for _, _, at in published], strict=True)):
-        alone = [] if place is None else index.near_one(place, radius_m, at)
+        alone = [] if place is None else index.near_one(place, radius_m, at).tolist()
         assert alone == [handle for own, handle in found if own == row]
     pairs = sorted(verdicts)
     stays = index.sieve(events, np.array([r for r, _ in pairs], np.int64), np.array([h for _, h in pairs], np.int64))

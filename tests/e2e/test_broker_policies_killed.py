@@ -65,6 +65,8 @@ class Phone:
         """Receive and acknowledge all there is: of three last ones, one is withheld at most, and all come in order."""
         for number in range(3):
             self._link.publish(self.topic, json.dumps({"id": -1 - number}).encode())
+        while any(each.kind is Kind.PUBREL for each in self._link.waiting):  # of what was received before the kill
+            self._link.answer(Kind.PUBCOMP, self._link.receive(Kind.PUBREL).packet_id)
         while self._note(self._link.message().payload) >= 0:
             pass
         for each in self._link.messages_so_far():

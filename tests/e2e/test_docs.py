@@ -403,6 +403,7 @@ def test_every_command_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyP
     reference = _read(ROOT / "docs" / "reference" / "cli.md")
     found = dict(_commands((), tmp_path, monkeypatch))
     assert {"whimbrel", "whimbrel demo", "whimbrel filter check"} <= found.keys()
+    assert "...\n" not in found["whimbrel"].partition("Commands:")[2], "a line of `whimbrel --help` is cut off"
     for command, text in found.items():
         assert f"## {command}\n\n```text\n{text}```\n" in reference, command
         assert re.match(r"Usage: .*\n\n  [A-Z]", text), f"{command} has no help text"

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
+from whimbrel.log.files import locked
 from whimbrel.pipeline.files.delta import read
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("on_hdfs")]
@@ -139,6 +140,10 @@ def test_one_pass_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path
     done = CliRunner().invoke(app, command)
     assert (done.exit_code, done.stdout.partition(" became")[0]) == (0, "stopped: 22 facts"), done.output
     _append(log, _published(23, 7))
+    with locked(out / "_stream", "keeping these tables"):  # as another stream of the same tables does
+        done = CliRunner().invoke(app, command)
+    assert done.exit_code != 0
+    assert "keeping these tables" in str(done.exception or done.output)
     _check_health(log, out, behind=7)
     done = CliRunner().invoke(app, command)
     assert (done.exit_code, done.stdout.partition(" became")[0]) == (0, "stopped: 7 facts"), done.output

@@ -91,6 +91,8 @@ def test_a_session_from_its_making_to_its_end(commands: Commands, tmp_path: Path
     words.write_text(f'user = "u"\nadmin = "a"\nowner = "{WORD}"\n', encoding="utf-8")
     version = ("--mqtt", mqtt)
     assert commands.out("session", "create", ward, "--passwords-file", str(words), *version) == f"{ward}: created\n"
+    again = commands.out("session", "create", ward, "--passwords-file", str(words), *version, word="a")
+    assert again == f"{ward}: exists already\n"  # a script may run twice
     made = commands.out(
         "session", "subscribe", ward, topic, "--filter", "n > 1", "--ttl", "60", "--max", "5", *version, word="a"
     )

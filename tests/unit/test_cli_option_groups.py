@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from whimbrel.cli.options.examples import with_whole_examples
 from whimbrel.cli.options.groups import with_option_groups
+from whimbrel.cli.options.help_texts import in_short, with_whole_examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +67,11 @@ def test_an_example_that_fills_more_than_a_line_can_be_copied() -> None:
     )
     words = shlex.split(example.removeprefix("\b\nExample: ").replace("\\\n", ""))
     assert words == shlex.split(command)
+
+
+def test_a_line_of_a_list_of_commands_ends_at_a_comma() -> None:
+    """Rather than in the middle of a thought."""
+    assert in_short("Print the users.") is None
+    text = "Print the clients that the broker knows, connected or away, and how much is held for each of them."
+    assert in_short(text) == "Print the clients that the broker knows, connected or away."
+    assert in_short("Word " * 40) is None

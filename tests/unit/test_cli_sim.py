@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
 
 def test_campus_says_what_came_and_what_was_assumed(run: Run) -> None:
     """A figure without its assumptions is worth nothing."""
-    options = ("--memory", "3", "--topics", "6", "--interval", "300", "--popularity", "zipf:0.8", "--hello", "5")
+    options = ("--memory", "3", "--topics", "6", "--interval", "300", "--popularity", "zipf:0.8", "--hello", "5s")
     code, out, _ = run("sim", "campus", *SMALL, *options, "--json")
     found = json.loads(out)
     assert code == 0
@@ -114,7 +114,7 @@ def test_a_world_becomes_a_trace_and_a_log(run: Run, tmp_path: Path) -> None:
         (("campus", "--workload", "0.05"), "subjects: found 100, allowed is at most 50"),
         (("contacts", "--area", "40"), "area_m: found 40.0, allowed is at least the radio range of 50 m"),
         (("campus", "--popularity", "zips:1"), "--popularity: found 'zips:1'"),
-        (("campus", "--hello", "often"), "--hello: found 'often', allowed is change, or a period in seconds"),
+        (("campus", "--hello", "often"), "--hello: found 'often', allowed is change, or a period such as 90s or 15m"),
         (("campus", "--allocation", "fair"), "--allocation: found 'fair', allowed is sqrt or flat"),
         (("contacts", "--nodes", "1"), "nodes: found 1"),
         (

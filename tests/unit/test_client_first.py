@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from tests.e2e.certificates import Authority
 
+from whimbrel.broker.shell.net.handshakes import TlsContext
 from whimbrel.client import CannotConnectError, CertificateError, Client, ConnectRefusedError, Message, Tls
 from whimbrel.client.link import Link
 from whimbrel.client.messages import payload_of
 from whimbrel.errors import InvalidValueError, MalformedBodyError
+from whimbrel.mqtt.decoding import decode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import V5
 
 
 @pytest.mark.parametrize(
@@ -113,3 +117,43 @@ def test_without_being_asked_it_is_tried_once() -> None:
     with pytest.raises(CannotConnectError):
         asyncio.run(client.__aenter__())
     assert client.attempts == 1
+
+
+async def _reason(tls: Tls | None) -> str:
+    """Return why a client cannot connect to a port that closes as soon as it has read something."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(CannotConnectError) as refused:
+            async with Client("127.0.0.1", server.sockets[0].getsockname()[1], tls=tls):
+                pass
+    return str(refused.value)
+
+
+def test_a_client_without_tls_at_a_port_with_it_is_told_so() -> None:
+    """And the other way round: both are the first thing that a new operator mistypes."""
+    assert "a port for TLS does that to a client without TLS (--tls, --tls-ca)" in asyncio.run(_reason(None))
+    assert "closed during the TLS handshake; a port without TLS does that" in asyncio.run(_reason(Tls()))
+
+
+def test_a_broker_does_not_wait_for_the_answer_of_a_client_without_tls(tmp_path: Path) -> None:
+    """It has no alert to read; one that speaks TLS has, and is waited for."""
+    certificate, key = Authority(tmp_path).sign("broker", "localhost")
+    context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    for first_bytes in (b"\x10\x0c\x00\x04MQTT\x04\x02", b"GET / HTTP/1.1\r\n"):
+        incoming = ssl.MemoryBIO()
+        incoming.write(first_bytes)
+        with pytest.raises(ssl.SSLError) as failed:
+            context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True).do_handshake()
+        assert not isinstance(failed.value, ssl.SSLWantReadError)
+
+
+def test_tls_at_a_port_without_it_is_named_in_the_log() -> None:
+    """Not as flags of a CONNECT, which nobody sent."""
+    with pytest.raises(ProtocolError, match="this begins as TLS does, and here is no TLS"):
+        decode(0x16, b"\x03\x01\x02", V5)

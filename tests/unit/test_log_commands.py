@@ -64,10 +64,10 @@ GIVEN = {
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run ``whimbrel log`` in this process, through its real entry point."""
+    monkeypatch.setenv("COLUMNS", "100")
 
     def invoke(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["whimbrel", "log", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "100")
         capsys.readouterr()
         with pytest.raises(SystemExit) as exited:
             main()
@@ -203,7 +203,7 @@ def test_an_import_counts_what_is_durable(tmp_path: Path) -> None:
     assert (done.lines, done.facts["publications"], done.first_seq, done.last_seq) == (2_500, 2_500, 1, 2_500)
 
 
-def test_export_verify_and_stats(run: Run, tmp_path: Path) -> None:
+def test_export_verify_and_stats(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The life of a log, as an operator sees it."""
     log = tmp_path / "log"
     run("import", log, lines(tmp_path, FEVER, ASKED, GIVEN))
@@ -212,9 +212,15 @@ def test_export_verify_and_stats(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("export", log, "--json").out) == {"node": "import", "rows": 0, "parts": [], "seq": 3}
     assert run("verify", log).out == "ok: 3 records in 1 segments, 3 rows in 3 parts\n"
     assert json.loads(run("verify", log, "--json").out)["ok"] is True
-    table = run("stats", log).out.splitlines()
-    assert table[0].split() == "table node rows seqs first last parquet bytes segment bytes".split()
-    assert table[1].split()[:5] == ["publications", "import", "1", "1–1", "2004-05-17T09:30:00.000000Z"]
+    for width, sizes, first in (
+        (140, "in Parquet in segments", "2004-05-17T09:30:00.000000Z"),
+        (80, "bytes", "2004-05-17"),
+    ):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table = run("stats", log).out.splitlines()
+        assert table[0].split() == f"table rows seqs first last {sizes}".split()
+        assert table[1].split()[:4] == ["publications", "1", "1–1", first]
+        assert max(map(len, table)) <= width
     assert [each["rows"] for each in json.loads(run("stats", log, "--json").out)] == [1, 1, 1]
     done = run("export", log, "--all", "--compact", "--keep-days", 3)
     assert "0 parts merged into 0" in done.out

@@ -92,6 +92,25 @@ def test_a_child_that_fails_is_told_and_packing_goes_on(monkeypatch: pytest.Monk
     assert (done, len(packing.packed)) == (["loaded"], 1)
 
 
+def test_a_service_loads_the_kernels_of_places_when_it_asks(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+    """Beside its event loop, once; few brokers ever ask."""
+    kernels, _, _ = _kernels(monkeypatch, _Child())
+    monkeypatch.setattr("whimbrel.match.first_use._load_numba_alone", lambda: done.append("numba"))
+    monkeypatch.setattr("whimbrel.match.first_use.load_place_kernels", lambda: done.append("places"))
+    assert [kernels.has_places() for _ in range(2)] == [True, True]
+    assert done == ["numba", "places"]
+
+
+def test_a_broker_goes_on_without_the_kernels_of_places(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+    """Places are asked one by one then, which an operator is told."""
+    kernels, said, _ = _kernels(monkeypatch, _Child())
+    monkeypatch.setattr("whimbrel.match.first_use._load_numba_alone", lambda: done.append("numba"))
+    monkeypatch.setattr("whimbrel.match.first_use.load_place_kernels", lambda: int("no"))
+    assert [kernels.has_places() for _ in range(2)] == [False, False]
+    assert said[-1][0] == "warning"
+    assert "one by one" in said[-1][1]
+
+
 def test_a_service_that_stops_waits_for_no_kernels(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
     """Ctrl-C in the first minute must not take a minute."""
     child = _Child()

@@ -69,3 +69,38 @@ def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None
         assert command not in {"", "whimbrel"} or len(words) == 1 or words[1].startswith(("-", "…")), line
         unknown = set(_OPTION.findall(" ".join(words))) - commands.get(command, set())
         assert not unknown, f"{line}: {command} has no {unknown}"
+
+
+def test_every_client_command_speaks_tls() -> None:
+    """A broker with certificates is of no use to a command that cannot give one."""
+    wanted = {"--tls", "--tls-ca", "--tls-certificate", "--tls-key", "--tls-server-name", "--user", "--password-file"}
+    asking = {command: options for command, options in _reference().items() if {"--host", "--retry"} <= options}
+    assert {
+        "whimbrel publish",
+        "whimbrel session join",
+        "whimbrel clients list",
+        "whimbrel policy put",
+    } <= asking.keys()
+    assert {command: wanted - options for command, options in asking.items() if not wanted <= options} == {}
+
+
+def test_every_duration_may_have_a_unit() -> None:
+    """An option that wants plain seconds would be the one that a user gives as 15m."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert not re.findall(r"--[a-z-]+ (?:\S*\|)?SECONDS", page)
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "kubernetes.yaml", "whimbrel.service"])
+def test_what_a_deployment_runs_exists_with_its_options(name: str) -> None:
+    """No container engine and no cluster is at hand to find out."""
+    text = re.sub(r'"(?:, ?|\])', " ", (ROOT / "deploy" / name).read_text(encoding="utf-8")).replace('["', "")
+    commands, found = _reference(), 0
+    for line in text.splitlines():
+        given = re.search(r"(?:^ENTRYPOINT |/bin/|^RUN |^# +)(whimbrel [a-z].*)|^ +args: (.*)", line.replace('"', ""))
+        if given is None:
+            continue
+        words = re.sub(r" && .*", "", given[1] or f"whimbrel serve {given[2]}").split()
+        command = next(each for n in (3, 2) if (each := " ".join(words[:n])) in commands)
+        assert set(_OPTION.findall(" ".join(words))) <= commands[command], line
+        found += 1
+    assert found >= 2

@@ -131,6 +131,10 @@ PAGES: dict[str, dict[str, Any]] = {
     | {"closest_m": 12.5},
     "meetings": {"device_low": "phone-7", "device_high": "tablet-19", "contacts": 3, "mean_contact_us": 31e6}
     | {"mean_apart_us": 608e6, "meeting_time_us": 497e6},
+    "publications": {"node": "node-1", "seq": 123_456, "published_at": 1, "subject": "campus/library/room/0"}
+    | {"publisher": "tablet-19", "attributes": [("free", {"type": 1, "int": 15})], "body": b"", "qos": 1},
+    "popularity": {"window_start": 1, "window_end": 2, "subject": "campus/library/room/0", "publications": 12_345}
+    | {"subscribers": 120, "rate_per_s": 0.34},
 }
 
 
@@ -148,6 +152,21 @@ def test_a_page_is_readable_at_100_columns(table: str) -> None:
     assert max(map(len, said.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("table", PAGES)
+def test_a_narrow_page_leaves_out_columns_rather_than_break_words(table: str) -> None:
+    """A terminal has 80 columns, and a name that is folded into ten lines says nothing."""
+    rows = pa.Table.from_pylist([PAGES[table]], schema=TABLES[table].schema)
+    console = Console(width=80, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn(table, rows))
+    said = capture.get()
+    assert max(map(len, said.splitlines())) <= 80
+    _, _, body = said.partition("──\n")
+    assert len(body.strip().partition("\n\n")[0].splitlines()) <= 2 + (table == "publications"), said
+    left_out = re.findall(r"Too narrow for (.*); --json prints all columns\.", said)
+    assert all(name.strip() not in said.partition("──")[0].split() for name in ",".join(left_out).split(",") if name)
+
+
 def test_contacts_are_drawn_on_one_line_of_time() -> None:
     """Who met when is seen at a glance; what goes on reaches the end."""
     times = [(0, 50), (50, 100), (90, None)]
@@ -155,7 +174,7 @@ def test_contacts_are_drawn_on_one_line_of_time() -> None:
         {"device_low": "a", "device_high": "b", "began_at": began, "ended_at": ended, "closest_m": 1.0}
         for began, ended in times
     ]
-    console = Console(width=100, markup=False, highlight=False)
+    console = Console(width=120, markup=False, highlight=False)
     with console.capture() as capture:
         console.print(drawn("contacts", pa.Table.from_pylist(rows, schema=TABLES["contacts"].schema)))
     lines = [line.split()[-1] for line in capture.get().splitlines() if "█" in line]

@@ -14,6 +14,7 @@ import whimbrel
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.client import Client, ClientClosedError
 from whimbrel.client.interest import Interest
+from whimbrel.client.messages import payload_of
 from whimbrel.errors import InvalidValueError, Phrase, description_of
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.topics import check_topic_filter
@@ -65,6 +66,18 @@ def test_a_client_that_was_never_entered_says_how() -> None:
     with pytest.raises(ClientClosedError) as told:
         asyncio.run(client.publish("a", "b"))
     assert str(told.value) == "Not connected: use `async with Client(…)`"
+    with pytest.raises(ClientClosedError, match="Not connected: use "):  # and it does not wait for ever
+        client.messages()
+
+
+def test_what_a_client_is_given_wrongly_is_named() -> None:
+    """Before anything is sent, in the words of the caller."""
+    with pytest.raises(InvalidValueError, match=r"^QoS: found 3, allowed is 0, 1 or 2$"):
+        Interest(topic_filter="a", qos=3)
+    with pytest.raises(InvalidValueError, match=r"^this payload cannot be sent \(.*set is not JSON .*\): allowed are"):
+        payload_of({1})  # type: ignore[arg-type] # that is the point
+    with pytest.raises(InvalidValueError, match=r"^Client\(join=…\) needs a client_id: a session keeps"):
+        Client(join=["ward"])
 
 
 def test_a_session_that_cannot_be_created_says_what_to_try(tmp_path: Path) -> None:

@@ -438,6 +438,7 @@ class Broker:
         stamp = self._commits.now(now)
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
+        self._commits.then(partial(self.state.forget_places, stamp))
         self._connecting.tick(stamp)
         self._sessions.absent.tick(stamp)
         self.history.look()

@@ -36,7 +36,7 @@ PENDING_BYTES = 1_200
 _PASSING = 8
 """One in so many bytes is for what passes through."""
 PLACE_BYTES = 700
-"""Where a device is: it counts for a week at most, whether the device comes back or not."""
+"""Where a device is: it is forgotten after a week, whether the device comes back or not."""
 _NEAR_BYTES = 2_400
 """A near beside it: a polygon has up to 64 corners."""
 _PLAIN_BYTES, _CONTENT_BYTES, _BYTES_A_CHARACTER = 1_200, 2_400, 5

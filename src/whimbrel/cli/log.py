@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from itertools import islice
@@ -28,6 +29,9 @@ __all__ = ["app"]
 
 _BODY_CHARACTERS = 80
 _POLL_S = 0.2
+
+_EXACT, _SECONDS, _MINUTES = 27, 19, 16
+"""How many characters of a time are shown."""
 
 app = typer.Typer(help="Keep a node's log: import, export, show, verify.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -294,17 +298,31 @@ def _time(time_us: object) -> str | None:
 
 
 def _print_table(found: list[dict[str, object]]) -> None:
-    columns: list[tuple[str, Callable[[dict[str, object]], object]]] = [
-        ("table", lambda each: each["table"]),
-        ("node", lambda each: each["node"]),
-        ("rows", lambda each: each["rows"]),
-        ("seqs", lambda each: "–" if each["first_seq"] is None else f"{each['first_seq']}–{each['last_seq']}"),
-        ("first", lambda each: each["first_at"] or "–"),
-        ("last", lambda each: each["last_at"] or "–"),
-        ("parquet bytes", lambda each: each["parquet_bytes"]),
-        ("segment bytes", lambda each: each["segment_bytes"]),
-    ]
-    lines = [[name for name, _ in columns], *([str(get(each)) for _, get in columns] for each in found)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    """Print a line for each table and node; where the terminal is narrow, times are short and the sizes are one."""
+    width = shutil.get_terminal_size().columns
+    for time_characters, is_split in ((_EXACT, True), (_SECONDS, True), (_SECONDS, False), (_MINUTES, False)):
+        lines = _table(found, time_characters, is_split=is_split)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= width:
+            break
     for line in lines:
         typer.echo("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _table(found: list[dict[str, object]], time_characters: int, *, is_split: bool) -> list[list[str]]:
+    def moment(each: dict[str, object], name: str) -> str:
+        text = str(each[name] or "–")
+        return text if len(text) <= time_characters else text[:time_characters].replace("T", " ")
+
+    has_nodes = len({each["node"] for each in found}) > 1
+    head = ["table", *["node"] * has_nodes, "rows", "seqs", "first", "last"]
+    lines = [head + (["in Parquet", "in segments"] if is_split else ["bytes"])]
+    for each in found:
+        seqs = "–" if each["first_seq"] is None else f"{each['first_seq']}–{each['last_seq']}"
+        sizes = [int(str(each[name])) for name in ("parquet_bytes", "segment_bytes")]
+        lines.append(
+            [str(each["table"]), *[str(each["node"])] * has_nodes, f"{each['rows']:,}", seqs]
+            + [moment(each, "first_at"), moment(each, "last_at")]
+            + [f"{size:,}" for size in (sizes if is_split else [sum(sizes)])]
+        )
+    return lines

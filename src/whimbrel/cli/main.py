@@ -13,7 +13,7 @@ import typer.core
 import typer.main
 
 from whimbrel import __version__
-from whimbrel.cli.options.examples import with_whole_examples
+from whimbrel.cli.options.help_texts import in_short, with_whole_examples
 from whimbrel.errors import LanguageError, WhimbrelError
 
 __all__ = ["app", "main"]
@@ -48,6 +48,36 @@ _COMMANDS = {
 }
 """The module and the name in it of every command and command group, in the order of ``--help``."""
 
+_IN_SHORT = {
+    "backup": "Copy the data of a broker, which goes on serving.",
+    "bench": "Measure how fast a broker is.",
+    "clients": "List, show and disconnect the clients of a broker.",
+    "demo": "Watch a made-up hospital ward: broker, devices, pipeline.",
+    "doctor": "Check what a broker needs: settings, disk, ports, users.",
+    "filter": "Test, explain and check filters.",
+    "key": "Make a key for publications that only some may read.",
+    "lab": "Make the papers' tables and figures again.",
+    "log": "Import, export, show and verify the log of a node.",
+    "match": "Tell which subscriptions want which events, from files.",
+    "near": "Explain which subscriptions hear a publication at a place.",
+    "nearby": "Events around the place they come from, without a server.",
+    "pipeline": "Whole logs on Spark: tables, streams, replay.",
+    "policy": "Test policies over device state, put them into a broker.",
+    "publish": "Publish a message, or many.",
+    "reload": "Have a broker read users, rights and certificates again.",
+    "rendezvous": "Introduce devices that are not discoverable.",
+    "restore": "Make a data directory of a backup.",
+    "serve": "Run a broker for MQTT 5 and 3.1.1.",
+    "session": "Create, join and change sessions that devices share.",
+    "sim": "Simulate people who carry samples for each other.",
+    "status": "Print what is going on in a broker of this machine.",
+    "subscribe": "Subscribe, and print each message.",
+    "tickertape": "Follow groups on one scrolling line, and write to them.",
+    "user": "Add, list and remove the users of a broker.",
+    "warm-up": "Compile the matcher, once on this machine.",
+}
+"""The line of each in ``whimbrel --help``, short enough for 80 columns."""
+
 
 class _CommandsOnDemand(MutableMapping[str, Any]):
     """The commands by name; a command's module is imported when the command is asked for."""
@@ -64,7 +94,9 @@ class _CommandsOnDemand(MutableMapping[str, Any]):
                 of_one.add_typer(found, name=name)
             else:
                 of_one.command(name)(found)
-            self._loaded[name] = _with_whole_examples(typer.main.get_group(of_one).commands[name])
+            command = _with_help_texts(typer.main.get_group(of_one).commands[name])
+            command.short_help = _IN_SHORT[name]
+            self._loaded[name] = command
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401 # so
@@ -80,10 +112,11 @@ class _CommandsOnDemand(MutableMapping[str, Any]):
         return len(_COMMANDS)
 
 
-def _with_whole_examples(command: Any) -> Any:  # noqa: ANN401 # a command of typer's own click
+def _with_help_texts(command: Any) -> Any:  # noqa: ANN401 # a command of typer's own click
+    command.short_help = in_short(command.help or "")
     command.help = with_whole_examples(command.help or "")
     for member in getattr(command, "commands", {}).values():
-        _with_whole_examples(member)
+        _with_help_texts(member)
     return command
 
 
@@ -97,7 +130,14 @@ class _Group(typer.core.TyperGroup):
 
 app = typer.Typer(
     name="whimbrel",
-    help="Publish/subscribe for devices that move, sleep and disappear.",
+    help=(
+        "Publish/subscribe for devices that move, sleep and disappear.\n\n"
+        "To begin, type these, and see the first message arrive; `whimbrel COMMAND --help` has more examples:\n\n"
+        "\b\n"
+        "  whimbrel serve --data whimbrel-data &\n"
+        "  whimbrel subscribe 'home/#' --filter 'value > 20' &\n"
+        "  whimbrel publish home/kitchen 21.5"
+    ),
     cls=_Group,
     no_args_is_help=True,
     add_completion=False,

@@ -80,7 +80,7 @@ def campus(
     ] = 4_000.0,
     hello: Annotated[
         str,
-        typer.Option("--hello", metavar="change|SECONDS", help="Hello whenever a list changes, or with this period."),
+        typer.Option("--hello", metavar="change|TIME", help="Hello whenever a list changes, or with this period."),
     ] = "change",
     transfer: Annotated[
         float,
@@ -157,7 +157,10 @@ def unicast(
         float, typer.Option("--rate", metavar="BYTES/S", help="How fast a transfer is; a node has one at a time.")
     ] = 250_000.0,
     look: Annotated[
-        float, typer.Option("--look", metavar="SECONDS", help="How often nodes look who is there; 0: at once.")
+        float,
+        typer.Option(
+            "--look", metavar="TIME", parser=read_seconds, help="How often nodes look who is there; 0: at once."
+        ),
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
@@ -204,9 +207,9 @@ def _zipf_exponent(text: str) -> float:
 
 def _hello_s(text: str) -> float | None:
     try:
-        return None if text == "change" else float(text)
-    except ValueError:
-        raise InvalidValueError("--hello", text, "change, or a period in seconds") from None
+        return None if text == "change" else read_seconds(text)
+    except typer.BadParameter:
+        raise InvalidValueError("--hello", text, "change, or a period such as 90s or 15m") from None
 
 
 def _print(report: Mapping[str, object], *, as_json: bool, assumptions: Mapping[str, object] | None = None) -> None:

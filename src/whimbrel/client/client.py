@@ -142,7 +142,7 @@ class Client:
         if queue_messages < 1:
             raise InvalidValueError("queue_messages", queue_messages, "at least 1")
         if join and not client_id:
-            raise InvalidValueError("client_id", client_id, "a name, where *join* is given: " + _NAMED)
+            raise InvalidValueError("client_id", client_id, "a name", f"Client(join=…) needs a client_id: {_NAMED}")
         self._dialling = Dialling(
             host=host,
             port=port,
@@ -514,6 +514,8 @@ class Client:
         again to a session that it keeps. The iteration ends when the client is closed. It is for one task at a time;
         one that was left can be taken up again.
         """
+        if self._task is None and not self._is_over:
+            raise self._closed()  # nothing would ever come
         return self._inbox
 
     def _confirm(self, delivery: Delivery) -> None:

@@ -64,6 +64,8 @@ class Interest:
             check_topic_filter(plain)
         except ProtocolError as error:
             raise InvalidValueError("topic filter", self.topic_filter, "one of MQTT", error.reason) from error
+        if self.qos not in {0, 1, 2}:
+            raise InvalidValueError("QoS", self.qos, "0, 1 or 2")
         if self.filter_text is not None:
             parse(self.filter_text)
         if self.near is not None:

@@ -21,6 +21,9 @@ __all__ = ["READ_BYTES", "BrokenLinkError", "Dialling", "Link", "Tls", "why"]
 
 READ_BYTES = 65_536
 _GOODBYE_S = 2.0
+_CLOSED = "the connection was closed before CONNECT was answered"
+_PERHAPS_TLS = "a port for TLS does that to a client without TLS (--tls, --tls-ca)"
+_NO_TLS = "the connection was closed during the TLS handshake; a port without TLS does that"
 
 
 class BrokenLinkError(ClientError):
@@ -139,7 +142,7 @@ class Dialling:
                 while not events:
                     data = await reader.read(READ_BYTES)
                     if not data:
-                        raise self.unreachable("the connection was closed before CONNECT was answered")
+                        raise self.unreachable(_CLOSED if self.tls else f"{_CLOSED}; {_PERHAPS_TLS}")
                     events = connection.receive(data, now=clock())
                     if connection.failure is not None and not events:
                         raise self.unreachable(str(connection.failure))
@@ -154,7 +157,7 @@ class Dialling:
             if isinstance(error, TimeoutError):
                 raise self.unreachable(f"no answer in {self.timeout_s:g} s") from error
             if isinstance(error, OSError):
-                raise self.unreachable(why(error)) from error
+                raise self.unreachable(why(error) or _NO_TLS) from error
             raise
 
     def unreachable(self, reason: str) -> CannotConnectError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from whimbrel.client.joining import checked_keys
-from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase
+from whimbrel.errors import InvalidValueError, MalformedBodyError, description_of
 from whimbrel.model.bounds import real
 from whimbrel.model.near import MAX_NEAR_M
 from whimbrel.model.place import Place
@@ -88,11 +88,9 @@ def payload_of(payload: Payload) -> bytes:
         tree = dict(payload) if isinstance(payload, Mapping) else payload
         return json.dumps(tree, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidValueError(
-            "payload",
-            Phrase(str(error)),
-            "bytes, text without lone surrogates, or what JSON has: numbers, lists, mappings",
-        ) from error
+        allowed = "bytes, text without lone surrogates, or what JSON has: numbers, lists, mappings"
+        sentence = f"this payload cannot be sent ({error}): allowed are {allowed}"
+        raise InvalidValueError("payload", description_of(payload), allowed, sentence) from error
 
 
 def _placed(

@@ -75,12 +75,19 @@ class Folding:
     def _answered(self, commands: list[Command]) -> Settled:
         settled: list[Settle] = []
         forgotten: list[int] = []
+        if not self._assume_receipts:  # nothing is answered: receipts come by themselves
+            for command in commands:
+                if type(command) is Settle:
+                    settled.append(command)
+                elif type(command) is Forget:
+                    forgotten.append(command.seq)
+            return settled, forgotten
         left = deque(commands)
         while left:
             command = left.popleft()
             if type(command) is not HandOver:
                 _note(command, settled, forgotten)
-            elif self._assume_receipts and not command.is_own_receipt:
+            elif not command.is_own_receipt:
                 outcome = self._judge(command)
                 via = "held" if command.is_held else "live"
                 for session, _ in command.sessions:

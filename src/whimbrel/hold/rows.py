@@ -146,6 +146,7 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
             state.shaped.add(str(key[1]))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
+    state.places = dict(sorted(state.places.items(), key=lambda each: each[1].seq))  # in the order of reports, as ever
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
         _restore_pending(state, str(key[1]), key[2], found[key])

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.attributes import (
     INT32_MAX,
     INT32_MIN,
+    TYPES,
     Attributes,
     AttributeType,
     Int64,
     Scalar,
     checked,
-    type_of,
 )
 from whimbrel.model.bounds import whole
 from whimbrel.model.facts import Fact
@@ -27,6 +28,7 @@ from whimbrel.model.rows import COLUMNS, UNBOUNDED, fact_of
 from whimbrel.model.tables import ATTRIBUTES_TYPE, TABLES, TIME_TYPE
 
 __all__ = [
+    "attributes_array",
     "attributes_from",
     "columns_to_arrow",
     "completed",
@@ -39,8 +41,14 @@ __all__ = [
 Arrow: TypeAlias = Any
 """A ``pyarrow.Table`` or ``RecordBatch``; pyarrow ships no types."""
 
+Array: TypeAlias = Any
+"""A ``numpy`` array."""
+
 _NOT_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
 
+_NUMBERS = {kind: int(number) for kind, number in TYPES.items()}
+_FIELD_OF = np.array([0, 1, 1, 2, 3, 4], np.int8)
+"""By type, which field of an entry holds its value."""
 _PLACES: dict[int | None, int] = {1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
 """Which of int, real, text, opaque holds a value of a type."""
 
@@ -71,7 +79,7 @@ def columns_to_arrow(table_name: str, columns: Sequence[Sequence[object]]) -> Ar
             if not field.nullable and None in values:
                 raise InvalidValueError(field.name, None, "a value in every row")
             is_map = field.type == ATTRIBUTES_TYPE
-            arrays.append(_attributes_array(values) if is_map else pa.array(values, field.type))
+            arrays.append(attributes_array(values) if is_map else pa.array(values, field.type))
         except _NOT_ARROW as error:
             raise InvalidValueError(field.name, Phrase(str(error)), f"values of {field.type}") from None
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -126,7 +134,7 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
 
 
 def attributes_from(column: Arrow) -> list[Attributes | None]:
-    """Return the attributes of each row; read flat, as ``_attributes_array`` writes them."""
+    """Return the attributes of each row; read flat, as ``attributes_array`` writes them."""
     found: list[Attributes | None] = []
     for chunk in getattr(column, "chunks", [column]):
         offsets = chunk.offsets.to_pylist()
@@ -155,33 +163,33 @@ def _scalar(name: str, kind: int | None, values: list[Any]) -> Scalar:
     return Int64(value) if kind == AttributeType.INT64 else value
 
 
-def _attributes_array(maps: Sequence[Any]) -> Arrow:
+def attributes_array(maps: Sequence[Any]) -> Arrow:
     """Return *maps* as one array; built flat, because a dictionary per value costs ten times as much."""
-    offsets, names, kinds = [0], [], []
-    fields: dict[AttributeType, list[object]] = {kind: [] for kind in AttributeType if kind is not AttributeType.INT64}
-    integers, reals = fields[AttributeType.INT32], fields[AttributeType.REAL64]
-    texts, opaques = fields[AttributeType.STRING], fields[AttributeType.OPAQUE]
+    offsets, names, kinds, values = [0], list[str](), list[int](), list[Any]()
     for each in maps:
-        attributes: Attributes = {} if each is None else each
-        for name, value in attributes.items():
-            kind = type_of(value)
-            names.append(name)
-            kinds.append(int(kind))
-            for values in fields.values():
-                values.append(None)
-            fields[AttributeType.INT32 if kind is AttributeType.INT64 else kind][-1] = value
+        if each:
+            for name, value in each.items():
+                names.append(name)
+                kinds.append(_NUMBERS[type(value)])
+                values.append(value)
         offsets.append(len(names))
-    arrays = [
-        pa.array(kinds, pa.int8()),
-        pa.array(integers, pa.int64()),
-        pa.array(reals, pa.float64()),
-        pa.array(texts, pa.string()),
-        pa.array(opaques, pa.binary()),
-    ]
-    kind = ATTRIBUTES_TYPE.item_type
+    kind, of_kind = ATTRIBUTES_TYPE.item_type, np.array(kinds, np.int8)
+    arrays = [pa.array(of_kind)]
+    arrays += [_spread(values, np.flatnonzero(_FIELD_OF[of_kind] == at), kind.field(at).type) for at in range(1, 5)]
     items = pa.StructArray.from_arrays(arrays, fields=[kind.field(index) for index in range(kind.num_fields)])
     keys, starts = pa.array(names, pa.string()), pa.array(offsets, pa.int32())
     if None not in maps:
         return pa.MapArray.from_arrays(starts, keys, items, ATTRIBUTES_TYPE)
     is_null = pa.array([each is None for each in maps])
     return pa.MapArray.from_arrays(starts, keys, items, ATTRIBUTES_TYPE, mask=is_null)
+
+
+def _spread(values: Sequence[Any], places: Array, kind: Arrow) -> Arrow:
+    """Return an array as long as *values* that has those at *places*, and nulls elsewhere."""
+    if places.size == len(values):
+        return pa.array(values, kind)
+    if not places.size:
+        return pa.nulls(len(values), kind)
+    some = np.full(len(values), -1, np.int64)
+    some[places] = np.arange(places.size)
+    return pa.array([values[at] for at in places.tolist()], kind).take(pa.array(some, mask=some < 0))

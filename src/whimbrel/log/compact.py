@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import cbor2
 
@@ -35,14 +36,19 @@ __all__ = [
     "DELIVERY",
     "MOVE",
     "PUBLICATION",
+    "PublicationColumns",
+    "ReceiptColumns",
     "move_body",
     "move_values",
     "publication_body",
+    "publication_columns",
     "publication_values",
     "receipt_body",
+    "receipt_columns",
     "receipt_prefix",
     "receipt_rest",
     "receipt_values",
+    "subscriber_values",
     "time_of",
 ]
 
@@ -173,6 +179,105 @@ def publication_values(payload: bytes) -> list[object]:
     ]
 
 
+class PublicationColumns(NamedTuple):
+    """What differs from row to row in publications as they came; ``publication_values`` has the other columns."""
+
+    published_at: Sequence[int]
+    publisher: list[str | None]
+    subject: list[str | None]
+    has_value: list[bool]
+    """Whether the body is the attribute ``value``."""
+    body: list[bytes]
+    qos: list[int]
+    retain: list[bool]
+    expires_at: list[int | None]
+    properties: list[bytes | None]
+    packet_id: list[int | None]
+
+
+def publication_columns(payloads: Sequence[bytes]) -> PublicationColumns:
+    """Return publications by columns; raise an error of Python's, or ours, where ``publication_values`` would."""
+    published_at, flags, publisher_lengths, subject_lengths = zip(*map(_PUBLICATION.unpack_from, payloads), strict=True)
+    texts = _Texts()
+    publishers: list[str | None] = []
+    subjects: list[str | None] = []
+    bodies: list[bytes] = []
+    expires: list[int | None] = []
+    properties: list[bytes | None] = []
+    packet_ids: list[int | None] = []
+    for payload, flag, publisher_length, subject_length in zip(
+        payloads, flags, publisher_lengths, subject_lengths, strict=True
+    ):
+        at, expires_at, packet_id, properties_length = _PUBLICATION.size, None, None, 0
+        if flag & _EXPIRES:
+            (expires_at,), at = _EXPIRES_AT.unpack_from(payload, at), at + _EXPIRES_AT.size
+        if flag & _PACKET:
+            (packet_id,), at = _PACKET_ID.unpack_from(payload, at), at + _PACKET_ID.size
+        if flag & _PROPERTIES:
+            (properties_length,), at = _PROPERTIES_LENGTH.unpack_from(payload, at), at + _PROPERTIES_LENGTH.size
+        subject_at = at + publisher_length
+        properties_at = subject_at + subject_length
+        body_at = properties_at + properties_length
+        if body_at > len(payload) or flag > _KNOWN_FLAGS:
+            raise InvalidValueError("payload", payload, "a publication as it came")
+        publishers.append(texts[payload[at:subject_at]])
+        subjects.append(texts[payload[subject_at:properties_at]])
+        properties.append(payload[properties_at:body_at] if properties_length else None)
+        bodies.append(payload[body_at:])
+        expires.append(expires_at)
+        packet_ids.append(packet_id)
+    return PublicationColumns(
+        published_at,
+        publishers,
+        subjects,
+        [bool(flag & _VALUE) for flag in flags],
+        bodies,
+        [flag >> _QOS_SHIFT & _QOS_BITS for flag in flags],
+        [bool(flag & _RETAIN) for flag in flags],
+        expires,
+        properties,
+        packet_ids,
+    )
+
+
+class _Texts(dict[bytes, str | None]):
+    """Texts by their bytes: names come again and again."""
+
+    def __missing__(self, data: bytes) -> str | None:
+        found = self[data] = data.decode() if data else None
+        return found
+
+
+class ReceiptColumns(NamedTuple):
+    """What differs from row to row in deliveries; the other columns are those of ``receipt_values``."""
+
+    handed_at: Sequence[int]
+    notification_seq: Sequence[int]
+    via: list[str | None]
+    subscriber: list[int]
+    """Which of the next each is for."""
+    subscribers: list[bytes]
+    """What ``receipt_prefix`` made, each once."""
+
+
+def receipt_columns(payloads: Sequence[bytes]) -> ReceiptColumns:
+    """Return deliveries by columns; raise an error of Python's where ``receipt_values`` would raise ours."""
+    handed_at, notification_seq, vias = zip(*map(_DELIVERY.unpack_from, payloads), strict=True)
+    known: dict[bytes, int] = {}
+    subscriber = [known.setdefault(payload[_DELIVERY.size :], len(known)) for payload in payloads]
+    return ReceiptColumns(handed_at, notification_seq, [_VIAS[via] for via in vias], subscriber, list(known))
+
+
+def subscriber_values(rest: list[object]) -> tuple[str, str, list[dict[str, object]]]:
+    """Return session, device and subscriptions of the CBOR list that ends a record of a delivery."""
+    match rest:
+        case [str() as session, str() as device, [*flat]] if len(flat) % 2 == 0:
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            return session, device, [{"subject_filter": subject_filter, "name": each} for subject_filter, each in pairs]
+        case _:
+            raise InvalidValueError("payload", rest, "a list of session, device and subscriptions")
+
+
 def move_values(payload: bytes) -> list[object]:
     """Return the values of a row of ``reports`` in the order of its columns, from the time on."""
     try:
@@ -189,12 +294,7 @@ def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object
     handed_at, notification_seq, via = _DELIVERY.unpack_from(payload)
     if via >= len(_VIAS):
         raise InvalidValueError("via", via, f"at most {len(_VIAS) - 1}; more are from a newer Whimbrel")
-    match rest:
-        case [str() as session, str() as device, [*flat]] if len(flat) % 2 == 0:
-            pairs = zip(flat[::2], flat[1::2], strict=True)
-            subscriptions = [{"subject_filter": subject_filter, "name": each} for subject_filter, each in pairs]
-        case _:
-            raise InvalidValueError("payload", rest, "a list of session, device and subscriptions")
+    session, device, subscriptions = subscriber_values(rest)
     return [
         handed_at,
         session,

@@ -48,6 +48,7 @@ __all__ = [
     "TABLE_NAMES",
     "TABLE_NUMBERS",
     "body_of",
+    "cbor_values",
     "framed",
     "is_publication",
     "mark",
@@ -175,11 +176,11 @@ def values_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, 
     if number == compact.PUBLICATION:
         values = compact.publication_values(payload)
     elif number == compact.DELIVERY:
-        values = compact.receipt_values(node, payload, _values(compact.receipt_rest(payload)))
+        values = compact.receipt_values(node, payload, cbor_values(compact.receipt_rest(payload)))
     elif number == compact.MOVE:
         values = compact.move_values(payload)
     else:
-        values = _values(payload)
+        values = cbor_values(payload)
     if len(values) + 2 > len(columns):
         allowed = f"at most {len(columns) - 2}; more are from a newer Whimbrel"
         raise InvalidValueError(f"number of values in {table}", len(values), allowed)
@@ -194,13 +195,14 @@ def time_from(number: int, payload: bytes) -> int:
     """Return the time of a record of the table *number*: its payload's first value."""
     if number in _COMPACT:
         return compact.time_of(payload)
-    values = _values(payload)
+    values = cbor_values(payload)
     if not values or type(values[0]) is not int:
         raise InvalidValueError("time of a record", values[:1], "microseconds")
     return values[0]
 
 
-def _values(payload: bytes) -> list[object]:
+def cbor_values(payload: bytes) -> list[object]:
+    """Return the values of a CBOR list from outside."""
     try:
         values: object = cbor2.loads(
             payload,

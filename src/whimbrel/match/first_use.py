@@ -3,7 +3,8 @@
 A command compiles them before it begins (``make_ready``). A service does not wait: ``Kernels`` has a child process
 compile them, and everything is matched by the delta (``index.delta``) until they are there.
 Rule: what a service loads, it loads beside its event loop, and uses each kernel once before a segment takes over.
-Rule: this module loads numba only where a function says so. The kernels of ``proximity`` no service uses yet.
+Rule: this module loads numba only where a function says so.
+Rule: a service loads the kernels of places when it first asks for them (``has_places``), and many never do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from whimbrel.match.index.segments import Segment
     from whimbrel.match.matcher import Matcher
 
-__all__ = ["COMPILING", "Kernels", "compile_all", "is_compiled", "load_kernels", "make_ready"]
+__all__ = ["COMPILING", "Kernels", "compile_all", "is_compiled", "load_kernels", "load_place_kernels", "make_ready"]
 
 COMPILING = "compiling the matcher, once on this machine: about a minute"
 _NICE, _BESIDE = 10, "--beside-a-service"
@@ -63,6 +64,27 @@ def load_kernels() -> Matcher:
     return matcher
 
 
+def load_place_kernels() -> None:
+    """Use every kernel that finding subscriptions by place needs, so that this process has it; numba is loaded."""
+    from whimbrel.match.matcher import Interest, Matcher, PublishedAt
+    from whimbrel.model.near import Around
+    from whimbrel.model.place import Area, Place
+
+    here = Place(0.0, 0.0)
+    matcher, area = Matcher(), Area(here, 100.0)
+    for session, device in (("s", "d"), ("s", "e"), ("t", "d")):
+        matcher.places.join(session, device)
+    for number, near in enumerate((Around(100.0), area, None)):
+        matcher.add(str(number), Interest(subject_filter="a", near=near, session="s"))
+    matcher.places.move("d", here, 0)
+    matcher.match_parts("a", {}, where=PublishedAt(here, 100.0, 0))
+    matcher.match_batch(["a"], [{}])
+    matcher.places.devices_within(area)
+    matcher.places.rebuild()
+    matcher.remove("1")
+    matcher.places.forget("d")
+
+
 def compile_all() -> None:
     """Use every kind of kernel once."""
     import pyarrow as pa  # only compiling needs it
@@ -71,6 +93,7 @@ def compile_all() -> None:
     from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 
     matcher = load_kernels()
+    load_place_kernels()
     with tempfile.TemporaryDirectory(prefix="whimbrel-first-use-") as scratch:
         matcher.save(Path(scratch) / "matcher")
         Matcher.map(Path(scratch) / "matcher")
@@ -98,6 +121,8 @@ class Kernels:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_loaded, self._is_closed = False, False
+        self._place_loader: threading.Thread | None = None
+        self._has_places = False
 
     @property
     def state(self) -> str:
@@ -143,6 +168,28 @@ class Kernels:
                 load_kernels()
                 self._is_loaded = True
         return self._packing(parts)
+
+    def has_places(self) -> bool:
+        """Tell whether the kernels of places are loaded; the first call has a thread load them, and returns at once."""
+        if self._place_loader is None:
+            self._place_loader = threading.Thread(target=self._load_places, args=(), name="places", daemon=True)
+            self._place_loader.start()
+        return self._has_places
+
+    def _load_places(self) -> None:
+        self.begin()
+        if self._child is not None:
+            self._child.wait()
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                _load_numba_alone()
+                load_place_kernels()
+            except Exception as error:  # noqa: BLE001 # whatever it is, the broker goes on without
+                self._say("warning", f"the grid of places could not be loaded ({error!r}); places are asked one by one")
+                return
+            self._has_places = True
 
     def close(self) -> None:
         """End all child processes."""

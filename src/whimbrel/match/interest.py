@@ -1,14 +1,16 @@
-"""Interest: what the matcher needs to know of a subscription."""
+"""Interest: what the matcher needs to know of a subscription; and of where a publication was made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.near import Anywhere, Around, Near
+from whimbrel.model.place import Place
 
-__all__ = ["Interest"]
+__all__ = ["Interest", "PublishedAt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +37,12 @@ class Interest:
         if isinstance(self.near, Anywhere):
             return False
         return self.near is not None or self.session is not None
+
+
+class PublishedAt(NamedTuple):
+    """Where a publication was made, for which area, and when."""
+
+    place: Place | None
+    radius_m: float | None
+    """``None``: it is for everywhere."""
+    time: int

@@ -27,7 +27,7 @@ from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run, pack_h
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
 from whimbrel.match.index.delta import ReadFilter, finished, reading
 from whimbrel.match.index.texts import Texts
-from whimbrel.match.interest import Interest
+from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.keys import KeyTable, may_deliver
 from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # places load numba, and none exist before the first subscrip
     from whimbrel.match.placed import Bounds, Placed
     from whimbrel.match.proximity.index import ProximityIndex, Publications
 
-__all__ = ["NEVER", "Interest", "Matcher", "ReadInterest", "check_stored"]
+__all__ = ["NEVER", "Interest", "Matcher", "PublishedAt", "ReadInterest", "check_stored"]
 
 _QUARANTINE = 65_536
 """Handles freed after a handle before it is given out again."""
@@ -275,7 +275,7 @@ class Matcher:
         """Return the handles of all subscriptions that want *notification*."""
         where = None
         if self._placed is not None:
-            where = self._placed.at(notification.place, notification.radius_m, notification.published_at)
+            where = PublishedAt(notification.place, notification.radius_m, notification.published_at)
         return self.match_parts(
             notification.subject,
             notification.attributes,
@@ -291,7 +291,7 @@ class Matcher:
         keys: KeyHashes = NO_KEYS,
         *,
         deliver_insecure: bool = True,
-        where: Publications | None = None,
+        where: PublishedAt | None = None,
     ) -> list[int]:
         """Return the handles of subscriptions that want this subject with these attributes, and may have it.
 

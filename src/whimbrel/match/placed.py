@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,14 +26,14 @@ import numpy as np
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.index.segments import closure
 from whimbrel.match.index.texts import Texts
-from whimbrel.match.interest import Interest
+from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.proximity.index import ProximityIndex, Publications
 from whimbrel.match.proximity.stored import SAVED as SAVED_INDEX
 from whimbrel.match.proximity.stored import read, written
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.near import Around, Near
-from whimbrel.model.place import Area, Place
+from whimbrel.model.place import Area
 from whimbrel.model.polygon import Polygon
 
 __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
@@ -40,7 +41,7 @@ __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
 _Rest: TypeAlias = tuple[str | None, str | None]
 """Subject filter and content filter."""
 SAVED = (*SAVED_INDEX, "rest.handles", "rest.which", "rest.bytes", "rest.start", "plain")
-_NOWHERE = Publications.of_one(None, None, 0)
+_NOWHERE = PublishedAt(None, None, 0)
 _METRES_OF_A_DEGREE = 111_700.0
 
 
@@ -71,6 +72,9 @@ class Placed:
         self._shared: Counter[_Rest] = Counter()
         self._sharing: dict[int, _Rest] = {}
         """Those with a near and a content filter."""
+        self._kinds: dict[_Rest, int] = {}
+        """Numbers of what is to be looked at again, and by handle (``_kind_of``) the number of each one's."""
+        self._kind_of = np.zeros(1_024, np.int64)
         self._with_subject = self._with_more = 0
         """How many of ``_rest`` have a subject filter, and a filter at all."""
 
@@ -114,6 +118,15 @@ class Placed:
 
     def _put_rest(self, handle: int, rest: _Rest) -> None:
         self._rest[handle] = rest
+        if handle >= self._kind_of.size:
+            wider = np.zeros(max(handle + 1, 2 * self._kind_of.size), np.int64)
+            wider[: self._kind_of.size] = self._kind_of
+            self._kind_of = wider
+        if len(self._kinds) > 2 * len(self._rest) + 64:  # most are gone
+            self._kinds = {}
+            for each, own in self._rest.items():
+                self._kind_of[each] = self._kinds.setdefault(own, len(self._kinds))
+        self._kind_of[handle] = self._kinds.setdefault(rest, len(self._kinds))
         self._with_subject += rest[0] is not None
         self._with_more += rest != (None, None)
 
@@ -139,31 +152,38 @@ class Placed:
     # -- matching ----------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def at(place: Place | None, radius_m: float | None, time: int) -> Publications:
-        """Return where and when one publication was made."""
-        return Publications.of_one(place, radius_m, time)
-
-    @staticmethod
     def nowhere(count: int) -> Publications:
         """Return *count* publications without a place."""
         return Publications.of([None] * count, [None] * count, [0] * count)
 
     def heard(
-        self, found: list[int], subject: str | None, attributes: Attributes, where: Publications | None
+        self, found: list[int], subject: str | None, attributes: Attributes, where: PublishedAt | None
     ) -> list[int]:
         """Return who of *found* hears a publication, and who else does; it has no place if *where* is None."""
-        where = _NOWHERE if where is None else where
-        spot = where.spots[0]
-        has_area = spot[5] == spot[5]  # NaN
+        place, radius_m, time = _NOWHERE if where is None else where
+        has_area = place is not None and radius_m is not None
         if found and (has_area or self._sharing):
-            stays = self.index.sieve(where, np.zeros(len(found), np.int64), np.array(found, np.int64))
+            spot = Publications.of_one(place, radius_m, time)
+            stays = self.index.sieve(spot, np.zeros(len(found), np.int64), np.array(found, np.int64))
             found = [handle for handle, is_heard in zip(found, stays.tolist(), strict=True) if is_heard]
         if self._plain:
-            found += self._plain_heard(subject, where, has_area=has_area)
-        if len(self._rest) > len(self._plain) and spot[0] == spot[0]:  # NaN
-            is_wanted = self._asked(lambda _: subject, lambda _: attributes)
-            found += [handle for handle in self.index.near(where)[1].tolist() if is_wanted(0, handle)]
+            found += self._plain_heard(subject, Publications.of_one(place, radius_m, time), has_area=has_area)
+        if len(self._rest) > len(self._plain) and place is not None:
+            found += self._near_heard(self.index.near_one(place, radius_m, time), subject, attributes)
         return found
+
+    def _near_heard(self, near: Any, subject: str | None, attributes: Attributes) -> list[int]:
+        """Return those that want a publication for its subject and content, of those that place found."""
+        handles: list[int] = near.tolist()
+        if not self._with_more or not handles:
+            return handles
+        wanted, rest = _Wanted(subject, lambda: attributes), self._rest
+        if len(self._kinds) == 1:
+            return handles if wanted[rest[handles[0]]] else []
+        kinds = self._kind_of[near].tolist()
+        if kinds.count(kinds[0]) == len(kinds):  # as where all devices of a town ask for the same
+            return handles if wanted[rest[handles[0]]] else []
+        return [handle for handle in handles if wanted[rest[handle]]]
 
     def _plain_heard(self, subject: str | None, where: Publications, *, has_area: bool) -> list[int]:
         many = len(self._anyhow) + (0 if subject is None else self._topics.count(subject))
@@ -234,20 +254,12 @@ class Placed:
         self, subject_of: Callable[[int], str | None], attributes_of: Callable[[int], Attributes]
     ) -> Callable[[int, int], bool]:
         """Return what tells whether subject and content of a publication are wanted; each filter is asked once."""
-        known: dict[tuple[int, _Rest], bool] = {}
+        known: dict[int, _Wanted] = {}
 
         def is_wanted(row: int, handle: int) -> bool:
-            rest = self._rest[handle]
-            if rest == (None, None):
-                return True
-            answer = known.get((row, rest))
-            if answer is None:
-                wanted, text = rest
-                subject = subject_of(row)
-                answer = wanted is None or (subject is not None and matches(wanted, subject))
-                answer = answer and (text is None or closure(text)(attributes_of(row)) is True)
-                known[row, rest] = answer
-            return answer
+            if row not in known:
+                known[row] = _Wanted(subject_of(row), partial(attributes_of, row))
+            return known[row][self._rest[handle]]
 
         return is_wanted
 
@@ -296,6 +308,21 @@ class Placed:
         # Those that content finds are asked all the same: which they are only matters where filters come and go.
         placed._sharing = dict.fromkeys(known.difference(own), (None, None))
         return placed
+
+
+class _Wanted(dict[_Rest, bool]):
+    """Whether filters want one publication; each is asked once."""
+
+    def __init__(self, subject: str | None, attributes: Callable[[], Attributes]) -> None:
+        super().__init__({(None, None): True})
+        self._subject, self._attributes = subject, attributes
+
+    def __missing__(self, rest: _Rest) -> bool:
+        wanted, text = rest
+        is_wanted = wanted is None or (self._subject is not None and matches(wanted, self._subject))
+        is_wanted = is_wanted and (text is None or closure(text)(self._attributes()) is True)
+        self[rest] = is_wanted
+        return is_wanted
 
 
 def _radius_m(near: Near) -> float:

@@ -23,6 +23,7 @@ __all__ = [
     "INT64_MAX",
     "INT64_MIN",
     "NO_ATTRIBUTES",
+    "TYPES",
     "AttributeType",
     "Attributes",
     "FrozenAttributes",
@@ -92,7 +93,7 @@ class FrozenAttributes(dict[str, Scalar]):
 
 NO_ATTRIBUTES: Attributes = FrozenAttributes()
 
-_TYPES: dict[type, AttributeType] = {
+TYPES: dict[type, AttributeType] = {
     int: AttributeType.INT32,
     Int64: AttributeType.INT64,
     float: AttributeType.REAL64,
@@ -103,7 +104,7 @@ _TYPES: dict[type, AttributeType] = {
 
 def type_of(value: Scalar) -> AttributeType:
     """Return the type of a checked *value*."""
-    return _TYPES[type(value)]
+    return TYPES[type(value)]
 
 
 def integer(value: int) -> int | float:

@@ -53,6 +53,8 @@ MAX_FILTERS = 10_000
 """How many topic filters one packet may have: each takes a microsecond to read, in which no other client is served."""
 _MAX_TOPICS = 8_192
 _MAX_TOPIC_BYTES = 256
+_TLS_HANDSHAKE = 0x16
+"""The first byte of a client that speaks TLS (RFC 8446, 5.1): a CONNECT with flags that are reserved."""
 _topics: dict[bytes, str] = {}
 """Topic names that were checked; see ``_topic``."""
 
@@ -69,6 +71,8 @@ def decode(first: int, body: bytes, version: int) -> Packet:
         return publish_at(body, first, 0, len(body), version)
     if first >> 4 == 0:
         raise MalformedPacketError("packet type 0 is reserved")
+    if first == _TLS_HANDSHAKE:
+        raise MalformedPacketError("this begins as TLS does, and here is no TLS")
     raise MalformedPacketError(f"flags {first & 15:04b} of {PacketType(first >> 4).name} are reserved")
 
 

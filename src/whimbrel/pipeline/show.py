@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.dataset as pads
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -59,6 +60,22 @@ _HIDDEN = {
     | {"properties", "packet_id", "will_seq"},
 }
 """What people rarely ask for; ``--json`` has it all."""
+_FIRST_TO_GO = {
+    "contacts": ("closest_m",),
+    "dead_letters": ("position",),
+    "deliveries": ("notification_node", "decided_at", "subject"),
+    "latency": ("deadlines_missed", "expired_unseen", "p90_us", "window_start"),
+    "link_quality": ("node", "seq"),
+    "matches": ("interest_seq", "name", "notification_node", "published_at"),
+    "meetings": ("mean_contact_us", "mean_apart_us"),
+    "popularity": ("rate_per_s", "window_start"),
+    "publications": ("expires_at", "publisher", "node"),
+    "replicas": ("memory_bytes", "share"),
+}
+"""Columns that a narrow page leaves out, in this order; ``--json`` has them."""
+_FLOWING = {"attributes", "content", "reason", "subscriptions"}
+"""Columns whose cells may take several lines, and how wide they are at least."""
+_FLOWING_CELLS = 24
 _EMPTY = {
     "dead_letters": "nothing failed so far",
     "deliveries": "no outcome so far; what is held has no row yet",
@@ -114,48 +131,92 @@ def to_paste(out: Path, table: str) -> Iterator[str]:
     yield f'Spark   spark.read.format("whimbrel").option("table", "{table}").load({where})'
 
 
-def drawn(table: str, rows: ArrowTable) -> Group:
-    """Return *rows* as a page: the table and, where one says more, bars."""
-    names = [name for name in rows.schema.names if name not in _HIDDEN.get(table, set())]
-    names = [name for name in names if name not in _RARE or rows.column(name).null_count < rows.num_rows]
-    grid = Table(
-        title=f"{table}: {TABLES[table].description}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for name in names:
-        kind = rows.schema.field(name).type
-        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        title = _TITLES.get(name, name.removesuffix(_US))
-        grid.add_column(title, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
-    bar = _BARS.get(table)
-    if bar is not None:
-        grid.add_column("", no_wrap=True)
-        most = max((count for count in rows.column(bar).to_pylist() if count is not None), default=0)
-    spans = _drawn_spans(table, rows)
-    if spans:
-        grid.add_column("", no_wrap=True)
-    for number, row in enumerate(rows.to_pylist()):
-        cells = [Text(_duration(row[name]) if name.endswith(_US) else _cell(row[name])) for name in names]
+def drawn(table: str, rows: ArrowTable) -> RenderableType:
+    """Return *rows* as a page: the table and, where one says more, bars; as wide as the terminal is."""
+    return _Page(table, rows)
+
+
+class _Page:
+    """A table that fits its page: on a narrow one times have no fractions, then bars are short, then columns go."""
+
+    def __init__(self, table: str, rows: ArrowTable) -> None:
+        self._table, self._rows = table, rows
+        names = [name for name in rows.schema.names if name not in _HIDDEN.get(table, set())]
+        self._names = [name for name in names if name not in _RARE or rows.column(name).null_count < rows.num_rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        going = [name for name in _FIRST_TO_GO.get(self._table, ()) if name in self._names]
+        steps = [(True, _BAR_CELLS, 0), (False, _BAR_CELLS, 0), (False, _BAR_CELLS // 2, 0)]
+        steps += [(False, _BAR_CELLS // 2, count) for count in range(1, len(going) + 1)]
+        for is_exact, bar_cells, gone in steps:
+            names = [name for name in self._names if name not in going[:gone]]
+            columns = self._columns(names, bar_cells, is_exact=is_exact)
+            if sum(_width(*column) + 2 for column in columns) < options.max_width:
+                break
+        left_out = ", ".join(_title(name) for name in going[:gone])
+        yield self._grid(columns, names)
+        if left_out:
+            yield Text(f"Too narrow for {left_out}; --json prints all columns.")
+
+    def _columns(self, names: list[str], bar_cells: int, *, is_exact: bool) -> list[tuple[str, list[str]]]:
+        """Return the name and the cells of each column; that of bars has no name."""
+        rows = self._rows.to_pylist()
+        columns = [(name, [_shown(name, row[name], is_exact=is_exact) for row in rows]) for name in names]
+        bar = _BARS.get(self._table)
         if bar is not None:
-            is_drawn = most and row[bar] is not None
-            cells.append(Text("█" * max(1, round(row[bar] / most * _BAR_CELLS)) if is_drawn else "", style="cyan"))
-        if spans:
-            cells.append(Text(spans[number], style="cyan"))
-        grid.add_row(*cells)
-    return Group(grid)
+            counts = [row[bar] for row in rows]
+            most = max((count for count in counts if count is not None), default=0)
+            drawn = ["█" * max(1, round(n / most * bar_cells)) if most and n is not None else "" for n in counts]
+            columns.append(("", drawn))
+        spans = _drawn_spans(self._table, self._rows, bar_cells)
+        return [*columns, ("", spans)] if spans else columns
+
+    def _grid(self, columns: list[tuple[str, list[str]]], names: list[str]) -> Table:
+        title = f"{self._table}: {TABLES[self._table].description}"
+        grid = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for name, _ in columns:
+            kind = self._rows.schema.field(name).type if name in names else pa.null()
+            is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+            grid.add_column(
+                _title(name),
+                justify="right" if is_number else "left",
+                no_wrap=is_number or not name,
+                overflow="fold",
+                style="" if name else "cyan",
+            )
+        for cells in zip(*(cells for _, cells in columns), strict=True):
+            grid.add_row(*map(Text, cells))
+        return grid
 
 
-def _drawn_spans(table: str, rows: ArrowTable) -> list[str]:
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.removesuffix(_US))
+
+
+def _width(name: str, cells: list[str]) -> int:
+    """Return how wide a column must be for its cells to have one line, or, of some columns, a few."""
+    widest = max(map(cell_len, cells), default=0)
+    return max(cell_len(_title(name)), min(widest, _FLOWING_CELLS) if name in _FLOWING else widest)
+
+
+def _shown(name: str, value: Any, *, is_exact: bool) -> str:  # what Arrow has in a column
+    if name.endswith(_US):
+        return _duration(value)
+    return _cell(value.replace(microsecond=0) if isinstance(value, datetime) and not is_exact else value)
+
+
+def _drawn_spans(table: str, rows: ArrowTable, width: int) -> list[str]:
     """Return a line for each row that is drawn between two times; what goes on is drawn to the end."""
     if table not in _SPANS or not rows.num_rows:
         return []
     began, ended = (rows.column(name).cast(pa.int64()).to_pylist() for name in _SPANS[table])
     first, last = min(began), max([*began, *(at for at in ended if at is not None)])
-    cell = max(1, -(-(last - first + 1) // _BAR_CELLS))
+    cell = max(1, -(-(last - first + 1) // width))
     found = []
     for since, until in zip(began, ended, strict=True):
         begin = (since - first) // cell
-        end = _BAR_CELLS if until is None else max(begin + 1, -(-(until - first) // cell))
-        found.append("·" * begin + "█" * (end - begin) + "·" * (_BAR_CELLS - end))
+        end = width if until is None else max(begin + 1, -(-(until - first) // cell))
+        found.append("·" * begin + "█" * (end - begin) + "·" * (width - end))
     return found
 
 

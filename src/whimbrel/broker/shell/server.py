@@ -40,6 +40,7 @@ from whimbrel.broker.shell.operating.status import starting_status
 from whimbrel.broker.shell.preparation import Preparation
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.service import Pools, Service
+from whimbrel.broker.state.places.near_routes import NearRoutes
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels
@@ -178,7 +179,9 @@ class Server:
 
     def _begin(self) -> _Begun:
         """Restore the state and make its core; a thread does it while the event loop answers clients with 0x88."""
-        state, restored = self._storage.restore(Routes(self._matcher))
+        state, restored = self._storage.restore(
+            Routes(self._matcher, near=NearRoutes(self._matcher, self._kernels.has_places))
+        )
         clock = LogClock(restored.time.now, say=_tell_time)
         broker = Broker(
             self.config,

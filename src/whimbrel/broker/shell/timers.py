@@ -6,6 +6,8 @@ moment after a tick, when everything that waited in the sockets has been read.
 
 from __future__ import annotations
 
+import time
+
 from whimbrel.broker.shell.disk.heartbeat_writer import HeartbeatWriter
 from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
@@ -16,7 +18,7 @@ from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 
 __all__ = ["Timers"]
 
-_TICK_S = 0.25
+_TICK_S, _PREPARE_S = 0.25, 0.01
 _MOST_TICK_US = 500_000
 """How much of the time between two ticks counts; ticks come later where the process was stopped."""
 _READ_S = 0.01
@@ -62,6 +64,7 @@ class Timers:
         self._heartbeat.tick()
         self._listeners.end_handshakes()
         running.loop.call_later(_READ_S, self._end_silent)
+        broker.state.routes.near.prepare_for(_PREPARE_S, time.perf_counter)
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             broker.state.routes.settle()

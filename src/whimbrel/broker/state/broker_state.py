@@ -57,6 +57,9 @@ from whimbrel.shape.variables import LinkStates
 __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
+_MOST_FORGOTTEN = 1_000
+"""So many places are forgotten in one turn, at most."""
+_MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 
 
 class BrokerState:
@@ -66,7 +69,8 @@ class BrokerState:
         self.node = node
         self.hold = Hold(node, heeds_places=True) if hold is None else hold
         self.routes = Routes() if routes is None else routes
-        self.routes.heard = self.hold.places.heard
+        self.routes.heard, self.routes.near.places = self.hold.places.heard, self.hold.places
+        self.routes.near.named_sessions = self._named_sessions
         self.memory = self.routes.memory
         """How much memory all of this takes."""
         self.memory.hold = self.hold.tally
@@ -101,6 +105,9 @@ class BrokerState:
         )
         # Its methods are the state's own: each call would cost a second one for everything handed over.
         self._perform, self.performing, self.tell = hand_overs.perform, hand_overs.performing, hand_overs.tell
+
+    def _named_sessions(self) -> Iterator[str]:
+        return (session for session in self.hold.sessions() if not is_private(session))
 
     def _touch_will(self, device: str) -> None:
         self._touch(("will", device))
@@ -189,7 +196,7 @@ class BrokerState:
         handles = routes.by_content([message.subject], [attributes], [secured])[0] if routes.has_content else []
         if placing is None:
             return routes.subscribers(message.subject, handles, secured)
-        near = routes.near.wanting(message.subject, attributes, secured)
+        near = routes.near.wanting(message.subject, attributes, secured, placing, notification.published_at)
         return routes.subscribers_at(message.subject, handles, near, secured, placing, notification.published_at)
 
     def apply_publication(
@@ -298,7 +305,10 @@ class BrokerState:
                 client.received.discard(fact.packet_id or 0)
             elif change is PresenceChange.COMPLETED:
                 client.releasing.discard(fact.packet_id or 0)
-        return (yield from self.hold.applying(fact))
+        commands = yield from self.hold.applying(fact)
+        if fact.session is not None and change in _MEMBERSHIP:
+            self.routes.near.members_changed(fact.session, is_named=not is_private(fact.session))
+        return commands
 
     def _let_confirm(self, client: Client, *, is_confirming: bool) -> None:
         """Let the QoS 0 hand-overs of a client's private session have receipts, or none."""
@@ -363,7 +373,10 @@ class BrokerState:
                     gone.received.clear()
                     gone.releasing.clear()
                 self._touch(("client", fact.device))
-        return (yield from self.hold.applying(fact))
+        commands = yield from self.hold.applying(fact)
+        if fact.change is SessionChange.DELETED:
+            self.routes.near.members_changed(fact.session, is_named=not is_private(fact.session))
+        return commands
 
     def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
         """Apply the outcome of a hand-over that the client has in flight no more."""
@@ -402,6 +415,10 @@ class BrokerState:
         self._perform(self.hold.tick(now), now)
         if self.fences:
             self._cross(self.fences.tick(now), now)
+
+    def forget_places(self, now: int) -> None:
+        """Forget some of the places that no subscription may count any more."""
+        self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
 
     # -- questions ---------------------------------------------------------------------------------------------------
 

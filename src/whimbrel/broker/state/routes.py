@@ -10,8 +10,9 @@ patterns (``language.budget``), or not at all if it cannot be read; ``refused_to
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.access.work_budget import pattern_instructions
 from whimbrel.broker.memory import Memory, subscription_bytes
 from whimbrel.broker.placing import Placing
-from whimbrel.broker.state.places.near_routes import NearRoutes, needs_place
+from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, needs_place
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -32,6 +33,7 @@ from whimbrel.match.matcher import Interest, Matcher, ReadInterest
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS
+from whimbrel.model.near import Anywhere
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import Subscription
 
@@ -40,7 +42,7 @@ __all__ = ["Found", "Routes", "is_long"]
 Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
-_REMEMBERED = 100_000
+_REMEMBERED, _REMEMBERED_SESSIONS = 100_000, 16
 _BY_SESSION = itemgetter(0)
 _PIECE_S = 0.004
 """How long the patterns may be asked at a stretch."""
@@ -64,16 +66,21 @@ class Heard(Protocol):
 class Routes:
     """The subscriptions of a broker; *make_matcher* gives the index for content filters.
 
-    By *stopwatch* a match with dear patterns is broken off, to be taken up again.
+    By *stopwatch* a match with dear patterns is broken off, to be taken up again. *near* is for subscriptions with a
+    near; unless it is given, there is no grid of places.
     """
 
     def __init__(
-        self, make_matcher: Callable[[], Matcher] = Matcher, *, stopwatch: Callable[[], float] = time.perf_counter
+        self,
+        make_matcher: Callable[[], Matcher] = Matcher,
+        *,
+        stopwatch: Callable[[], float] = time.perf_counter,
+        near: NearRoutes | None = None,
     ) -> None:
         self._stopwatch = stopwatch
         self._plain = TopicIndex()
         self._matcher = make_matcher()
-        self.near = NearRoutes(make_matcher)
+        self.near = NearRoutes(make_matcher) if near is None else near
         self.heard: Heard | None = None
         """Who decides about places: the hold, once there is one."""
         self._numbers: dict[tuple[str, Identity], int] = {}
@@ -81,6 +88,8 @@ class Routes:
         self.memory = Memory()
         self.pattern_instructions = 0
         """How many instructions the patterns of all subscriptions have together."""
+        self._from_anywhere: set[int] = set()
+        """The numbers of those that hear areas from anywhere."""
         self._programs: dict[int, int] = {}
         """How many those of each have, where it has any."""
         self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
@@ -95,7 +104,11 @@ class Routes:
         """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
         self._read: dict[tuple[str, Identity], deque[ReadInterest]] = {}
         """Filters that were read for subscriptions which are not put yet."""
+        self._anywhere: Counter[str] = Counter()
+        """By session, how many of its subscriptions hear areas from anywhere (``near=any``)."""
         self._remembered: dict[str, Found] = {}
+        self._remembered_sessions: dict[str, dict[str, tuple[Identity, ...]]] = {}
+        """The same by session, of subjects that many want and that were published for an area."""
         self.epoch = 0
         """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
 
@@ -177,6 +190,9 @@ class Routes:
             self.pattern_instructions += instructions
         size = subscription_bytes(subscription.filter_text, is_near=is_near)
         self._wanted[number] = (subscription.session, identity, subject_filter, size)
+        if isinstance(subscription.near, Anywhere):
+            self._anywhere[subscription.session] += 1
+            self._from_anywhere.add(number)
         self.memory.counted += size
         self._changed()
 
@@ -184,7 +200,8 @@ class Routes:
         """Put a subscription where content, keys and places are asked; ``FilterError`` if its filter is unreadable."""
         interest, read = _interest(subscription), self._expected(subscription)
         if is_near:
-            self.near.put(number, interest, read)
+            entry = (subscription.session, ((subscription.subject_filter, subscription.name),))
+            self.near.put(number, entry, _placed(interest, subscription), read)
             return
         handle = self._matcher.add(str(number), interest, read)
         self._handles[number] = handle
@@ -198,6 +215,9 @@ class Routes:
         if number is None:
             return
         _, _, subject_filter, size = self._wanted.pop(number)
+        if number in self._from_anywhere:
+            self._from_anywhere.remove(number)
+            self._anywhere -= Counter((session,))  # which leaves none of no subscription
         self.memory.counted -= size
         self.pattern_instructions -= self._programs.pop(number, 0)
         if number > 0:
@@ -216,6 +236,7 @@ class Routes:
     def _changed(self) -> None:
         self.epoch += 1
         self._remembered.clear()
+        self._remembered_sessions.clear()
 
     def by_subject(self, subject: str) -> Found:
         """Return who wants *subject* whatever its content."""
@@ -258,19 +279,50 @@ class Routes:
         return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
 
     def subscribers_at(
-        self, subject: str, handles: Sequence[int], near: Sequence[int], secured: Secured, placing: Placing, at: int
+        self, subject: str, handles: Sequence[int], near: NearFound, secured: Secured, placing: Placing, at: int
     ) -> Found:
         """Return the subscribers who hear a notification that was published somewhere at the time *at*.
 
-        Of those with a ``near``, the numbers *near* want it for subject and content.
+        Of those with a ``near``, *near* want it.
         """
-        found = self.subscribers(subject, handles, secured)
-        if near:
-            found = self._merged(near, found)
-        if not near and placing.radius_m is None:
+        area = placing.area
+        nearby = list(near.entries)
+        if nearby and not near.is_decided:
+            assert self.heard is not None
+            nearby = self.heard(nearby, place=placing.place, area=area, at=at)
+        if area is None:
+            found = self.subscribers(subject, handles, secured)
+        else:
+            found = self._subscribers_within(area, subject, handles, secured, at)
+        if not nearby:
             return found
+        return _united(found, nearby) if found else nearby
+
+    def _subscribers_within(self, area: Area, subject: str, handles: Sequence[int], secured: Secured, at: int) -> Found:
+        """Return who hears what is published for an area, of those without a near.
+
+        Where many want it for subject and content, the grid is asked who is there.
+        """
+        plain = self.by_subject(subject) if secured.deliver_insecure else []
+        inside = self.near.sessions_within(area, len(plain) + len(handles))
+        if inside is None:
+            found = self.subscribers(subject, handles, secured)
+        else:
+            inside.update(self._anywhere)
+            found = self._by_session(subject, inside) if plain else []
+            numbers = map(self._by_handle.__getitem__, handles)
+            found = self._merged([number for number in numbers if self._wanted[number][0] in inside], found)
         assert self.heard is not None
-        return self.heard(found, place=placing.place, area=placing.area, at=at)
+        return self.heard(found, place=area.centre, area=area, at=at) if found else found
+
+    def _by_session(self, subject: str, sessions: Collection[str]) -> Found:
+        """Return what ``by_subject`` has of some sessions."""
+        known = self._remembered_sessions.get(subject)
+        if known is None:
+            if len(self._remembered_sessions) >= _REMEMBERED_SESSIONS:
+                self._remembered_sessions.clear()
+            known = self._remembered_sessions[subject] = dict(self.by_subject(subject))
+        return [(session, known[session]) for session in sorted(sessions) if session in known]
 
     def whose(self, handle: int) -> tuple[str, Identity]:
         """Return session and subscription of a handle."""
@@ -306,6 +358,19 @@ def _interest(subscription: Subscription) -> Interest:
         keys=subscription.keys,
         accept_insecure=subscription.accept_insecure,
     )
+
+
+def _placed(interest: Interest, subscription: Subscription) -> Interest:
+    near, stale_us = subscription.near, subscription.stale_us
+    return replace(interest, near=near, stale_us=stale_us, session=subscription.session)
+
+
+def _united(some: Found, others: Found) -> Found:
+    """Return both, by session."""
+    found = dict(some)
+    for session, identities in others:
+        found[session] = sorted_identities((*found.get(session, ()), *identities))
+    return sorted(found.items(), key=_BY_SESSION)
 
 
 def _refusal(text: str | None) -> str | None:

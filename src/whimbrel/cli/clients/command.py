@@ -11,6 +11,7 @@ import typer
 from whimbrel.cli.options.connection import run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.session.connection import AskingConnection
+from whimbrel.model.clock import format_time
 
 if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
     from whimbrel.client import Clients, ClientSummary
@@ -53,7 +54,28 @@ def list_(
 def _line(client: ClientSummary) -> str:
     where = client.address if client.connected else "away"
     who = "" if client.user is None else f" of {client.user}"
-    return f"{client.client}{who}  {where}, {client.subscriptions} subscriptions, {client.held} held"
+    count = f"{client.subscriptions} subscription{'' if client.subscriptions == 1 else 's'}"
+    return f"{client.client}{who}  {where}, {count}, {client.held} held"
+
+
+def _fact(name: str, value: object) -> str:
+    """Return one line of what is known of a client, in words: no True, None or []."""
+    if name.endswith("_at") and isinstance(value, int):
+        value = format_time(value)
+    words, unit = (name.removesuffix("_s"), " s") if name.endswith("_s") else (name, "")
+    return f"{words.replace('_', ' ')}: {_plain(value)}{unit if value is not None else ''}"
+
+
+def _plain(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None | []:
+            return "none"
+        case list():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
 
 
 @app.command()
@@ -72,10 +94,10 @@ def show(client_id: ClientId, *, connection: AskingConnection, as_json: Json = F
     filters = found.pop("filters", None)
     link = found.pop("connection", None)
     for name, value in (found | (link if isinstance(link, dict) else {})).items():
-        typer.echo(f"{name.replace('_', ' ')}: {'-' if value is None else value}")
+        typer.echo(_fact(name, value))
     for each in filters if isinstance(filters, list) else ():
         told = " ".join(
-            f"{name}={value}" for name, value in each.items() if name != "topic" and value not in (None, "", [])
+            f"{name}={_plain(value)}" for name, value in each.items() if name != "topic" and value not in (None, "", [])
         )
         typer.echo(f"subscribed to {each.get('topic')}  {told}")
 

@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from whimbrel.cli.options.values import read_folder, read_log
+from whimbrel.cli.pipeline.batch import run_once
 from whimbrel.cli.pipeline.doctor import doctor
-from whimbrel.cli.pipeline.times import check_moment, duration, instant, interval, moment
+from whimbrel.cli.pipeline.run_options import (
+    AssumeReceipts,
+    AvailableNow,
+    Checkpoint,
+    Continuous,
+    Every,
+    FactsPerBatch,
+    Keep,
+    Lateness,
+    MetricsHost,
+    MetricsPort,
+    Nice,
+    Nodes,
+    Out,
+    RangeM,
+    SampleBytes,
+    Since,
+    Slots,
+    Stale,
+    Tables,
+    Until,
+    Window,
+)
+from whimbrel.cli.pipeline.times import check_moment, duration, instant, moment
 from whimbrel.cli.process.niceness import give_way
 from whimbrel.cli.process.spark import session, watched
 from whimbrel.errors import InvalidValueError
 from whimbrel.pipeline import TABLES_MADE
-
-if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
-    pass
 
 __all__ = ["app"]
 
@@ -101,99 +121,27 @@ def generate(
 def run(
     *,
     log: Log,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the tables, a folder each.")
-    ],
-    tables: Annotated[
-        str | None,
-        typer.Option("--tables", metavar="A,B", help="Which tables, e.g. matches,popularity; all by default."),
-    ] = None,
-    window: Annotated[
-        str, typer.Option("--window", metavar="TIME", help="Windows of popularity and latency: 15m, 1h, 1d.")
-    ] = "1h",
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since", metavar="WHEN", help="Only rows from then on: 24h before the log's end, a date, or ISO 8601."
-        ),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Only rows before, likewise.")] = None,
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")] = 100,
-    slots: Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")] = 10,
-    sample_bytes: Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")] = 100,
-    range_m: Annotated[
-        float, typer.Option("--range", metavar="METRES", help="How near each other devices are in a contact.")
-    ] = 50.0,
-    stale: Annotated[
-        str, typer.Option("--stale", metavar="TIME", help="How long a reported place holds in contacts, at most.")
-    ] = "2m",
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on for ever: keep the tables up to date with a log that grows.")
-    ] = False,
-    available_now: Annotated[
-        bool,
-        typer.Option("--available-now", help="As --continuous, but only as far as the log goes now; for cron."),
-    ] = False,
-    every: Annotated[
-        str | None,
-        typer.Option("--every", metavar="TIME", help="With --continuous: how often a batch is made; 2s by default."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="PATH",
-            help="Where Spark keeps offsets and state of a stream: a folder, or file:, hdfs:; in --out by default.",
-        ),
-    ] = None,
-    facts_per_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--facts-per-batch",
-            metavar="N",
-            min=1,
-            help="Facts of all nodes together in a batch at most; 200000 by default.",
-        ),
-    ] = None,
-    lateness: Annotated[
-        str | None,
-        typer.Option("--lateness", metavar="TIME", help="How long windows wait for a silent node; 1d by default."),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option("--keep", metavar="TIME", help="Remove what is older, e.g. 90d; by default all is kept."),
-    ] = None,
-    assume_receipts: Annotated[
-        bool | None,
-        typer.Option(
-            "--assume-receipts/--no-assume-receipts",
-            help="Whether what is handed over counts as received; by default in logs generated or imported without "
-            "receipts, and not in a broker's.",
-        ),
-    ] = None,
-    nice: Annotated[
-        int | None,
-        typer.Option(
-            "--nice",
-            metavar="N",
-            min=0,
-            max=19,
-            help="Lower the priority of this process, Java and the workers; 0 is off. A stream has 10 by default.",
-        ),
-    ] = None,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            "--metrics-port",
-            metavar="PORT",
-            min=-1,
-            max=65_535,
-            help="Prometheus' /metrics; 0 is any free port, -1 none.",
-        ),
-    ] = -1,
-    metrics_host: Annotated[
-        str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Where it listens; loopback by default.")
-    ] = None,
+    out: Out,
+    tables: Tables = None,
+    window: Window = "1h",
+    since: Since = None,
+    until: Until = None,
+    nodes: Nodes = 100,
+    slots: Slots = 10,
+    sample_bytes: SampleBytes = 100,
+    range_m: RangeM = 50.0,
+    stale: Stale = "2m",
+    continuous: Continuous = False,
+    available_now: AvailableNow = False,
+    every: Every = None,
+    checkpoint: Checkpoint = None,
+    facts_per_batch: FactsPerBatch = None,
+    lateness: Lateness = None,
+    keep: Keep = None,
+    assume_receipts: AssumeReceipts = None,
+    nice: Nice = None,
+    metrics_port: MetricsPort = -1,
+    metrics_host: MetricsHost = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -257,7 +205,7 @@ def run(
     check_format(log)  # a slip in a path need not wait for Spark
     if not continuous and not available_now:
         give_way(nice or 0)  # what this process starts inherits it
-        _run_once(log, out, wanted, plan, (since, until), master=master, as_json=as_json)
+        run_once(log, out, wanted, plan, (since, until), master=master, as_json=as_json)
         return
     if master is not None and master.startswith("sc://"):
         from whimbrel.pipeline.spark.spark_session import NotThroughConnectError
@@ -274,47 +222,6 @@ def run(
         as_json=as_json,
     )
     run_stream(log, out, plan | of_stream, shell)
-
-
-def _run_once(  # what the command was told
-    log: Path,
-    out: Path,
-    tables: list[str],
-    plan: Mapping[str, Any],
-    bounds: tuple[str | None, str | None],
-    *,
-    master: str | None,
-    as_json: bool,
-) -> None:
-    """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``, *bounds* those of its rows."""
-    with session(master) as spark:
-        from whimbrel.log.layout import nodes as nodes_of
-        from whimbrel.pipeline.fold.beginnings import left_out
-        from whimbrel.pipeline.jobs import run as run_jobs
-        from whimbrel.pipeline.plans import Plan
-
-        for missing in (each for node in nodes_of(log) for each in left_out(log, node)):
-            typer.echo(f"note: {missing}", err=True)
-        begun = time.perf_counter()
-        with watched(spark, "Starting") as doing:
-            chosen = interval(spark, log, *bounds)
-            made = run_jobs(
-                spark, log=log, out=out, tables=tables, plan=Plan(**plan), interval=chosen, on_progress=doing
-            )
-        took_s = time.perf_counter() - begun
-    if as_json:
-        typer.echo(json.dumps({"out": str(out), "seconds": round(took_s, 3), "tables": made}))
-        return
-    for table, told in made.items():
-        typer.echo(f"{table:<14}{told['rows']:>14,} rows {told['seconds']:>9.1f} s")
-    if "deliveries" in made and plan["assume_receipts"] is None and _has_no_receipts(log):
-        typer.echo(_NO_RECEIPTS, err=True)
-    if "replicas" in made:
-        planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
-        typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
-    if chosen is not None:
-        typer.echo(f"rows {chosen}; the tables' other rows are as they were")
-    typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")
 
 
 @app.command()
@@ -423,21 +330,6 @@ def _refuse_strays(
         if value is not None and not continuous and (option in of_continuous or not available_now):
             allowed = "--continuous" if option in of_continuous else "--continuous or --available-now"
             raise InvalidValueError(option, value, f"with {allowed}", f"{option} needs {allowed}")
-
-
-_NO_RECEIPTS = (
-    "note: this log has no receipts, so that nothing in deliveries is delivered; if its devices confirm nothing "
-    "(a log made or imported by an older version), say --assume-receipts"
-)
-
-
-def _has_no_receipts(log: Path) -> bool:
-    """Tell whether a log that is in Parquet as a whole has no receipts, and does not say why."""
-    from whimbrel.log import layout
-
-    has_segments = any(layout.segments(log, node) for node in layout.nodes(log))
-    is_told = layout.assumes_receipts(log) or any(layout.parts(log, "receipts"))
-    return not has_segments and not is_told and any(layout.parts(log, "presence"))
 
 
 def _tables(text: str | None) -> list[str]:

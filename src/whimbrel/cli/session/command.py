@@ -107,7 +107,8 @@ def create(
 
     Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
     none of the options the session belongs to --user; where the broker knows no users, it is open to every client. One
-    that exists already is left as it is. Exits 1 if the broker cannot be reached or refuses.
+    that exists already, and that the highest of these passwords opens, is left as it is. Exits 1 if the broker cannot
+    be reached or refuses.
 
     Example: whimbrel session create ward --levels 2
     """
@@ -115,7 +116,12 @@ def create(
 
     async def work(sessions: Sessions) -> bool:
         is_new = await sessions.create(
-            name, user=access.user, admin=access.admin, owner=access.owner, acl=access.acl, exist_ok=access == Access()
+            name,
+            user=access.user,
+            admin=access.admin,
+            owner=access.owner,
+            acl=access.acl,
+            exist_ok=access.acl is None and not access.is_open,
         )
         if access.is_open:
             await sessions.set_access(name, is_open=True)

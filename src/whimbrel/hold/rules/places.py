@@ -1,24 +1,39 @@
-"""Places: where sessions are, and which of the subscriptions that match hear a notification there (rule 20)."""
+"""Places: where sessions are, and which of the subscriptions that match hear a notification there (rule 20).
+
+Rule: a place that no subscription may count any more is forgotten (``forget_old``), whether its device comes back or
+not. That is a matter of memory alone: who hears what is the same.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
 
 from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.state import State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Reported
-from whimbrel.model.near import DEFAULT_STALE_US
+from whimbrel.model.near import DEFAULT_STALE_US, MAX_STALE_US
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Area, Place
 from whimbrel.model.proximity import Sighting, hears, places_at
 
-__all__ = ["Places"]
+__all__ = ["Follower", "Places"]
+
+
+class Follower(Protocol):
+    """Learns where devices are as the hold does."""
+
+    def moved(self, device: str, sighting: Sighting | None) -> None:
+        """Take in where a device is; None if its place is forgotten."""
 
 
 class Places:
-    """Takes in where devices are, and leaves out who is not near."""
+    """Takes in where devices are, and leaves out who is not near; *follower* learns of every place."""
 
     def __init__(self, state: State, view: View) -> None:
         self._state, self._view = state, view
+        self.follower: Follower | None = None
 
     def __contains__(self, device: str) -> bool:
         return device in self._state.places
@@ -33,8 +48,40 @@ class Places:
 
     def sighted(self, device: str, sighting: Sighting) -> None:
         """Note where a device is."""
-        self._state.places[device] = sighting
+        places = self._state.places
+        if device in places:
+            del places[device]  # it goes to the end: those that were not heard of for longest come first
+        places[device] = sighting
         self._view.touch(("place", device))
+        if self.follower is not None:
+            self.follower.moved(device, sighting)
+
+    def forget_old(self, now: int, *, most: int) -> int:
+        """Forget up to *most* places that no subscription of a client may count at *now*; return how many."""
+        places, old = self._state.places, list[str]()
+        for device, sighting in places.items():
+            if len(old) == most or now < sighting.reported_at + MAX_STALE_US:
+                break
+            old.append(device)
+        for device in old:
+            del places[device]
+            self._view.touch(("place", device))
+            if self.follower is not None:
+                self.follower.moved(device, None)
+        return len(old)
+
+    def devices(self) -> list[str]:
+        """Return the devices that have a place."""
+        return list(self._state.places)
+
+    def last(self, device: str) -> Sighting | None:
+        """Return the last place of a device."""
+        return self._state.places.get(device)
+
+    def members(self, name: str) -> Collection[str]:
+        """Return the devices whose places are those of a session."""
+        session = self._state.sessions.get(name)
+        return () if session is None else session.members
 
     def sightings(self, name: str) -> list[Sighting]:
         """Return the last places of the members of a session, stale ones too."""

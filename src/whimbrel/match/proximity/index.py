@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whimbrel.errors import InvalidValueError, Phrase
-from whimbrel.match.proximity.grid import Grid, levels_of
+from whimbrel.match.proximity.grid import Grid, levels_of, search
 from whimbrel.match.proximity.ground import DOUBT, INSIDE, ball_m, earth_point, earth_points, polygon_ball
 from whimbrel.match.proximity.kernels import FOUND, SPOT_OF, match_inside, match_near, move_many, sieve
 from whimbrel.match.proximity.rings import Rings
@@ -312,8 +312,8 @@ class ProximityIndex:
         found = parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, FOUND), np.int64), *parts])
         return self._certain(events, found)
 
-    def near_one(self, place: Place, radius_m: float | None, time: int) -> list[int]:
-        """Return what ``near`` returns of one publication, without the detour."""
+    def near_one(self, place: Place, radius_m: float | None, time: int) -> Any:
+        """Return the handles that ``near`` returns of one publication, without the detour; good until the next call."""
         self._settle()
         latitude, longitude = place.latitude, place.longitude
         radius = math.nan if radius_m is None else radius_m
@@ -328,8 +328,8 @@ class ProximityIndex:
                 break
             self._widen(room)
         if doubts:
-            return self._certain(self._one, self._found[:kept])[1].tolist()  # type: ignore[no-any-return]  # numbers
-        return self._found[:kept, 1].tolist()  # type: ignore[no-any-return]  # numbers
+            return self._certain(self._one, self._found[:kept])[1]
+        return self._found[:kept, 1]
 
     def inside(self, events: Publications, row: int) -> Any:
         """Return the handles of those that place does not find, whose session is in the area of publication *row*.
@@ -346,6 +346,18 @@ class ProximityIndex:
         found = self._found[:n].copy()
         found[:, 0] = row
         return self._certain(events, found)[1]
+
+    def devices_within(self, area: Area) -> list[str]:
+        """Return the devices that may be in an area, however long ago they reported: a few more than there are."""
+        self._points.make_room(len(self.where.device_numbers))
+        ball = (*earth_point(area.centre.latitude, area.centre.longitude), ball_m(area.radius_m))
+        is_narrow, count = True, 0
+        while is_narrow:
+            asked: Any = (self._points.head, *ball, *self._rooms[2:])
+            count = search(*asked)
+            is_narrow = self._widen(count)
+        names = self.where.device_numbers
+        return [names.name(number) for number in self._met[:count].tolist()]
 
     def sieve(self, events: Publications, rows: Any, handles: Any) -> Any:
         """Return which pairs of publication and subscription stay."""

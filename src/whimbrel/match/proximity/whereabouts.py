@@ -51,6 +51,10 @@ class Numbers:
         """Return the number of *name*, if it has one."""
         return self._numbers.get(name)
 
+    def name(self, number: int) -> str:
+        """Return the name of a number that is in use."""
+        return self._names[number] or ""
+
     def give(self, name: str) -> int:
         """Return the number of *name*, a new one if it has none."""
         number = self._numbers.get(name)

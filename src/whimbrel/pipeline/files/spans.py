@@ -26,6 +26,7 @@ from whimbrel.log.columns import completed, values_to_arrow
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.layout import Part
 from whimbrel.log.reader import LogReader
+from whimbrel.log.record_columns import UNREADABLE, RecordColumns
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.dead_letters import judged
@@ -148,18 +149,29 @@ class SpanReader:
             reader = self._segments = LogReader(self._log, self._node, first=first)
         reader.extend(min(last, first + self._most_facts - 1))
         full, end = reader.read_bytes + self._most_bytes, min(last, first + self._most_facts - 1)
-        rows: dict[str, list[list[object]]] = {}
-        for table, values in reader.values():
-            rows.setdefault(table, []).append(values)
+        found = RecordColumns(self._node)
+        for _, seq, number, payload in reader.records():
+            found.add(seq, number, payload)
             if reader.read_bytes >= full:
                 end = reader.next_seq - 1
                 break
+        rows = self._tables(found, first, end)
         if settled_seq(self._log, self._node) != self._settled:
             raise FileNotFoundError("an export went on meanwhile, and may have removed what was to be read")
         piece = Piece(self._node, first, end)
         for table, own in rows.items():
-            self._judge(piece, table, values_to_arrow(table, own).to_batches(), now)
+            self._judge(piece, table, [batch for each in own for batch in each.to_batches()], now)
         return piece
+
+    def _tables(self, records: RecordColumns, first: int, last: int) -> dict[str, list[Arrow]]:
+        """Return records as rows of tables; where that is not possible, raise ``CorruptLogError``."""
+        try:
+            return records.tables()
+        except UNREADABLE:
+            rows: dict[str, list[list[object]]] = {}
+            for table, values in LogReader(self._log, self._node, first=first, last=last).values():
+                rows.setdefault(table, []).append(values)
+            return {table: [values_to_arrow(table, own)] for table, own in rows.items()}
 
     def _judge(self, piece: Piece, table: str, batches: list[Arrow], now: int) -> None:
         good: list[Arrow] = []

@@ -218,7 +218,7 @@ class Fold:
                 self._add_retained(event, out)
                 settled = folding.tick(event.at)
             else:
-                outcome, seq = Outcome(event.change), event.notification_seq
+                outcome, seq = _OUTCOMES[event.change], event.notification_seq
                 settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
         elif event.kind in _RECORDED:
             settled = self._take_recorded(event)
@@ -277,6 +277,8 @@ class Fold:
 
     def _decide(self, command: HandOver) -> Outcome:
         """Let policies decide about a hand-over."""
+        if not self.policies.are_any:
+            return Outcome.DELIVERED
         device, seq, hold = command.device, command.seq, self.hold
         found = (hold.subscription(name, identity) for name, own in sorted(command.sessions) for identity in own)
         named = [None if subscription is None else subscription.policy for subscription in found]
@@ -305,6 +307,10 @@ class Fold:
 
     def _write(self, settled: Settled, out: Rows) -> None:
         outcomes, forgotten = settled
+        if not (self.shaped or self.differences):  # no policy has decided anything: nearly always
+            for each in outcomes:
+                out.add(self.node, each, self.known[each.seq])
+            outcomes = []
         for each in outcomes:
             known = self.known[each.seq]
             shaped = self.shaped.get(each.seq)
@@ -326,6 +332,7 @@ class Fold:
 
 
 _MOST = 50_000
+_OUTCOMES = {each.value: each for each in Outcome}
 
 
 class Rows:

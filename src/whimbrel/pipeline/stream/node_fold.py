@@ -32,6 +32,7 @@ from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_num
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
 from whimbrel.pipeline.fold.beginnings import beginning
 from whimbrel.pipeline.fold.contact_fold import Meeting
+from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
@@ -179,9 +180,8 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
     yield from files.add("dead_letters", missing_letters(missing, now).to_batches())
     if begun is not None:
         yield from tallies.add(begun_piece(kept.state, begun.seq))
-    for piece in take(
-        kept.reader, span.first, span.last, kept.state, kept.matchers, window_us=job.plan.window_us, now=now
-    ):
+    taken = take(kept.reader, span.first, span.last, kept.state, kept.matchers, window_us=job.plan.window_us, now=now)
+    for piece in uncollected(taken):
         for table, batches in piece.rows.items():
             yield from files.add(table, batches)
         yield from tallies.add(piece)

@@ -29,6 +29,7 @@ from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.events import EVENT_TABLES, PUBLISHED_COLUMNS, Seen, other_events, published_events
 from whimbrel.pipeline.fold.folds import BEGUN, EVENT, POLICY, fold
+from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.fold.group_states import write_group_states
 from whimbrel.pipeline.fold.log_policies import LogPolicies
 from whimbrel.pipeline.spark.log_frames import LogRows, extents
@@ -93,9 +94,13 @@ def deliveries(
     components = _components(log, groups, policies if assume_receipts else None)
     events = _events(log, components, groups, policies)
     ends = {node: begun.at for node, begun in log.begun.items()} | last_times(log)
-    folding = partial(fold, ends=ends, retention=retention, assume_receipts=assume_receipts)
+    folding = partial(_folded, ends=ends, retention=retention, assume_receipts=assume_receipts)
     ordered = events.repartitionById(groups, F.col("group")).sortWithinPartitions("group", "node", "seq")
     return ordered.mapInArrow(folding, SCHEMAS["deliveries"])
+
+
+def _folded(batches: Iterable[Any], **options: Any) -> Iterator[Any]:
+    return uncollected(fold(batches, **options))
 
 
 def _components(log: LogTables, groups: int, deciding: LogPolicies | None) -> dict[str, Components]:

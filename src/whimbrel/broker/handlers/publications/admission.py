@@ -109,10 +109,11 @@ class Admission:
             return ReasonCode.QUOTA_EXCEEDED, allowed
         return None
 
-    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None]:
+    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
         """Return a publication with its place among its properties, and what these say; or why it is refused.
 
-        *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+        Beside it, how many properties are the application's (``placing``): they are counted once the publication is
+        taken in. *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
         """
         try:
             if packet.topic.startswith(IN_TOPIC):
@@ -121,9 +122,8 @@ class Admission:
                 packet = packet._replace(topic=topic, properties=properties)
             placing, foreign = read_placing(packet.properties.user, is_ours=is_ours)
         except InvalidValueError as error:
-            return packet, f"the place of a publication: {error}"
-        self._state.volatile.counters.foreign_places += foreign
-        return packet, placing
+            return packet, f"the place of a publication: {error}", 0
+        return packet, placing, foreign
 
     def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
         """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""

@@ -29,6 +29,7 @@ from whimbrel.broker.handlers.publications.moves import Moves
 from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.state.places.near_routes import NOBODY, NearFound
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
@@ -83,12 +84,8 @@ class Publishing:
         has_direct_path: bool = True,
     ) -> None:
         self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
-        self._sender, self.counters, self.admission, self._pump_ready = (
-            sender,
-            state.volatile.counters,
-            admission,
-            pump_ready,
-        )
+        self._sender, self.counters = sender, state.volatile.counters
+        self.admission, self._pump_ready = admission, pump_ready
         self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
         self._direct = (
             None
@@ -155,13 +152,14 @@ class Publishing:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
         given, was_busy, has_keys = packets, link.is_busy, bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
-        placings: dict[int, Placing] = {}
+        placings, foreign = dict[int, Placing](), 0
         if has_keys or any(packet.properties.user or packet.topic.startswith(IN_TOPIC) for packet in packets):
             packets = list(packets)
             for at, locked in enumerate(packets):
                 packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
                 if not isinstance(secured[at], str):
-                    packet, placing = self.admission.placed(packet, is_ours=link.is_ours)
+                    packet, placing, count = self.admission.placed(packet, is_ours=link.is_ours)
+                    foreign += count
                     if isinstance(placing, str):
                         secured[at] = placing
                     elif placing is not None:
@@ -170,7 +168,8 @@ class Publishing:
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
         # They stay: what a request changes waits for the disk.
-        handles, near = self._matched(packets, opened, placings, allowance)
+        handles, near = self._matched(packets, opened, placings, now, allowance)
+        self.counters.foreign_places += foreign
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
             if direct is not None and packets[at].qos < _EXACTLY_ONCE:
@@ -195,16 +194,16 @@ class Publishing:
         packets: Sequence[Publish],
         secured: Sequence[Secured],
         placings: Mapping[int, Placing],
+        now: int,
         allowance: Allowance,
-    ) -> tuple[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]:
-        """Return for each publication the handles of those who want it for its content as well.
+    ) -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
+        """Return for each publication of the time *now* the handles of those who want it for its content as well.
 
-        Beside them, by row, the numbers of those with a ``near`` who want what is published somewhere.
-
+        Beside them, by row, those with a ``near`` who want what is published somewhere.
         ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
         """
         routes = self._state.routes
-        near = {at: () for at, placing in placings.items() if placing.place is not None} if placings else {}
+        near = {at: NOBODY for at, placing in placings.items() if placing.place is not None} if placings else {}
         if not routes.has_content and not (near and routes.near):
             return [()] * len(packets), near
         if len(packets) > routes.at_once:
@@ -215,24 +214,24 @@ class Publishing:
             for at, (text, each) in enumerate(zip(texts, properties, strict=True))
             if each is not NO_PROPERTIES
         }
-        is_open = all(each is OPEN for each in secured)
+        ask, is_open = routes.near.wanting, all(each is OPEN for each in secured)
         asked = subjects, Bodies(texts, given), None if is_open else secured
 
-        def match() -> tuple[Sequence[Sequence[int]], Mapping[int, Sequence[int]]]:
+        def match() -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
             handles = routes.by_content(*asked) if routes.has_content else [()] * len(packets)
-            return handles, {at: routes.near.wanting(subjects[at], given[at], secured[at]) for at in near}
+            return handles, {at: ask(subjects[at], given[at], secured[at], placings[at], now) for at in near}
 
         return allowance.attempt(match) if routes.pattern_instructions else match()
 
     def _finding(self, packet: Publish, message: Message, at: int) -> Generator[None, None, Found]:
         """Find the subscribers of a publication of the time *at*, yielding while that takes long."""
         routes, secured, placing = self._state.routes, message.secured, message.placing
-        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing})
+        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
         allowance = routes.allowance()
         (handles,), near = yield from allowance.attempting(partial(match, allowance))
         if placing is None:
             return routes.subscribers(packet.topic, handles, secured)
-        return routes.subscribers_at(packet.topic, handles, near[0], secured, placing, at)
+        return routes.subscribers_at(packet.topic, handles, near.get(0, NOBODY), secured, placing, at)
 
     def _received(
         self,

@@ -16,6 +16,10 @@ from typing import Any, cast
 __all__ = ["TlsContext", "Unwanted"]
 
 
+_NO_TLS = {"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG", "WRONG_VERSION_NUMBER"}
+"""What OpenSSL calls the first bytes of a client that speaks no TLS: it would wait, and never answer an alert."""
+
+
 class _TlsObject(ssl.SSLObject):
     """The TLS of one connection, which sends the alert of a handshake that fails."""
 
@@ -30,6 +34,8 @@ class _TlsObject(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
+            if error.reason in _NO_TLS:
+                raise
             self._failure = error
             raise ssl.SSLWantReadError("the client has the alert to read") from error
 

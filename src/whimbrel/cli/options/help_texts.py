@@ -1,4 +1,4 @@
-"""Examples in the help of commands: one that is longer than a line can still be copied into a shell.
+"""Help texts: examples that can be copied into a shell, and lines of a list of commands that end as sentences do.
 
 Help texts are wrapped at words, and a shell would take the second line of a wrapped command for another command. So
 lines of an example break between its arguments, behind a backslash.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["with_whole_examples"]
+__all__ = ["in_short", "with_whole_examples"]
 
 _MARK = "Example: "
 _VERBATIM = "\b\n"
 """What click wants before a paragraph whose lines are to stay as they are."""
 _WIDTH = 76
+_SHORT, _SHORTEST = 60, 15
 _INDENT = 4 * " "
 _PART = re.compile(r"""(?:--[a-z-]+\s+(?=[^-\s]))?(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 """A word of a shell, quotes and all; an option together with its value."""
@@ -22,6 +23,15 @@ _PART = re.compile(r"""(?:--[a-z-]+\s+(?=[^-\s]))?(?:[^\s'"]|'[^']*'|"[^"]*")+""
 def with_whole_examples(text: str) -> str:
     """Return the help *text* with lines of its examples broken between arguments."""
     return "\n\n".join(_whole(each) if each.startswith(_MARK) else each for each in text.split("\n\n"))
+
+
+def in_short(text: str) -> str | None:
+    """Return the beginning of the help *text* that fits the line of a list, if it can end at a comma or colon."""
+    sentence = " ".join(text.partition("\n\n")[0].split())
+    if len(sentence) <= _SHORT:
+        return None
+    ends = [found.start() for found in re.finditer(r"[,:;]| \(", sentence) if _SHORTEST <= found.start() < _SHORT]
+    return f"{sentence[: ends[-1]]}." if ends else None
 
 
 def _whole(paragraph: str) -> str:

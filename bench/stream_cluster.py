@@ -1,0 +1,150 @@
+"""A stream on a standalone cluster of one-core workers, one and three: core time a fact, and who did the tasks.
+
+    python bench/stream_cluster.py [--nodes N] [--facts N] [--facts-per-batch N] [--workers 1,3]
+
+Master and workers are processes of this machine. Where the system allows it (Linux, root), each worker has a mount of
+its own over the driver's temporary folder and working directory, so that it finds of the driver's disk what a machine
+of its own would: the log and the tables, and nothing else.
+Rule: core time is what the system says of the workers and all below them, from the third batch on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # stream and cluster are those of the tests
+
+__all__ = ["main"]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_WARM = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=6)
+    parser.add_argument("--facts", type=int, default=4_000, help="of each node")
+    parser.add_argument("--facts-per-batch", type=int, default=4_000)
+    parser.add_argument("--workers", default="1,3", help="how many, one after the other (default: 1,3)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
+        folder = Path(name)
+        _write_log(folder / "log", options.nodes, options.facts)
+        for count in map(int, options.workers.split(",")):
+            place = folder / f"workers-{count}"
+            place.mkdir()
+            print(json.dumps(_measured(folder / "log", place, count, options.facts_per_batch)), flush=True)
+    return 0
+
+
+def _write_log(log: Path, nodes: int, facts: int) -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "differential"))
+    from random_logs import random_log
+
+    from whimbrel.log.writer import LogWriter
+
+    for number in range(nodes):
+        node = f"node{number}"
+        with LogWriter(log, node) as writer:
+            for fact in random_log(Random(number), node, facts=facts, has_receipts=True):
+                writer.append(fact)
+
+
+def _measured(log: Path, folder: Path, count: int, facts_per_batch: int) -> dict[str, Any]:
+    from tests.e2e.stream_kills import StreamProcess
+
+    looks: list[tuple[int, float]] = []
+    with _cluster(folder, count) as (address, workers):
+        driver = folder / "driver"
+        os.environ["TMPDIR"], before = str(driver), os.environ.get("TMPDIR", "")
+        home = Path.cwd()
+        os.chdir(driver)
+        try:
+            process = StreamProcess(
+                log,
+                folder / "out" / "tables",
+                *("--available-now", "--facts-per-batch", str(facts_per_batch), "--master", address, "--nice", "0"),
+                on_told=lambda told: looks.append((told["facts"], _core_s(workers))),
+            )
+        finally:
+            os.chdir(home)
+            os.environ["TMPDIR"] = before or tempfile.gettempdir()
+        try:
+            status = process.wait()
+            assert status == 0, process.errors.read_text()[-2_000:]
+        finally:
+            process.kill()
+    counted = looks[_WARM:-1]
+    facts = sum(each for each, _ in counted)
+    return {
+        "workers": count,
+        "driver's temporary folder hidden from them": _can_hide(),
+        "batches": len(looks),
+        "facts": facts,
+        "core_us_a_fact": round(1e6 * (counted[-1][1] - looks[_WARM - 1][1]) / facts, 1),
+        "tasks": [_tasks(folder / f"work-{number}") for number in range(count)],
+    }
+
+
+@contextmanager
+def _cluster(folder: Path, count: int) -> Iterator[tuple[str, list[int]]]:
+    """Yield the address of a master with *count* workers of one core, and the numbers of the workers' processes."""
+    from tests.e2e.test_cluster import SPARK_HOME, _address, _environment, _start
+
+    (folder / "driver").mkdir()
+    (folder / "out").mkdir()
+    processes = [_start(folder, "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")]
+    try:
+        address = _address(folder)
+        for number in range(count):
+            own = folder / f"work-{number}"
+            own.mkdir()
+            command = [str(SPARK_HOME / "bin" / "spark-class"), "org.apache.spark.deploy.worker.Worker"]
+            command += ["--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0"]
+            command += ["--work-dir", str(own), address]
+            if _can_hide():
+                hidden = f'mount -t tmpfs tmpfs "{folder / "driver"}" && exec "$@"'
+                command = ["unshare", "--mount", "sh", "-c", hidden, "worker", *command]
+            environment = _environment(folder) | {"SPARK_LOCAL_DIRS": str(own / "local"), "TMPDIR": str(own)}
+            with (folder / f"worker-{number}.log").open("wb") as told:
+                worker = subprocess.Popen(command, env=environment, stdout=told, stderr=told, cwd=own)  # noqa: S603 # ours
+                processes.append(worker)
+        yield address, [process.pid for process in processes[1:]]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _can_hide() -> bool:
+    command = ["unshare", "--mount", "true"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603 # ours
+    except OSError:
+        return False
+
+
+def _core_s(workers: list[int]) -> float:
+    from tests.e2e.stream_kills import _status, below
+
+    return sum(sum(map(int, status[11:15])) for pid in below(workers) if len(status := _status(pid)) > 14) / _TICKS
+
+
+def _tasks(work: Path) -> int:
+    """Return how many tasks executors say that they have finished."""
+    return sum(path.read_text(errors="replace").count("Finished task") for path in work.glob("app-*/*/stderr"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
