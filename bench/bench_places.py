@@ -6,8 +6,6 @@ The town has as many devices to the square kilometre as make about seventy withi
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import h3
@@ -15,6 +13,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from measure import Check, Comparison, Figure, Job, Report, measure
+from places_live import core_us, live, reports
 from whimbrel.match.matcher import Interest, Matcher, PublishedAt
 from whimbrel.match.proximity.ground import earth_points
 from whimbrel.match.proximity.index import ProximityIndex, Publications
@@ -75,13 +74,16 @@ def run(*, quick: bool) -> Report:
     world = _World(sizes)
     _areas(report, world, sizes)
     _near(report, world, sizes)
+    live(report, world.devices, world.places)
+    reports(report, sizes.devices)
     sized = f"{sizes.devices:,} devices, {sizes.areas:,} areas of {_AREAS_M[0]:g} to {_AREAS_M[1]:g} m"
     report.notes += [
         f"{sized}, {sizes.events:,} publications, in a square of {world.side_m / 1_000:.1f} km.",
         f"A step of a device is about {_STEP_M:g} m.",
         "cKDTree: over points in space, as our grid; a move is a share of building it anew, for it knows no moves.",
         f"h3: dictionaries of cells of resolution {_RESOLUTION}; candidates of both are decided by their chord.",
-        "The figures are core time of ours alone; the comparisons are wall time, in turns.",
+        "The figures are core time of ours alone, the least of several runs; the comparisons are wall time, in turns.",
+        "The live route: what the broker asks about a publication, of subject, keys and places, up to sessions' names.",
     ]
     return report
 
@@ -107,7 +109,7 @@ def _areas(report: Report, world: _World, sizes: _Sizes) -> None:
     report.comparisons.append(
         Comparison(title=title, item="event", timings=measure(jobs, repetitions=sizes.repetitions))
     )
-    report.figures.append(Figure(f"{title}: core time", _core_us(lambda: index.near(where), sizes.events), "µs/event"))
+    report.figures.append(Figure(f"{title}: core time", core_us(lambda: index.near(where), sizes.events), "µs/event"))
     rows, handles = index.near(where)
     found = set(zip(rows.tolist(), handles.tolist(), strict=True))
     want = {(row, n) for row, at in enumerate(world.places[:200]) for n, a in enumerate(world.areas) if a.contains(at)}
@@ -126,7 +128,7 @@ def _areas(report: Report, world: _World, sizes: _Sizes) -> None:
     report.comparisons.append(
         Comparison(title=title, item="move", timings=measure(jobs, repetitions=sizes.repetitions))
     )
-    took = _core_us(lambda: _taken(index, numbers, moves, times), sizes.devices)
+    took = core_us(lambda: _taken(index, numbers, moves, times), sizes.devices)
     report.figures.append(Figure(f"{title}: core time", took, "µs/move"))
 
 
@@ -155,9 +157,9 @@ def _near(report: Report, world: _World, sizes: _Sizes) -> None:
     report.comparisons.append(
         Comparison(title=title, item="publication", timings=measure(jobs, repetitions=sizes.repetitions))
     )
-    took = _core_us(matched, sizes.events)
+    took = core_us(matched, sizes.events)
     one = PublishedAt(world.places[0], _REACH_M, 1)
-    alone = _core_us(lambda: [matcher.match_parts(None, {}, where=one) for _ in range(200)], 200)
+    alone = core_us(lambda: [matcher.match_parts(None, {}, where=one) for _ in range(200)], 200)
     rows, handles = matched()
     report.figures += [
         Figure(f"{title}: core time", took, "µs/publication"),
@@ -181,16 +183,6 @@ def _near(report: Report, world: _World, sizes: _Sizes) -> None:
             abs(theirs - rows.size) + abs(h3_theirs - rows.size) <= 4,
         )
     )
-
-
-def _core_us(call: Callable[[], object], items: int) -> float:
-    """Return the least core time of three runs, an item."""
-    took = []
-    for _ in range(3):
-        begin = time.process_time()
-        call()
-        took.append(time.process_time() - begin)
-    return min(took) / items * 1e6
 
 
 def _taken_from(moves: list[Any]) -> Any:

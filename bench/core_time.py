@@ -39,6 +39,8 @@ class Scenario:
     count: int
     is_named: bool = False
     has_rights: bool = False
+    has_near: bool = False
+    """Whether another client says ``near=200`` of another subject, and reports where it is."""
 
 
 SCENARIOS = {
@@ -50,6 +52,10 @@ SCENARIOS = {
     "1 → 1, QoS 1, rights": Scenario(qos=1, subscribers=1, count=8_000, has_rights=True),
     "1 → 100, QoS 0, rights": Scenario(qos=0, subscribers=100, count=4_000, has_rights=True),
     "1 → 100, QoS 1, rights": Scenario(qos=1, subscribers=100, count=400, has_rights=True),
+    "1 → 1, QoS 0, near elsewhere": Scenario(qos=0, subscribers=1, count=20_000, has_near=True),
+    "1 → 1, QoS 1, near elsewhere": Scenario(qos=1, subscribers=1, count=8_000, has_near=True),
+    "1 → 100, QoS 0, near elsewhere": Scenario(qos=0, subscribers=100, count=4_000, has_near=True),
+    "1 → 100, QoS 1, near elsewhere": Scenario(qos=1, subscribers=100, count=400, has_near=True),
     "1 → 99, QoS 0": Scenario(qos=0, subscribers=99, count=4_000),
     "1 → 99 and a named session, QoS 0": Scenario(qos=0, subscribers=99, count=4_000, is_named=True),
     "1 → a named session, QoS 0": Scenario(qos=0, subscribers=0, count=4_000, is_named=True),
@@ -131,6 +137,8 @@ def _run(scenario: Scenario) -> float:
             extra[id(peers[-1].link)] = 1
         for peer in peers:
             _subscribe(rig, peer, scenario.qos)
+        if scenario.has_near:
+            _be_near(rig)
         driven = _Driven(rig, scenario.qos, extra)
         blocks = [
             b"".join(driven.packet(number) for number in range(begin, begin + _BLOCK))
@@ -143,6 +151,16 @@ def _run(scenario: Scenario) -> float:
         if driven.arrived != expected:
             raise SystemExit(f"{driven.arrived} of {expected} deliveries arrived")
         return driven.took_ns / expected / 1e3
+
+
+def _be_near(rig: Rig) -> None:
+    from broker_rig import publishing, subscribing
+
+    peer = rig.client("elsewhere")
+    peer.send(subscribing("other/#", near="200"))
+    peer.send(publishing("$whimbrel/report", b'{"place": "52.52,13.405"}'))
+    rig.settle()
+    peer.take()
 
 
 def _subscribe(rig: Rig, peer: Peer, qos: int) -> None:

@@ -5,9 +5,13 @@ Everything is the broker's own: the state that a log is applied to, its routes, 
 
 from __future__ import annotations
 
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
-from itertools import count
+from functools import partial
+from itertools import count as counted
+from pathlib import Path
 from typing import Any
 
 from measure import Check, Figure, Report
@@ -21,12 +25,20 @@ from whimbrel.match.matcher import Matcher
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged, Reported
 from whimbrel.model.near import Around, Near
-from whimbrel.model.place import Place
+from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import InterestChange, Subscription
 
-__all__ = ["core_us", "live"]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "differential"))
 
-_NODE, _SUBJECT, _ALIKE = "n", "hazard/ice", 20
+from broker_rig import Rig, publishing  # the path to it is set above
+
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.packets import V5
+
+__all__ = ["core_us", "live", "reports"]
+
+_NODE, _SUBJECT = "n", "hazard/ice"
+_AT_ONCE = 10
 _REACH_M = 200.0
 
 
@@ -40,10 +52,10 @@ def core_us(call: Callable[[], object], items: int, runs: int = 3) -> float:
     return min(took) / items * 1e6
 
 
-def _state(places: Iterable[Place], near: Near | None, *, has_grid: bool) -> BrokerState:
+def _state(places: Iterable[Place], near: Near | None) -> BrokerState:
     """Return a broker's state with one session a place."""
-    routes = Routes(near=NearRoutes(Matcher, lambda: has_grid))
-    state, seqs = BrokerState(_NODE, routes=routes), count(1)
+    routes = Routes(near=NearRoutes(Matcher, lambda: True))
+    state, seqs = BrokerState(_NODE, routes=routes), counted(1)
     for car, place in enumerate(places):
         device = f"car-{car:06}"
         session = private_session(device)
@@ -63,10 +75,11 @@ def _state(places: Iterable[Place], near: Near | None, *, has_grid: bool) -> Bro
         state.apply(InterestChanged(node=_NODE, seq=number, changed_at=0, change=change, subscription=wanted))
         reported = DeviceState(device=device, reported_at=0, place=place)
         state.apply(Reported(node=_NODE, seq=next(seqs), state=reported))
-    if has_grid:
-        # With ``near`` the timer makes the grid; without, the first publication for an area does.
-        while routes.near.grid is None:
-            routes.near.prepare() if near is not None else _found(state, Place(0.0, 0.0), _REACH_M)
+    while routes.near.grid is None:
+        if near is not None:  # with ``near`` the timer makes the grid
+            routes.near.prepare()
+        else:  # without, the first publications for an area do
+            _found(state, Place(0.0, 0.0), _REACH_M)
     return state
 
 
@@ -79,26 +92,54 @@ def _found(state: BrokerState, place: Place, radius_m: float | None, at: int = 1
 
 def live(report: Report, devices: Any, events: list[Place]) -> None:
     """Measure the broker's own route with as many sessions as *devices* has places."""
-    places, few = [Place(*at) for at in devices.tolist()], events[:_ALIKE]
+    places, few = [Place(*at) for at in devices.tolist()], events[:3]
     for title, near in ((f"{len(places):,} sessions with near=200", Around(_REACH_M)), ("as many without near", None)):
-        state = _state(places, near, has_grid=True)
-        took = core_us(lambda: [_found(state, place, _REACH_M) for place in events], len(events))  # noqa: B023 # at once
-        hits = sum(len(_found(state, place, _REACH_M)) for place in few) / len(few)
-        moved = core_us(lambda: _moving(state, places, events), len(events))  # noqa: B023 # at once
-        state = _state(places, near, has_grid=False)
-        simple = core_us(lambda: [_found(state, place, _REACH_M) for place in few[:3]], 3, 1)  # noqa: B023 # at once
-        by_hold = [_found(state, place, _REACH_M) for place in few[:3]]
-        state = _state(places, near, has_grid=True)
-        same = by_hold == [_found(state, place, _REACH_M) for place in few[:3]]
+        state = _state(places, near)
+        took = core_us(partial(_all_found, state, events), len(events))
+        by_grid = [_found(state, place, _REACH_M) for place in few]
+        moved = core_us(partial(_moving, state, places, events), len(events))
+        wanted = [(private_session(f"car-{car:06}"), (("hazard/#", ""),)) for car in range(len(places))]
+        ask = partial(state.hold.places.heard, wanted, at=1)
+        simple = core_us(lambda: ask(place=few[0], area=Area(few[0], _REACH_M)), 1, 1)  # noqa: B023 # it is asked at once
+        by_hold = [ask(place=place, area=Area(place, _REACH_M)) for place in few]
         what = f"live route, {title}, a publication for 200 m"
         report.figures += [
             Figure(f"{what}: core time", took, "µs/publication"),
             Figure(f"{what}: rate on one core", 1e6 / took, "publications/s"),
             Figure(f"{what}: with a move before each", moved, "µs/publication"),
-            Figure(f"{what}: hits", hits, ""),
+            Figure(f"{what}: hits", sum(map(len, by_grid)) / len(few), ""),
             Figure(f"{what}: one by one, without the grid", simple, "µs/publication"),
         ]
-        report.checks.append(Check(f"{what}: the grid finds what is found one by one", same))
+        report.checks.append(Check(f"{what}: the grid finds what is found one by one", by_grid == by_hold))
+
+
+def _all_found(state: BrokerState, events: list[Place]) -> None:
+    for place in events:
+        _found(state, place, _REACH_M)
+
+
+def reports(report: Report, count: int) -> None:
+    """Measure position reports over MQTT, from bytes to the log, of a hundred clients in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        rig = Rig(Path(folder))
+        links = [rig.client(f"car-{number}").link for number in range(100)]
+        bodies = [f'{{"place": "52.5{number % 100:02},13.4{number % 97:02}"}}'.encode() for number in range(_AT_ONCE)]
+        for title, at_once in (("one at a time", 1), (f"{_AT_ONCE} at a time", _AT_ONCE)):
+            data = b"".join(encode(publishing("$whimbrel/report", body), V5) for body in bodies[:at_once])
+
+            def take(data: bytes = data, at_once: int = at_once) -> None:
+                for number in range(count // at_once):
+                    rig.broker.receive(links[number % 100], data, rig.now)
+                rig.log.sync()
+
+            took = core_us(take, count, 5)
+            report.figures += [
+                Figure(f"position reports into the log, {title}: core time", took, "µs/report"),
+                Figure(f"position reports into the log, {title}: rate on one core", 1e6 / took, "reports/s"),
+            ]
+        taken = rig.broker.counters.reports
+        report.checks.append(Check("position reports: all were taken", taken == 5 * 2 * (count // _AT_ONCE) * _AT_ONCE))
+        rig.close()
 
 
 def _moving(state: BrokerState, places: list[Place], events: list[Place]) -> None:

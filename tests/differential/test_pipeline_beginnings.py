@@ -37,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 NODES, FACTS = 4, 160
 RETENTION = Retention(ttl_us=30, max_held=3)
 OPTIONS: dict[str, Any] = {"retention": RETENTION, "window_us": 16, "nodes": 7, "slots_per_node": 3}
+OPTIONS |= {"range_m": 300.0, "stale_us": 40}
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,13 @@ def newer(out: Path, cuts: dict[str, Cut]) -> dict[str, Counter[str]]:
         "link_quality": lambda row: row["seq"] > cuts.get(row["node"], Cut(0, 0)).seq,
         "popularity": lambda row: micros(row["window_start"]) > last,
         "latency": lambda row: micros(row["window_start"]) > last,
+        "contacts": lambda row: row["ended_at"] is not None and micros(row["ended_at"]) > last,
     }
 
     def told(row: dict[str, Any]) -> str:
-        """Return a row, without what was found out about decisions from before the checkpoint."""
+        """Return a row, without what was found out about decisions and contacts from before the checkpoint."""
+        if "began_at" in row and micros(row["began_at"]) <= last:
+            row |= {"began_at": None, "closest_m": None}  # it was going on, and begins there
         return repr(row | {"difference": None} if "difference" in row and not of_notification(row) else row)
 
     return {table: Counter(told(row) for row in rows_of(out, table) if judge(row)) for table, judge in wanted.items()}
@@ -180,7 +184,7 @@ def test_the_batch_job_begins_at_a_checkpoint(spark: SparkSession, tmp_path: Pat
     write(tmp_path / "log", logs)
     streamed(tmp_path / "log", tmp_path / "whole", random)
     cuts = cut(tmp_path / "log", logs, random)
-    tables = ["matches", "deliveries", "popularity", "latency", "link_quality", "dead_letters"]
+    tables = ["matches", "deliveries", "popularity", "latency", "link_quality", "contacts", "dead_letters"]
     run(spark, log=tmp_path / "log", out=tmp_path / "cut", tables=tables, plan=Plan(**OPTIONS))
     wanted = newer(tmp_path / "whole", cuts)
     assert newer(tmp_path / "cut", cuts) == wanted

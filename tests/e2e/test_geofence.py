@@ -7,6 +7,8 @@ import hashlib
 import json
 import queue
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -223,3 +225,23 @@ def test_our_own_client_says_the_same(broker: BrokerProcess) -> None:
             return [(await anext(messages)).payload for _ in range(2)]
 
     assert [asyncio.run(heard(version)) for version in (5, 4)] == [[b"0", b"2"]] * 2
+
+
+def _whimbrel(broker: BrokerProcess, *words: str) -> str:
+    """Run a command, and return what it printed."""
+    command = [sys.executable, "-m", "whimbrel", *words, "--port", str(broker.port)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=6 * TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def test_the_commands_say_the_same(broker: BrokerProcess) -> None:
+    """What is retained for an area waits for a subscriber who says that it is there, so no command has to be quick."""
+    for topic, place in (("cli/out", FAR), ("cli/in", HERE)):
+        _whimbrel(broker, "publish", topic, "ice", "--place", place, "--radius", "150", "--retain", "--qos", "1")
+    options = ("--near", "200", "--stale", "1m", "--place", CLOSE, "--count", "1", "--timeout", "60")
+    assert _whimbrel(broker, "subscribe", "cli/+", *options) == "cli/in ice\n"
+    _whimbrel(broker, "session", "create", "street")
+    wanted = ("--near", f"{HERE},150", "--stale", "1m", "--json")
+    found = json.loads(_whimbrel(broker, "session", "subscribe", "street", "hazard/#", *wanted))["subscription"]
+    assert (found["near"], found["stale"]) == ("52.52,13.405,150.0", 60)

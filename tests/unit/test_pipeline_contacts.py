@@ -14,7 +14,8 @@ import pytest
 from whimbrel.match.proximity.encounters import Positions, encounters
 from whimbrel.model.place import Place, Plane, Point, distance_m
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.fold.contact_fold import CONTACT, ContactFold, ContactPlan, Meeting, meetings_table
+from whimbrel.pipeline.fold import contact_fold
+from whimbrel.pipeline.fold.contact_fold import CONTACT, MAX_APART_US, ContactFold, ContactPlan, Meeting, meetings_table
 from whimbrel.sim.contacts.crossings import contacts_of
 from whimbrel.sim.contacts.statistics import contact_statistics
 from whimbrel.sim.mobility.positions import ORIGIN
@@ -96,9 +97,13 @@ def rows_of(table: Any) -> list[tuple[Any, ...]]:
     return sorted((*row[:-1], round(row[-1], 6)) for row in rows)
 
 
+@pytest.mark.parametrize("apart_us", [MAX_APART_US, 40], ids=["as ever", "pairs are forgotten"])
 @pytest.mark.parametrize("seed", range(30))
-def test_contacts_are_those_of_every_pair_however_time_is_sliced(seed: int) -> None:
+def test_contacts_are_those_of_every_pair_however_time_is_sliced(
+    seed: int, apart_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Reports of one instant, places that go stale, restarts: the same contacts."""
+    monkeypatch.setattr(contact_fold, "MAX_APART_US", apart_us)
     random = Random(seed)
     reports = random_reports(random, 120)
     fold, taken, found, met = ContactFold(PLAN), 0, [CONTACT.empty_table()], dict[tuple[str, str], Meeting]()
@@ -119,7 +124,8 @@ def test_contacts_are_those_of_every_pair_however_time_is_sliced(seed: int) -> N
     assert rows_of(pa.concat_tables(found)) == [each for each in wanted if each[3] < end]
     still = sorted((*pair, each.began, end, round(each.closest_m, 6)) for pair, each in fold.open.items())
     assert still == [each for each in wanted if each[3] == end]
-    assert _sums(met) == _sums(_summed([each for each in wanted if each[3] < end]))
+    assert _sums(met) == _sums(_summed([each for each in wanted if each[3] < end], apart_us))
+    assert all(pair in fold.open or then >= end - apart_us for pair, (then, _) in fold.last.items())
 
 
 def _sums(met: dict[tuple[str, str], Meeting]) -> list[dict[str, Any]]:
@@ -127,11 +133,12 @@ def _sums(met: dict[tuple[str, str], Meeting]) -> list[dict[str, Any]]:
     return rows
 
 
-def _summed(contacts: list[tuple[Any, ...]]) -> dict[tuple[str, str], Meeting]:
+def _summed(contacts: list[tuple[Any, ...]], apart_us: int) -> dict[tuple[str, str], Meeting]:
     found: dict[tuple[str, str], Meeting] = {}
     for pair in {each[:2] for each in contacts}:
         own = [each for each in contacts if each[:2] == pair]
         gaps = [(after[2] - here[3], here[3] - here[2]) for here, after in pairwise(own)]
+        gaps = [each for each in gaps if each[0] <= apart_us]
         lengths = sum(each[3] - each[2] for each in own)
         apart, squares = sum(gap for gap, _ in gaps), sum(gap * gap for gap, _ in gaps)
         found[pair] = Meeting(len(own), lengths, len(gaps), apart, squares, apart + sum(own for _, own in gaps))

@@ -136,9 +136,9 @@ class _Log:
         """Return the contacts of each node, for two tables: kept on the workers' disks."""
         if self._met is None:
             reports = self.table("reports")
-            if may_have(reports, "place"):
+            if may_have(reports, "place") or any(begun.places for begun in self.begun.values()):
                 ends = last_times(self.tables)
-                found = node_contacts(reports.frame(), ends=ends, plan=plan.contact)
+                found = node_contacts(reports.frame(), ends=ends, plan=plan.contact, begun=self.begun)
             else:  # a log of devices that are nowhere should not take any time
                 found = no_contacts(self.spark)
             self._met = found.persist(StorageLevel.DISK_ONLY)

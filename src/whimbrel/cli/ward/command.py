@@ -60,6 +60,9 @@ def demo(
         typer.Option("--keep", metavar="DIR", help="Keep the broker's log and the tables in DIR, which must be empty."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", hidden=True, help="Draw the page as SVG, for documents.")
+    ] = None,
 ) -> None:
     """Watch a hospital ward: a broker, forty devices that come, go and share sessions, and the pipeline on its log.
 
@@ -71,7 +74,7 @@ def demo(
     """
     _check_spark()
     with _folder(keep) as folder:
-        summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json))
+        summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json, picture=picture))
         if as_json:
             typer.echo(json.dumps(summary.as_json()))
         else:
@@ -95,7 +98,7 @@ def _next_commands(keep: Path | None) -> str:
     return "\n".join(["Next:", *(f"  {command}" for command in (*look, "whimbrel serve --data my-broker"))])
 
 
-async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool) -> Summary:
+async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool, picture: Path | None) -> Summary:
     from whimbrel.cli.ward.show import Show
 
     show = Show(folder, seconds=seconds, rng=random.Random(seed), per_s=float(rate))
@@ -111,13 +114,15 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)
     drawing = asyncio.create_task(_draw(show, is_quiet=as_json))
+    drawings = [drawing] if picture is None else [drawing, asyncio.create_task(_draw_pictures(show, picture))]
     try:
         return await show.run()
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        drawing.cancel()
-        await asyncio.wait([drawing])
+        for each in drawings:
+            each.cancel()
+        await asyncio.wait(drawings)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
@@ -135,6 +140,17 @@ async def _draw(show: Show, *, is_quiet: bool) -> None:
     while True:
         await asyncio.sleep(2.0)
         typer.echo(line(show.view()), err=is_quiet)
+
+
+async def _draw_pictures(show: Show, path: Path) -> None:
+    """Keep a picture of the last moment in which the ward was busy and the pipeline followed."""
+    from whimbrel.cli.ward.picture import draw_picture
+
+    while True:
+        await asyncio.sleep(1.0)
+        view = show.view()
+        if view.phase == "busy":
+            draw_picture(view, path)
 
 
 @contextmanager

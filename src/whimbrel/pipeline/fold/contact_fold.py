@@ -3,6 +3,10 @@
 Rule: a place holds until the next report of its device, or until it is stale; of two of one instant the later counts.
 Rule: a contact has ended once time has passed its end. What is cut at the end of a slice of time goes on in the next.
 Rule: it does not matter how time is sliced; a batch job slices it to spread the work, a stream with its batches.
+Rule: two devices that were apart for more than ``MAX_APART_US`` meet anew: that gap does not count, so a stream may
+forget the pair.
+Rule: a log that was cut begins at a checkpoint, with the places that held there: a contact that was going on begins
+there.
 """
 
 from __future__ import annotations
@@ -18,11 +22,23 @@ import pyarrow.compute as pc
 from whimbrel.match.proximity.encounters import Positions, encounters
 from whimbrel.model.bounds import INT64_MIN, real, whole
 from whimbrel.model.near import DEFAULT_STALE_US, MAX_NEAR_M, MAX_STALE_US
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.tables import TIME_TYPE
 
-__all__ = ["CONTACT", "RANGE_M", "ContactFold", "ContactPlan", "Meeting", "meetings_table", "slice_contacts"]
+__all__ = [
+    "CONTACT",
+    "MAX_APART_US",
+    "RANGE_M",
+    "ContactFold",
+    "ContactPlan",
+    "Meeting",
+    "meetings_table",
+    "slice_contacts",
+]
 
 RANGE_M = 50.0
+MAX_APART_US = 30 * 86_400_000_000
+"""The longest time apart that counts as one: 30 days."""
 CONTACT = pa.schema(
     [
         ("device_low", pa.string()),
@@ -127,6 +143,14 @@ class ContactFold:
         else:
             self.last[pair[0], pair[1]] = tuple(value)
 
+    @staticmethod
+    def begun_rows(at: int, places: Mapping[str, Sighting]) -> dict[tuple[str, ...], Any]:
+        """Return what ``rows`` would have of a log that begins at the time *at*, with devices at *places*."""
+        found: dict[tuple[str, ...], Any] = {("contact slice",): [at, []]}
+        for device, (_, reported_at, place) in places.items():
+            found["contact position", device] = [reported_at, place.latitude, place.longitude]
+        return found
+
     def _told(self) -> list[Any]:
         devices, times, places = self._waiting()
         return list(zip(devices.to_pylist(), times.tolist(), places.tolist(), strict=True))
@@ -176,7 +200,10 @@ class ContactFold:
         found = slice_contacts(known, *columns, range_m=self._plan.range_m)
         over = self._over(found, now)
         self.until = now
-        return over, self._met(over)
+        met, long_ago = self._met(over), now - MAX_APART_US
+        for pair in [pair for pair, (then, _) in self.last.items() if then < long_ago and pair not in self.open]:
+            del self.last[pair]
+        return over, met
 
     def _ended(self, code: Any, began: Any) -> Any:
         """Return until when positions hold, which are in order: until the device's next, or until they are stale."""
@@ -224,8 +251,7 @@ class ContactFold:
         for low, high, began, ended in sorted(zip(*pairs, *times, strict=True)):
             pair, length = (low, high), ended - began
             added, before = Meeting(1, length), self.last.get(pair)
-            if before is not None:
-                gap = began - before[0]
+            if before is not None and (gap := began - before[0]) <= MAX_APART_US:
                 added = Meeting(1, length, 1, gap, gap * gap, gap + before[1])
             found[pair] = found.get(pair, Meeting()).plus(added)
             self.last[pair] = (ended, length)

@@ -93,6 +93,7 @@ class _Owed:
 def begun_rows(begun: Beginning) -> dict[Key, bytes]:
     """Return a checkpoint's state as the rows that a ``NodeState`` is restored from."""
     rows = dict(begun.hold) | dict(begun.shape)
+    rows |= {key: cbor2.dumps(row) for key, row in ContactFold.begun_rows(begun.at, begun.places).items()}
     rows[_TIME,], rows[_DECIDED,] = cbor2.dumps(begun.at), cbor2.dumps(begun.decided)
     rows |= {(_CONTENT, seq): cbor2.dumps(list(content)) for seq, content in begun.contents.items()}
     rows |= {(_KNOWN, seq): cbor2.dumps(list(known)) for seq, known in begun.known.items()}

@@ -7,6 +7,8 @@ touches at the cuts is put together afterwards.
 Rule: a node's reports decide; what a device reports to another node is that one's affair.
 Rule: a contact goes on until time has passed its end; ``meetings`` counts those that have ended.
 Rule: where time is cut makes no difference.
+Rule: a log that was cut begins at a checkpoint, with the places that held there: a contact that was going on begins
+there.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.fold.contact_fold import CONTACT, ContactPlan, slice_contacts
+from whimbrel.pipeline.fold.beginnings import Beginning
+from whimbrel.pipeline.fold.contact_fold import CONTACT, MAX_APART_US, ContactPlan, slice_contacts
 
 __all__ = ["contacts", "meetings", "no_contacts", "node_contacts"]
 
@@ -33,24 +36,47 @@ _PAIR = ("device_low", "device_high")
 
 
 def node_contacts(
-    reports: DataFrame, *, ends: Mapping[str, int], plan: ContactPlan, slice_us: int | None = None
+    reports: DataFrame,
+    *,
+    ends: Mapping[str, int],
+    plan: ContactPlan,
+    slice_us: int | None = None,
+    begun: Mapping[str, Beginning] | None = None,
 ) -> DataFrame:
     """Return the contacts of each node, with its name.
 
-    in:  the table ``reports``; *ends* says by node when its last fact was, in microseconds
+    in:  the table ``reports``; *ends* says by node when its last fact was, in microseconds, and *begun* at which
+         checkpoint its log begins, if it was cut
     out: node string, and the columns of ``contacts``
     """
     placed = reports.where(F.col("place").isNotNull() & F.col("node").isin(list(ends)))
     seen = placed.select("node", "seq", "device", "place", F.unix_micros("reported_at").alias("at"))
+    begun = {node: each for node, each in (begun or {}).items() if node in ends}
+    if begun:
+        seen = seen.unionByName(_seen_before(reports.sparkSession, begun))
     slice_us = _slice_us(seen) if slice_us is None else slice_us
     after = F.lead("at").over(Window.partitionBy("node", "device").orderBy("seq"))
     until = F.least(F.coalesce(after, F.lit(2**62)), F.col("at") + plan.stale_us, _end(ends))
-    held = seen.withColumn("until", until).where("at < until")
+    held = seen.withColumn("until", until)
+    if begun:  # what is older is in no table
+        held = held.withColumn("at", F.greatest("at", _end({node: each.at for node, each in begun.items()})))
+    held = held.where("at < until")
     cuts = F.sequence(F.expr(f"at div {slice_us}"), F.expr(f"(until - 1) div {slice_us}"))
     sliced = held.select("node", "device", "place", "at", "until", F.explode(cuts).alias("slice"))
     together = sliced.repartition("node", "slice").sortWithinPartitions("node", "slice")
     pieces = together.mapInArrow(partial(_found, slice_us, plan.range_m), from_arrow_schema(_PIECE))
     return _joined(pieces, ends)
+
+
+def _seen_before(spark: SparkSession, begun: Mapping[str, Beginning]) -> DataFrame:
+    """Return where devices were at the checkpoints, as reports."""
+    rows = [
+        (node, seq, device, (place.latitude, place.longitude), reported_at)
+        for node, each in begun.items()
+        for device, (seq, reported_at, place) in each.places.items()
+    ]
+    place = "place struct<latitude: double, longitude: double>"
+    return spark.createDataFrame(rows, f"node string, seq bigint, device string, {place}, at bigint")
 
 
 def no_contacts(spark: SparkSession) -> DataFrame:
@@ -73,7 +99,8 @@ def meetings(found: DataFrame) -> DataFrame:
     began, ended = F.unix_micros("began_at"), F.unix_micros("ended_at")
     each = over.select("node", *_PAIR, began.alias("began"), (ended - began).alias("together"), ended.alias("ended"))
     order = Window.partitionBy("node", *_PAIR).orderBy("began")
-    gap = F.col("began") - F.lag("ended").over(order)
+    apart = F.col("began") - F.lag("ended").over(order)
+    gap = F.when(apart <= MAX_APART_US, apart)
     each = each.select(*_PAIR, "together", gap.alias("gap"), (gap + F.lag("together").over(order)).alias("cycle"))
     sums = (
         F.count("*").alias("contacts"),
