@@ -6,7 +6,7 @@ one terminal. The parts are in ``whimbrel.cli.ward``; what the devices do is a p
 Rule: the page lives from the first second; Spark, which takes its time, is a corner of it, and the clock starts with
 its first batch: a demo of a minute shows a minute of all of it.
 Rule: however it ends, by the clock or by Ctrl-C, nothing is left running, and what was published is accounted for. A
-second Ctrl-C breaks it off.
+second Ctrl-C breaks it off; and in a terminal, where a person waits, so do three seconds after the first.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # the wire, Arrow and Spark need not be loaded for other comm
 __all__ = ["demo"]
 
 _JAVA = 17
+_PATIENCE_S = 3.0
+"""How long a person who said Ctrl-C waits for the account."""
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 
@@ -68,13 +70,18 @@ def demo(
 
     In a terminal it is one live page; in a pipe it is a line every two seconds. It ends with an account, computed by
     the pipeline, of what became of every notification for every device; if that does not close, the exit code is 1.
-    Ctrl-C ends it early, with the account. Needs the extra `spark` and Java 17 or newer.
+    Ctrl-C ends it early, with the account; in a terminal without, if that takes longer than three seconds.
+    Needs the extra `spark` and Java 17 or newer.
 
     Example: whimbrel demo --seconds 30 --keep ward
     """
     _check_spark()
     with _folder(keep) as folder:
-        summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json, picture=picture))
+        try:
+            summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json, picture=picture))
+        except KeyboardInterrupt:
+            typer.echo("Ended before the account was made: that takes the pipeline some seconds more.", err=True)
+            raise
         if as_json:
             typer.echo(json.dumps(summary.as_json()))
         else:
@@ -109,6 +116,8 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
     def interrupted() -> None:
         if show.is_ending:
             task.cancel()
+        elif Console().is_terminal and not as_json:
+            loop.call_later(_PATIENCE_S, task.cancel)
         show.end()
 
     for number in (signal.SIGINT, signal.SIGTERM):
