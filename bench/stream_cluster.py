@@ -74,7 +74,7 @@ def _measured(log: Path, folder: Path, count: int, facts_per_batch: int) -> dict
             process = StreamProcess(
                 log,
                 folder / "out" / "tables",
-                *("--available-now", "--facts-per-batch", str(facts_per_batch), "--master", address),
+                *("--available-now", "--facts-per-batch", str(facts_per_batch), "--master", address, "--nice", "0"),
                 on_told=lambda told: looks.append((told["facts"], _core_s(workers))),
             )
         finally:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable
+from pathlib import Path
 
+from broker_rig import NODE, Rig, publishing, subscribing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.language.printer import print_filter
 from whimbrel.match.matcher import Matcher
@@ -55,3 +60,40 @@ def test_the_kernels_take_over_and_nobody_notices(
     assert not changing.unpacked
     for subject in _SUBJECTS:
         assert _found(changing, subject, rows) == _found(plain, subject, rows)
+
+
+_FILTERS = [f"pulse > {60 + number}" for number in range(20)] + [f"begins-with(bed, 'ICU-{n}')" for n in range(4)]
+
+
+def _deliveries(folder: Path, routes: Routes, jobs: list[Callable[[], None]], at: int) -> dict[str, list[bytes]]:
+    """Return what each client of a broker is sent; the packing that waits in *jobs* is done in the middle of it."""
+    rig = Rig(folder, state=BrokerState(NODE, routes=routes))
+    peers = {}
+    for number, text in enumerate(_FILTERS):
+        peer = peers[f"client-{number}"] = rig.client(f"client-{number}")
+        peer.send(subscribing("bed/#", qos=number % 2, filter=text))
+    publisher, rng = rig.client("publisher"), random.Random(5)
+    rig.settle()
+    routes.settle()
+    routes.settle()  # nothing came since the first: what there is is worth a packing
+    for number in range(60):
+        body = json.dumps({"bed": f"ICU-{rng.randrange(6)}", "pulse": rng.randrange(50, 90), "n": number}).encode()
+        publisher.send(publishing(f"bed/{number % 3}", body, number % 2, number % 2 * (number + 1)))
+        if number == at:
+            while jobs:
+                jobs.pop()()
+        if number % 7 == 0:  # some wait for the disk while the kernels come
+            rig.settle()
+    rig.settle()
+    return {name: peer.payloads() for name, peer in peers.items()}
+
+
+def test_a_broker_delivers_the_same_when_the_kernels_come_under_load(tmp_path: Path) -> None:
+    """Each client gets the same messages in the same order as from a broker whose kernels never come."""
+    jobs: list[Callable[[], None]] = []
+    never = _deliveries(tmp_path / "plain", Routes(lambda: Matcher(run=jobs.append)), [], -1)
+    jobs.clear()
+    routes = Routes(lambda: Matcher(run=jobs.append))
+    assert _deliveries(tmp_path / "changing", routes, jobs, 30) == never
+    assert not routes.unpacked
+    assert sum(map(len, never.values())) > 300

@@ -194,7 +194,7 @@ def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
             [*command, "--data", str(tmp_path / "second")], capture_output=True, text=True, check=False
         )
     assert ran.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{broker.port}" in ran.stderr
+    assert f"cannot listen on 127.0.0.1:{broker.port} (mqtt): address already in use" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

@@ -417,7 +417,8 @@ def _try_examples(command: str, text: str) -> None:
     options = set(re.findall(r"(?<!\w)--?[a-z][a-z-]*", text.partition("\nOptions:\n")[2]))
     for example in examples:
         assert max(map(len, example.splitlines())) <= 80
-        words = shlex.split(example.replace("\\\n", " "))
+        inner = re.search(r"\$\((whimbrel .*)\)", example)
+        words = shlex.split((example if inner is None else inner[1]).replace("\\\n", " "))
         assert words[: len(command.split())] == command.split(), example
         given = {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)}
         assert given <= options, f"{command} has no {given - options}: {example}"

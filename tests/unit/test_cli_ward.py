@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from whimbrel.cli.ward.page import line, page
+from whimbrel.cli.ward.picture import draw_picture
 from whimbrel.cli.ward.summary import Summary, drawn
 from whimbrel.cli.ward.tallies import Latency, Receipt, Tallies, percentiles
-from whimbrel.cli.ward.view import Bar, Owner, PipelineView, View, Why
+from whimbrel.cli.ward.view import Bar, Bed, Owner, PipelineView, View, Why
 from whimbrel.pipeline.accounts import Account, DeviceAccount
 from whimbrel.sim.witnesses import Received, Spoken
 
@@ -46,6 +48,8 @@ VIEW = View(
     owners=(Owner(name="nurse", here=("nurse-desk",), away=("nurse-phone",), held=17),),
     why=(Why("12:00:00", "nurse-desk", "bed/ICU-1/vitals", "pulse is 117", 1_500),),
     pipeline=PIPELINE,
+    beds={"ICU-1": Bed(121, 90), "ICU-3": Bed(81, None), "W3-8": Bed(70, 98)},
+    batteries={"porter-7": 12},
 )
 
 
@@ -68,13 +72,46 @@ def test_the_page_fits_the_screen(width: int, height: int) -> None:
 
 def test_the_page_shows_all_of_it_on_a_usual_screen() -> None:
     """Rates, latencies, who is away, what is held, how far behind, what is popular, what is planned, and why."""
-    shown = "\n".join(_printed(VIEW, 100, 35))
+    shown = "\n".join(_printed(VIEW, 100, 40))
     for words in (
         "31 of 40 devices here   11 of 60 s", "p50 1.1 ms   p99 9.9 ms", "p50 2.0 ms   p99 30.0 ms",
         "1.5 s behind", "bed/ICU-0/vitals", "bed/W3-0/pump", "pulse is 117", "▁▇",
     ):  # fmt: skip
         assert words in shown, words
     assert re.search(r"nurse +17 +nurse-phone +nurse-desk", shown)
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 35), (80, 24)])
+def test_the_ward_is_drawn_as_a_plan(width: int, height: int) -> None:
+    """Rooms with the last vital signs of each bed, the corridor with the badges, and who is at the station."""
+    lines = [each.strip() for each in _printed(VIEW, width, height)]
+    begin = next(number for number, each in enumerate(lines) if each.startswith("┌─ICU-1"))
+    assert lines[begin : begin + 7] == [
+        "┌─ICU-1────────┬─ICU-2────────┬─ICU-3────────┬─station─────────────────────┐",
+        "│ ♥ 121  O₂ 90 │ –            │ ♥  81  O₂ –  │ here: nurse                 │",
+        "├──────────────┴──────────────┴──────────────┴─────────────────────────────┤",
+        "│ corridor    nurse-1 unknown yet    nurse-2 unknown yet    porter-7 12 %  │",
+        "├─W3-4─────────┬─W3-5─────────┬─W3-6─────────┬─W3-7─────────┬─W3-8─────────┤",
+        "│ –            │ –            │ –            │ –            │ ♥  70  O₂ 98 │",
+        "└──────────────┴──────────────┴──────────────┴──────────────┴──────────────┘",
+    ]
+    assert any("who is away" in each for each in lines)
+
+
+def test_the_replica_plan_goes_from_the_most_copies_to_the_fewest() -> None:
+    """The first few subjects are equally popular, and six equal bars are no plan to look at."""
+    bars = tuple(Bar(f"subject-{number:02}", 9 - number // 4) for number in range(20))
+    shown = "\n".join(_printed(replace(VIEW, pipeline=replace(PIPELINE, replicas=bars)), 100, 40))
+    assert re.findall(r"subject-([0-9]+)", shown) == ["00", "03", "07", "11", "15", "19"]
+
+
+def test_a_picture_of_the_page_names_no_host_but_that_of_its_format(tmp_path: Path) -> None:
+    """It stands in documents, and must not fetch anything when it is looked at."""
+    draw_picture(VIEW, tmp_path / "page.svg")
+    drawn_page = (tmp_path / "page.svg").read_text(encoding="utf-8")
+    assert re.findall(r"https?://[^\"' )]+", drawn_page) == ["http://www.w3.org/2000/svg"]
+    assert "ICU-1" in drawn_page
+    assert len(drawn_page) < 100_000
 
 
 def test_a_small_screen_keeps_what_matters_most() -> None:

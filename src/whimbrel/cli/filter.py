@@ -49,6 +49,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 
 @app.command()
+def topic(
+    expr: Expression,
+    topic_filter: Annotated[str, typer.Argument(metavar="TOPIC_FILTER", help="What to subscribe to, e.g. 'ward/#'.")],
+) -> None:
+    """Print the topic filter that says EXPR in MQTT 3.1.1, which has no user properties: $filter/…/TOPIC_FILTER.
+
+    Example: mosquitto_sub -t "$(whimbrel filter topic 'value > 20' 'lab/#')"
+    """
+    from whimbrel.client.interest import Interest  # the wire takes a moment to load
+    from whimbrel.mqtt.packets import V311
+
+    typer.echo(Interest(topic_filter=topic_filter, filter_text=expr).wire_filter(V311))
+
+
+@app.command()
 def explain(expr: Expression, *, as_json: AsJson = False) -> None:
     """Show how EXPR is read: its tree with types, its normal form, and what it needs of a notification.
 

@@ -145,6 +145,8 @@ def list_policies(*, connection: AskingConnection, as_json: AsJson = False) -> N
         owner = "without owner" if each.owner is None else f"of {each.owner}"
         suspended = ", suspended: it failed too often" if each.is_suspended else ""
         typer.echo(f"{each.name}: version {each.version}, {owner}, {each.devices} devices{suspended}")
+    if not found:
+        typer.echo("no policies; `whimbrel policy put NAME FILE` puts one")
 
 
 @app.command()

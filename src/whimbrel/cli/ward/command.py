@@ -6,7 +6,7 @@ one terminal. The parts are in ``whimbrel.cli.ward``; what the devices do is a p
 Rule: the page lives from the first second; Spark, which takes its time, is a corner of it, and the clock starts with
 its first batch: a demo of a minute shows a minute of all of it.
 Rule: however it ends, by the clock or by Ctrl-C, nothing is left running, and what was published is accounted for. A
-second Ctrl-C breaks it off.
+second Ctrl-C breaks it off; and in a terminal, where a person waits, so do three seconds after the first.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # the wire, Arrow and Spark need not be loaded for other comm
 __all__ = ["demo"]
 
 _JAVA = 17
+_PATIENCE_S = 3.0
+"""How long a person who said Ctrl-C waits for the account."""
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 
@@ -60,18 +62,26 @@ def demo(
         typer.Option("--keep", metavar="DIR", help="Keep the broker's log and the tables in DIR, which must be empty."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", hidden=True, help="Draw the page as SVG, for documents.")
+    ] = None,
 ) -> None:
     """Watch a hospital ward: a broker, forty devices that come, go and share sessions, and the pipeline on its log.
 
     In a terminal it is one live page; in a pipe it is a line every two seconds. It ends with an account, computed by
     the pipeline, of what became of every notification for every device; if that does not close, the exit code is 1.
-    Ctrl-C ends it early, with the account. Needs the extra `spark` and Java 17 or newer.
+    Ctrl-C ends it early, with the account; in a terminal without, if that takes longer than three seconds.
+    Needs the extra `spark` and Java 17 or newer.
 
     Example: whimbrel demo --seconds 30 --keep ward
     """
     _check_spark()
     with _folder(keep) as folder:
-        summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json))
+        try:
+            summary = asyncio.run(_run(folder, seconds, seed, rate, as_json=as_json, picture=picture))
+        except KeyboardInterrupt:
+            typer.echo("Ended before the account was made: that takes the pipeline some seconds more.", err=True)
+            raise
         if as_json:
             typer.echo(json.dumps(summary.as_json()))
         else:
@@ -95,7 +105,7 @@ def _next_commands(keep: Path | None) -> str:
     return "\n".join(["Next:", *(f"  {command}" for command in (*look, "whimbrel serve --data my-broker"))])
 
 
-async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool) -> Summary:
+async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool, picture: Path | None) -> Summary:
     from whimbrel.cli.ward.show import Show
 
     show = Show(folder, seconds=seconds, rng=random.Random(seed), per_s=float(rate))
@@ -106,18 +116,22 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
     def interrupted() -> None:
         if show.is_ending:
             task.cancel()
+        elif Console().is_terminal and not as_json:
+            loop.call_later(_PATIENCE_S, task.cancel)
         show.end()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)
     drawing = asyncio.create_task(_draw(show, is_quiet=as_json))
+    drawings = [drawing] if picture is None else [drawing, asyncio.create_task(_draw_pictures(show, picture))]
     try:
         return await show.run()
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
-        drawing.cancel()
-        await asyncio.wait([drawing])
+        for each in drawings:
+            each.cancel()
+        await asyncio.wait(drawings)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
@@ -135,6 +149,17 @@ async def _draw(show: Show, *, is_quiet: bool) -> None:
     while True:
         await asyncio.sleep(2.0)
         typer.echo(line(show.view()), err=is_quiet)
+
+
+async def _draw_pictures(show: Show, path: Path) -> None:
+    """Keep a picture of the last moment in which the ward was busy and the pipeline followed."""
+    from whimbrel.cli.ward.picture import draw_picture
+
+    while True:
+        await asyncio.sleep(1.0)
+        view = show.view()
+        if view.phase == "busy":
+            draw_picture(view, path)
 
 
 @contextmanager

@@ -133,6 +133,7 @@ class Devices:
         body = reading.body(number, time.time_ns() // 1_000)
         told = self._told[hashlib.sha256(body).digest()] = _Told(reading.device, reading.qos, line)
         self._tallies.note_published(time.monotonic())
+        self._tallies.note_values(reading.values)
         try:
             await line.client.publish(reading.subject, body, qos=reading.qos, expiry_s=reading.expiry_s)
         except ClientError as error:

@@ -236,7 +236,7 @@ def _popular(table: ArrowTable) -> tuple[Bar, ...]:
 
 def _planned(table: ArrowTable) -> tuple[Bar, ...]:
     rows = sorted(table.to_pylist(), key=lambda row: (-row["replicas"], row["subject"]))
-    return tuple(Bar(row["subject"], row["replicas"], f"{row['share']:.0%}") for row in rows[:_BARS])
+    return tuple(Bar(row["subject"], row["replicas"], f"{row['share']:.0%}") for row in rows)
 
 
 def _latency(table: ArrowTable) -> tuple[Latency, int]:

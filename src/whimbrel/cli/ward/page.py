@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.align import Align
 from rich.console import Group, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from whimbrel.cli.ward.floor import FLOOR_COLUMNS, FLOOR_LINES, floor
 from whimbrel.cli.ward.tallies import Latency
 from whimbrel.cli.ward.view import Bar, Owner, PipelineView, View, Why
 
@@ -21,7 +23,8 @@ __all__ = ["line", "page"]
 _SPARKS = "▁▂▃▄▅▆▇█"
 _BAR_CELLS = 10
 _NARROW = 80
-_HEADER, _TRAFFIC, _AWAY, _PLANS, _WHY = 3, 8, 11, 8, 5
+_HEADER, _TRAFFIC, _AWAY, _PLANS, _WHY = 3, 8, 9, 8, 5
+_LEAST_AWAY = 5
 _SECONDS_MEANT = 3
 _UNKNOWN = "unknown yet"
 
@@ -31,13 +34,14 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
     plan = view.pipeline
     rows: list[tuple[int, RenderableType]] = [
         (_TRAFFIC, _beside(width, _panel("traffic", _traffic(view)), _panel("pipeline", _pipeline(plan)))),
+        *_floor(view, width),
         (_AWAY, _panel("who is away, and what is held for them", _away(view.owners, _AWAY - 3))),
         (
             _PLANS,
             _beside(
                 width,
                 _panel("popularity: published in ten seconds", _bars(plan.popularity, _PLANS - 2)),
-                _panel("replica plan: copies of each sample", _bars(plan.replicas, _PLANS - 2)),
+                _panel("replica plan: most to fewest copies", _bars(_spread(plan.replicas, _PLANS - 2), _PLANS - 2)),
             ),
         ),
         (_WHY, _panel("who got what, and why", _whys(view.why, _WHY - 2))),
@@ -45,6 +49,8 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
     room = height - _HEADER
     shown: list[Layout] = [Layout(_header(view), size=_HEADER)]
     for size, part in rows:
+        if size == _AWAY and room >= _LEAST_AWAY:
+            size = min(size, room)  # noqa: PLW2901 # the longest panel shows fewer where there is less room
         if room < size:
             break
         shown.append(Layout(part, size=size))
@@ -73,6 +79,12 @@ def line(view: View) -> str:
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _floor(view: View, width: int) -> list[tuple[int, RenderableType]]:
+    """Return the plan of the ward, where the screen is wide enough for it."""
+    drawn = Align.center(floor(view.beds, view.batteries, view.owners))
+    return [(FLOOR_LINES, drawn)] if width >= FLOOR_COLUMNS else []
 
 
 def _beside(width: int, left: RenderableType, right: RenderableType) -> RenderableType:
@@ -152,6 +164,13 @@ def _bars(bars: Sequence[Bar], most: int) -> RenderableType:
         cells = "█" * max(1, round(bar.number / top * _BAR_CELLS))
         grid.add_row(bar.subject, str(bar.number), Text(cells, style="cyan"), Text(bar.told, style="dim"))
     return grid
+
+
+def _spread(bars: Sequence[Bar], most: int) -> Sequence[Bar]:
+    """Return some of *bars* from the first to the last, at equal distances: the first few are often all the same."""
+    if len(bars) <= most:
+        return bars
+    return [bars[number * (len(bars) - 1) // (most - 1)] for number in range(most)]
 
 
 def _whys(whys: Sequence[Why], most: int) -> RenderableType:

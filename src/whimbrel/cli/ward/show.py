@@ -25,7 +25,7 @@ from whimbrel.cli.ward.devices import Devices
 from whimbrel.cli.ward.pipeline import WardPipeline
 from whimbrel.cli.ward.summary import Summary, summed_up
 from whimbrel.cli.ward.tallies import Receipt, Tallies
-from whimbrel.cli.ward.view import Owner, PipelineView, View, Why
+from whimbrel.cli.ward.view import Bed, Owner, PipelineView, View, Why
 from whimbrel.hold.private import asked_for
 from whimbrel.language.filters import Filter
 from whimbrel.language.trace import reasons, trace
@@ -146,6 +146,8 @@ class Show:
             owners=() if devices is None else self._owners(devices, plan),
             why=tuple(self._why(receipt, now) for receipt in tallies.recent),
             pipeline=plan,
+            beds={bed: Bed(*vitals) for bed, vitals in tallies.vitals.items()},
+            batteries=dict(tallies.batteries),
         )
 
     def _owners(self, devices: Devices, plan: PipelineView) -> tuple[Owner, ...]:

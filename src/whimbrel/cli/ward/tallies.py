@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from whimbrel.model.attributes import Scalar
 
 __all__ = ["Latency", "Receipt", "Tallies", "percentiles"]
 
@@ -46,11 +49,24 @@ class Tallies:
         self._latencies: deque[tuple[float, int]] = deque(maxlen=_MOST_LATENCIES)
         self.longest_held_us = 0
         self.recent: deque[Receipt] = deque(maxlen=_RECEIPTS)
+        self.vitals: dict[str, tuple[int, int | None]] = {}
+        """By bed, the pulse and the oxygen that were published last."""
+        self.batteries: dict[str, int] = {}
+        """By badge, the percentage."""
 
     def note_published(self, at_s: float) -> None:
         """Take in that a device published."""
         self.published += 1
         self._count("published", at_s)
+
+    def note_values(self, values: Mapping[str, Scalar]) -> None:
+        """Take in what a sensor publishes."""
+        bed, pulse, oxygen = values.get("bed"), values.get("pulse"), values.get("spo2")
+        if isinstance(bed, str) and isinstance(pulse, int):
+            self.vitals[bed] = pulse, oxygen if isinstance(oxygen, int) else None
+        badge, battery = values.get("badge"), values.get("battery")
+        if isinstance(badge, str) and isinstance(battery, int):
+            self.batteries[badge] = battery
 
     def note_received(self, receipt: Receipt, *, is_told: bool) -> None:
         """Take in that a device received; *is_told* puts it among the last receipts."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.cli.ward.tallies import Latency
 
-__all__ = ["Bar", "Owner", "PipelineView", "View", "Why"]
+__all__ = ["Bar", "Bed", "Owner", "PipelineView", "View", "Why"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,25 @@ class PipelineView:
     replicas: tuple[Bar, ...] = ()
     away: Mapping[str, int] = field(default_factory=dict)
     """By device that is away, how many notifications wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bed:
+    """The vital signs that a bed said last."""
+
+    pulse: int
+    oxygen: int | None
+    """None: no clip was worn."""
+
+    @property
+    def is_racing(self) -> bool:
+        """Whether the pulse is one that the nurse asked to be told of."""
+        return self.pulse > 105
+
+    @property
+    def is_short_of_breath(self) -> bool:
+        """Whether the oxygen is."""
+        return self.oxygen is not None and self.oxygen < 94
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +110,7 @@ class View:
     """Those that most is held for first."""
     why: tuple[Why, ...]
     pipeline: PipelineView
+    beds: Mapping[str, Bed] = field(default_factory=dict)
+    """By bed, what its monitor said last."""
+    batteries: Mapping[str, int] = field(default_factory=dict)
+    """By badge, how full its battery is, in percent."""

@@ -6,6 +6,7 @@ Rule: a connection counts from when it is accepted, before its TLS handshake.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -123,7 +124,9 @@ class Listeners:
                 reuse_address=True,
             )
         except OSError as error:
-            raise ListenError(kind, host, port, error.strerror or str(error)) from error
+            # The event loop says more, and twice: "error while attempting to bind on address ('127.0.0.1', 1883): …".
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ListenError(kind, host, port, reason) from error
         self._servers.append(server)
         self.ports[kind] = server.sockets[0].getsockname()[1]
 
