@@ -104,3 +104,20 @@ def test_a_silent_log_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "scandir", refuse)
     monkeypatch.setattr(layout, "segments", refuse)
     assert list(watch.look()) == before
+
+
+def test_a_change_that_left_no_trace_is_found_within_a_minute(tmp_path: Path) -> None:
+    """Where the clock of a shared disk is wrong, a folder may have changed and say that it has not."""
+    now_ns = LONG_AGO_NS + 100_000_000_000
+    with LogWriter(tmp_path, "a", segment_bytes=400) as log:
+        for fact in FACTS["a"][:20]:
+            log.append(fact)
+            log.sync()
+        watch = LogWatch(tmp_path, clock_ns=lambda: now_ns)
+        _date(tmp_path, {}, 0)
+        before = list(watch.look())
+        export(tmp_path, "a")
+        _date(tmp_path, {}, 0)
+        assert list(watch.look()) == before != fresh_look(tmp_path)
+        now_ns += 60_000_000_000
+        assert list(watch.look()) == fresh_look(tmp_path)

@@ -2,7 +2,8 @@
 
 A folder whose time of change is as it was is not listed, and a segment that has not grown is not opened. So a look at
 a node that is silent costs two or three questions to the file system, however long its log is.
-Rule: what was changed in the last seconds is read again: clocks of file systems are coarse.
+Rule: what was changed in the last seconds is read again: clocks of file systems are coarse. So is everything once a
+minute: the clock of a shared disk may also be wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from whimbrel.pipeline.files.schemas import TIMES
 __all__ = ["LogWatch"]
 
 _COARSE_NS = 2_000_000_000
+_TRUSTED_NS = 60_000_000_000
 
 
 class _Listed(NamedTuple):
@@ -98,9 +100,9 @@ class LogWatch:
         known = self._listed.get(path, _NOTHING)
         try:
             changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 # paths are strings here: a look takes microseconds
-            if changed_ns == known.changed_ns and known.looked_ns - changed_ns > _COARSE_NS:
-                return known
             looked_ns = self._clock_ns()
+            if changed_ns == known.changed_ns and _is_sure(known.looked_ns, changed_ns, looked_ns):
+                return known
             with os.scandir(path) as entries:
                 found = [(each.name, each.is_dir()) for each in entries]
         except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +116,7 @@ class LogWatch:
     def _segments(self, node: str) -> _Live | None:
         """Return how far segments go; None if there is none."""
         known, looked_ns = self._live.get(node), self._clock_ns()
-        if known is not None and known.looked_ns - max(known.key[:2]) > _COARSE_NS:
+        if known is not None and _is_sure(known.looked_ns, max(known.key[:2]), looked_ns):
             with suppress(FileNotFoundError):
                 if self._key(node) == known.key:
                     return known
@@ -133,6 +135,11 @@ class LogWatch:
         """Return what is different once anything has been written."""
         folder, newest = f"{self._root}/{layout.SEGMENTS}/{node}", os.stat(self._newest[node])  # noqa: PTH116
         return os.stat(folder).st_mtime_ns, newest.st_mtime_ns, newest.st_size  # noqa: PTH116
+
+
+def _is_sure(looked_ns: int, changed_ns: int, now_ns: int) -> bool:
+    """Tell whether a look was long enough after the last change, and not too long ago."""
+    return looked_ns - changed_ns > _COARSE_NS and now_ns - looked_ns < _TRUSTED_NS
 
 
 def _table_of(folder: str) -> str:
