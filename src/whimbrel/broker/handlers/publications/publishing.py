@@ -29,7 +29,7 @@ from whimbrel.broker.handlers.publications.moves import Moves
 from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.state.places.near_routes import NOBODY, NearFound
+from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Client, Link
@@ -203,7 +203,7 @@ class Publishing:
         ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
         """
         routes = self._state.routes
-        near = {at: NOBODY for at, placing in placings.items() if placing.place is not None} if placings else {}
+        near = {at: NO_SUBSCRIBERS for at, placing in placings.items() if placing.place is not None} if placings else {}
         if not routes.has_content and not (near and routes.near):
             return [()] * len(packets), near
         if len(packets) > routes.at_once:
@@ -231,7 +231,7 @@ class Publishing:
         (handles,), near = yield from allowance.attempting(partial(match, allowance))
         if placing is None:
             return routes.subscribers(packet.topic, handles, secured)
-        return routes.subscribers_at(packet.topic, handles, near.get(0, NOBODY), secured, placing, at)
+        return routes.subscribers_at(packet.topic, handles, near.get(0, NO_SUBSCRIBERS), secured, placing, at)
 
     def _received(
         self,

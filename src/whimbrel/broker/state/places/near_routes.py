@@ -23,7 +23,7 @@ from whimbrel.model.near import Anywhere
 from whimbrel.model.place import Area
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["FEW", "NOBODY", "NearFound", "NearRoutes", "needs_place"]
+__all__ = ["FEW", "NO_SUBSCRIBERS", "NearFound", "NearRoutes", "needs_place"]
 
 FEW = 64
 """So many are asked one by one in a quarter of a millisecond; for fewer, no kernel is loaded."""
@@ -44,7 +44,7 @@ class NearFound(NamedTuple):
     is_decided: bool
 
 
-NOBODY = NearFound((), is_decided=True)
+NO_SUBSCRIBERS = NearFound((), is_decided=True)
 
 
 class NearRoutes:
@@ -161,7 +161,7 @@ class NearRoutes:
     def wanting(self, subject: str, attributes: Attributes, secured: Secured, placing: Placing, at: int) -> NearFound:
         """Return who wants a publication of the time *at* for its subject and content, and may have it."""
         if not self._interests:
-            return NOBODY
+            return NO_SUBSCRIBERS
         keys, is_free = secured
         if self._matcher is not None:
             self.prepare()
