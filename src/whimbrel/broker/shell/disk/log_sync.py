@@ -92,6 +92,8 @@ class LogSync:
         future.add_done_callback(lambda done: self._end(done, wait=wait))
 
     def _end(self, done: asyncio.Future[int], *, wait: bool) -> None:
+        if done.cancelled():  # the server closes, and the log syncs what is left
+            return
         try:
             seq = done.result()
         except WhimbrelError as error:
