@@ -5,7 +5,8 @@ phone that was replaced, a program that joined under a new client identifier wit
 ``sessions.devices`` for ever. What the session holds is no less for it: a device that joins again is given that.
 Rule: a device leaves by a fact of the log, so that every fold of the log agrees.
 Rule: a device is given back the time in which the broker was down, and could not come: that of the last stop, since
-earlier ones are recorded nowhere. None leaves before the broker has run for a day, or for as long as it may be away.
+earlier ones are recorded nowhere. None leaves before the broker has run for an hour, or for as long as it may be away:
+long enough for clients to connect again, and short enough for a broker that is restarted every night.
 Rule: sessions are looked at some at a time, so that a turn is short however many there are.
 """
 
@@ -24,7 +25,7 @@ _AT_ONCE = 256
 _LOOKS = 10
 """How often all of them are looked at while a device is away."""
 _LONGEST_REST_US = 3_600 * _SECOND_US
-_GRACE_US = 86_400 * _SECOND_US
+_GRACE_US = 3_600 * _SECOND_US
 """How long a broker runs, at most, before it lets devices leave that were away before it started."""
 
 
