@@ -58,6 +58,7 @@ MOVE = 12
 
 _RETAIN, _QOS_SHIFT, _EXPIRES, _PACKET, _PROPERTIES, _VALUE = 0x01, 1, 0x08, 0x10, 0x20, 0x40
 _KNOWN_FLAGS = 0x7F
+_OPTIONAL = _EXPIRES | _PACKET | _PROPERTIES
 _QOS_BITS = 3
 
 _TIME = struct.Struct(">q")
@@ -134,21 +135,28 @@ def time_of(payload: bytes) -> int:
     return moment
 
 
+_PLAIN: tuple[int | None, int | None, int, int] = (None, None, 0, _PUBLICATION.size)
+
+
+def _optional(payload: bytes, flags: int) -> tuple[int | None, int | None, int, int]:
+    """Return when it expires, its packet identifier, the length of its properties, and where its texts begin."""
+    expires_at, packet_id, properties_length, at = _PLAIN
+    if flags & _EXPIRES:
+        (expires_at,), at = _EXPIRES_AT.unpack_from(payload, at), at + _EXPIRES_AT.size
+    if flags & _PACKET:
+        (packet_id,), at = _PACKET_ID.unpack_from(payload, at), at + _PACKET_ID.size
+    if flags & _PROPERTIES:
+        (properties_length,), at = _PROPERTIES_LENGTH.unpack_from(payload, at), at + _PROPERTIES_LENGTH.size
+    return expires_at, packet_id, properties_length, at
+
+
 def publication_values(payload: bytes) -> list[object]:
     """Return the values of a row of ``publications`` in the order of its columns, from the time on."""
     try:
         published_at, flags, publisher_length, subject_length = _PUBLICATION.unpack_from(payload)
         if flags & ~_KNOWN_FLAGS:
             raise InvalidValueError("flags", flags, f"at most {_KNOWN_FLAGS}; more are from a newer Whimbrel")
-        at = _PUBLICATION.size
-        expires_at = packet_id = None
-        properties_length = 0
-        if flags & _EXPIRES:
-            (expires_at,), at = _EXPIRES_AT.unpack_from(payload, at), at + _EXPIRES_AT.size
-        if flags & _PACKET:
-            (packet_id,), at = _PACKET_ID.unpack_from(payload, at), at + _PACKET_ID.size
-        if flags & _PROPERTIES:
-            (properties_length,), at = _PROPERTIES_LENGTH.unpack_from(payload, at), at + _PROPERTIES_LENGTH.size
+        expires_at, packet_id, properties_length, at = _optional(payload, flags)
     except struct.error as error:
         raise InvalidValueError("payload", Phrase(str(error)), "a publication as it came") from None
     subject_at = at + publisher_length
@@ -208,13 +216,7 @@ def publication_columns(payloads: Sequence[bytes]) -> PublicationColumns:
     for payload, flag, publisher_length, subject_length in zip(
         payloads, flags, publisher_lengths, subject_lengths, strict=True
     ):
-        at, expires_at, packet_id, properties_length = _PUBLICATION.size, None, None, 0
-        if flag & _EXPIRES:
-            (expires_at,), at = _EXPIRES_AT.unpack_from(payload, at), at + _EXPIRES_AT.size
-        if flag & _PACKET:
-            (packet_id,), at = _PACKET_ID.unpack_from(payload, at), at + _PACKET_ID.size
-        if flag & _PROPERTIES:
-            (properties_length,), at = _PROPERTIES_LENGTH.unpack_from(payload, at), at + _PROPERTIES_LENGTH.size
+        expires_at, packet_id, properties_length, at = _optional(payload, flag) if flag & _OPTIONAL else _PLAIN
         subject_at = at + publisher_length
         properties_at = subject_at + subject_length
         body_at = properties_at + properties_length
