@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Protocol, TypeVar
 
@@ -13,7 +15,7 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.preparation import Preparation
 
-__all__ = ["Running", "monotonic_us", "until_closed"]
+__all__ = ["Running", "monotonic_us", "on_signals", "until_closed"]
 
 
 def monotonic_us() -> int:
@@ -48,6 +50,13 @@ class Running:
         self.started_us = monotonic_us()
         self.listened_us = 0
         """How long the broker has listened, as far as ticks have counted it; see ``Timers``."""
+
+
+def on_signals(loop: asyncio.AbstractEventLoop, acts: Mapping[signal.Signals, Callable[[], None]]) -> None:
+    """Let the event loop act on signals, where it may: only that of the main thread can."""
+    for number, act in acts.items():
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, act)
 
 
 class _Part(Protocol):

@@ -38,7 +38,7 @@ from whimbrel.broker.shell.operating.exposure import exposures
 from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.operating.status import starting_status
 from whimbrel.broker.shell.preparation import Preparation
-from whimbrel.broker.shell.running import Running
+from whimbrel.broker.shell.running import Running, on_signals
 from whimbrel.broker.shell.service import Pools, Service
 from whimbrel.broker.state.places.near_routes import NearRoutes
 from whimbrel.broker.state.routes import Routes
@@ -118,7 +118,7 @@ class Server:
     async def start(self) -> bool:
         """Open the ports, restore what is stored, and serve; tell whether it serves, or was told to stop meanwhile."""
         loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        self._handle_signals(loop)
+        on_signals(loop, {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._note_reload})
         for warned in exposures(self.config):
             _say(warned.level, warned.text)
         self._kernels.begin()
@@ -145,15 +145,6 @@ class Server:
         if count := self._doorkeeper.counters.refused_connections:
             _say("info", f"clients may connect; {count:,} CONNECT{'' if count == 1 else 's'} came before")
         return True
-
-    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number, act in (
-            (signal.SIGTERM, self.stop),
-            (signal.SIGINT, self.stop),
-            (signal.SIGHUP, self._note_reload),
-        ):
-            with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
-                loop.add_signal_handler(number, act)
 
     def _note_reload(self) -> None:
         self._is_reload_wanted = True

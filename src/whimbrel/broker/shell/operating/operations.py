@@ -22,7 +22,7 @@ from whimbrel.broker.shell.operating.control_socket import ControlSocket
 from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.operating.status import RecentRates, status
 from whimbrel.broker.shell.operating.status_text import status_text
-from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
+from whimbrel.broker.shell.running import Running, monotonic_us, on_signals, until_closed
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels
 
@@ -54,13 +54,8 @@ class Operations:
         """Answer from now on, signals and what *control* is asked."""
         self._sampled_us = monotonic_us() - int(_SAMPLE_S * 1_000_000)
         self._sample()
-        self._handle_signals()
+        on_signals(self.running.loop, {signal.SIGHUP: self.reload_soon, signal.SIGUSR1: self._print_status})
         control.acts = {"status": self._status, "reload": self._reload}
-
-    def _handle_signals(self) -> None:
-        for number, act in ((signal.SIGHUP, self.reload_soon), (signal.SIGUSR1, self._print_status)):
-            with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
-                self.running.loop.add_signal_handler(number, act)
 
     def reload_soon(self) -> None:
         """Read the files again; the log says what came of it."""
