@@ -198,7 +198,7 @@ class Broker:
         self._begin(wills, died_at, now)
 
     def _begin(self, wills: WillHandling, died_at: int | None, now: int | None) -> None:
-        """Let what was there before go on: connections of a broker that died end, and what no client may see ends."""
+        """Go on with the restored state: end what the crash cut off, and subscriptions that are refused today."""
         last_at = self._commits.last_at
         died_at, now = last_at if died_at is None else died_at, last_at if now is None else now
         self._connecting.take_over(died_at)
