@@ -58,9 +58,12 @@ class Folding:
         *,
         qos: int = CONFIRMED,
         publisher: str | None = None,
+        is_decided: bool = True,
     ) -> Settled:
-        """Take a publication in."""
-        return self._answered(self.hold.published(seq, at, expires_at, matches, qos=qos, publisher=publisher))
+        """Take a publication in; *is_decided* tells whether *judge* may withhold it."""
+        is_received = self._assume_receipts and not is_decided
+        take = self.hold.published_and_received if is_received else self.hold.published
+        return self._answered(take(seq, at, expires_at, matches, qos=qos, publisher=publisher))
 
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None

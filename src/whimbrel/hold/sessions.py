@@ -15,6 +15,7 @@ from whimbrel.hold.commands import Command, Identity, Matches
 from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
+from whimbrel.hold.rules.assumed import AssumedReceipts
 from whimbrel.hold.rules.changes import Changes
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
@@ -81,6 +82,7 @@ class Hold:
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
         # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.
         self.published, self.publishing = publications.published, publications.publishing
+        self.published_and_received = AssumedReceipts(self._state, endings, keeping, publications).published
         self.confirmed, self.joined, self.disconnected = members.confirmed, members.joined, members.disconnected
         self.tick = endings.tick
 

@@ -57,6 +57,14 @@ class Keeping:
         latest = max(lapsed.values())
         return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
 
+    def has_room(self, session: Session, identities: tuple[Identity, ...]) -> bool:
+        """Tell whether one more can be held for each of some subscriptions, and none is displaced (rule 4)."""
+        counts, of = session.counts, self._retention.of
+        return not any(
+            identity in counts and len(counts[identity]) >= of(session.subscriptions.get(identity))[1]
+            for identity in identities
+        )
+
     def keep(self, session: Session, seq: int, held: dict[Identity, int], out: list[Command]) -> None:
         """Hold a notification for some subscriptions, displacing the oldest where there is no room (rule 4)."""
         for identity, lapse in held.items():

@@ -53,6 +53,7 @@ __all__ = [
     "Known",
     "Rows",
     "events_of",
+    "plain",
 ]
 
 PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT = range(8)
@@ -244,7 +245,15 @@ class Fold:
             matches.setdefault(session, []).append(identity)
         wanted = [(session, tuple(identities)) for session, identities in matches.items()]
         qos = CONFIRMED if event.qos is None else event.qos
-        return self._folding.published(event.seq, event.at, event.expires_at, wanted, qos=qos, publisher=event.device)
+        return self._folding.published(
+            event.seq,
+            event.at,
+            event.expires_at,
+            wanted,
+            qos=qos,
+            publisher=event.device,
+            is_decided=self.policies.are_any,
+        )
 
     def _take_recorded(self, event: Event) -> Settled:
         """Take in a report, a policy or a decision."""
@@ -378,13 +387,14 @@ _SETTLED += "session device outcome body_hash decided_at lapses_at via differenc
 def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT
     """Yield the event of each row."""
     make = tuple.__new__  # what ``Event`` would do, in a third of the time
-    for row in zip(*(_plain(batch.column(f.name)) for f in EVENT), strict=True):
+    for row in zip(*(plain(batch.column(f.name)) for f in EVENT), strict=True):
         yield make(Event, row)
 
 
-def _plain(column: Any) -> list[Any]:
-    """Return a column as Python values; Arrow's own way takes its time over nulls and lists."""
+def plain(column: Any) -> list[Any]:
+    """Return a column as Python values, times as microseconds; Arrow's own way takes its time over nulls and lists."""
     count = len(column)
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if column.null_count == count:
         return [None] * count
     if pa.types.is_timestamp(column.type):
@@ -392,6 +402,8 @@ def _plain(column: Any) -> list[Any]:
     if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
         values, offsets = column.values.to_numpy().tolist(), column.offsets.to_numpy().tolist()
         return [values[begin:end] for begin, end in pairwise(offsets)]
+    if pa.types.is_list(column.type) and not column.null_count and not len(column.flatten()):
+        return [[]] * count
     if pa.types.is_integer(column.type):
         return _numbers(column)
     if pa.types.is_string(column.type):  # names that come again and again: each is made once

@@ -11,26 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cbor2
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.hold.commands import Identity
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, changed_rows
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.facts import SessionChange
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
-from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
 from whimbrel.pipeline.fold.events import Seen
-from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
+from whimbrel.pipeline.fold.folds import Fold, Rows, events_of, plain
 from whimbrel.pipeline.fold.moves import Moves
 from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold
 from whimbrel.pipeline.fold.versions import open_intervals, touched, validity_intervals
@@ -49,6 +51,12 @@ _DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED = "difference", "content", "sighting"
 _OF_OWED = frozenset({_KNOWN, _SHAPED, _DIFFERENCE, _CONTENT})
 _OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
 _OWN = SHAPE_KINDS | _OF_OWED | _OF_CONTACTS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
+_Row: TypeAlias = tuple[Any, ...]
+"""A subscription in force: the values of the columns ``CHANGED``."""
+_SEQ, _SESSION = CHANGED.index("seq"), CHANGED.index("session")
+_IDENTITY = slice(CHANGED.index("subject_filter"), CHANGED.index("name") + 1)
+_INTERVAL_NAMES = {"seq": "interest_seq", "changed_at": "began_at", "change": "session"}
+"""How ``validity_intervals`` calls columns; the change is always the same, and is put in its place."""
 _ROWS_AT_ONCE = 50_000
 _FEW = 1_000
 
@@ -125,7 +133,7 @@ class NodeState:
         self.links = Links(node)
         self.last_at: int | None = None
         """The time of the last fact, in microseconds."""
-        self._in_force: dict[str, list[dict[str, Any]]] = {}
+        self._in_force: dict[str, dict[Identity, _Row]] = {}
         """By session, its subscriptions in force, as rows of ``interests`` that added them."""
         self._saved_interests: dict[str, set[int]] = {}
         """By session, the numbers of those that are in the store."""
@@ -164,9 +172,7 @@ class NodeState:
         heapify(self._held_since)
         self.links.restored()
         self._fold.whose = {
-            row["seq"]: (session, (row["subject_filter"], row["name"]))
-            for session, rows in self._in_force.items()
-            for row in rows
+            row[_SEQ]: (session, identity) for session, rows in self._in_force.items() for identity, row in rows.items()
         }
 
     def _restore(self, key: Key, value: bytes) -> None:
@@ -180,7 +186,8 @@ class NodeState:
                 self.contacts.restore(key, found)
                 self._saved_contacts[key] = value
         else:
-            self._in_force.setdefault(found["session"], []).append({"node": self.node, **found})
+            row = (self.node, *(found.get(name) for name in CHANGED[1:]))
+            self._in_force.setdefault(found["session"], {})[found["subject_filter"], found["name"]] = row
             self._saved_interests.setdefault(found["session"], set()).add(found["seq"])
 
     @property
@@ -236,8 +243,7 @@ class NodeState:
 
     def in_force_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
         """Return the subscriptions of some sessions that are in force, as rows that added them."""
-        rows = [row for name in sessions for row in self._in_force.get(name, ())]
-        return pa.Table.from_pylist(rows, schema=changed_schema())
+        return _table(row for name in sessions for row in self._in_force.get(name, {}).values())
 
     def seen(self, put: Any) -> Seen:  # a pyarrow.Table
         """Return what policies may have to see of what is published next; the texts of those that are *put* too."""
@@ -266,23 +272,31 @@ class NodeState:
         changed = touched(interests, sessions)
         if not changed:
             return open_intervals(changed_schema().empty_table())
-        found = validity_intervals(pa.concat_tables([self.in_force_of(sorted(changed)), interests]), sessions)
-        goes_on = found.filter(pc.equal(found.column("ended_seq"), INT64_MAX))
-        for session in changed:
-            for row in self._in_force.pop(session, ()):
-                self._fold.whose.pop(row["seq"], None)
+        found = validity_intervals(pa.concat_tables([_table(self._replaced(interests, sessions)), interests]), sessions)
         # Those that ended on the way are asked for no more.
         for seq in found.column("interest_seq").to_pylist():
             self._fold.whose.pop(seq, None)
-        began = goes_on.column("began_at").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
-        for row, at in zip(goes_on.to_pylist(), began, strict=True):
-            kept = {name: row[name] for name in CHANGED if name in row}
-            kept |= {"seq": row["interest_seq"], "changed_at": at, "change": InterestChange.ADDED.value}
-            self._in_force.setdefault(row["session"], []).append(kept)
-            self._fold.whose[kept["seq"]] = (row["session"], (row["subject_filter"], row["name"]))
+        goes_on = found.filter(pc.equal(found.column("ended_seq"), INT64_MAX))
+        columns = {name: plain(goes_on.column(_INTERVAL_NAMES.get(name, name))) for name in CHANGED}
+        columns["change"] = [InterestChange.ADDED.value] * goes_on.num_rows
+        for row in zip(*columns.values(), strict=True):
+            session, identity = row[_SESSION], row[_IDENTITY]
+            self._in_force.setdefault(session, {})[identity] = row
+            self._fold.whose[row[_SEQ]] = (session, identity)
         self._touched |= changed
         self._tables = None
         return found
+
+    def _replaced(self, interests: Any, sessions: Any) -> Iterator[_Row]:  # pyarrow.Tables
+        """Remove the subscriptions in force that rows of these tables change or end, and yield them."""
+        names = ("session", "subject_filter", "name")
+        for session, *identity in zip(*(interests.column(name).to_pylist() for name in names), strict=True):
+            row = self._in_force.get(session, {}).pop((identity[0], identity[1]), None)
+            if row is not None:
+                yield row
+        is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
+        for session in sessions.filter(is_gone).column("session").to_pylist():
+            yield from self._in_force.pop(session, {}).values()
 
     def commit(self, last: int) -> None:
         """Keep the state as that of the number *last*."""
@@ -291,14 +305,14 @@ class NodeState:
             self.links.forget(self.last_at)
         fold, shape = self._fold, self._fold.policies.shape
         known, links, shaped = fold.known, self.links.state, fold.shaped
-        now = {row["seq"]: row for session in self._touched for row in self._in_force.get(session, ())}
+        now = {row[_SEQ]: row for session in self._touched for row in self._in_force.get(session, {}).values()}
         saved = {seq for session in self._touched for seq in self._saved_interests.get(session, ())}
         table: dict[str, Callable[[Any], object | None]] = {
             _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
             _SHAPED: lambda seq: shaped.get(seq) or None,
             _DIFFERENCE: lambda seq: fold.differences.get(seq) or None,
             _CONTENT: lambda seq: list(fold.contents[seq]) if seq in fold.contents else None,
-            _INTEREST: lambda seq: _without_node(now[seq]) if seq in now else None,
+            _INTEREST: lambda seq: dict(zip(CHANGED[1:], now[seq][1:], strict=True)) if seq in now else None,
             _LINK: lambda device: list(links[device]) if device in links else None,
             _SIGHTING: self._sighting,
         }
@@ -330,7 +344,7 @@ class NodeState:
         for session in self._touched:
             self._saved_interests.pop(session, None)
         for seq, wanted in now.items():
-            self._saved_interests.setdefault(wanted["session"], set()).add(seq)
+            self._saved_interests.setdefault(wanted[_SESSION], set()).add(seq)
         self._touched.clear()
         self.links.changed.clear()
         self.moves.keeper.changed.clear()
@@ -367,8 +381,10 @@ def _sighting_row(seen: Sighting) -> list[Any]:
     return [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
 
 
-def _without_node(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "node"}
+def _table(rows: Iterable[_Row]) -> Any:  # a pyarrow.Table
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(CHANGED)
+    schema = changed_schema()
+    return pa.table([pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)], schema=schema)
 
 
 def _as_sighting(number: int, reported_at: int, latitude: float, longitude: float) -> Sighting:
