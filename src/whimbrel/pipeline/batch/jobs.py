@@ -82,10 +82,10 @@ def run(
     made: dict[str, dict[str, object]] = {}
     paths: dict[str, list[Path]] = {}
     folded = tuple(name for name in FOLDED if name in tables) if interval is None and "deliveries" in tables else ()
-    with closing(_Log(spark, log, out, plan or Plan(), folded)) as source:
+    doing = on_progress or (lambda _: None)
+    with closing(_Log(spark, log, out, plan or Plan(), folded=folded, doing=doing)) as source:
         for name in (each for each in TABLES_MADE if each in tables):
-            if on_progress is not None:
-                on_progress(name)
+            source.doing(name)
             begun = time.monotonic()
             paths[name] = _made(name, source, paths, interval)
             rows = sum(statistics(path, ())[0] for path in paths[name])
@@ -107,8 +107,17 @@ class _Log:
     Those that are *folded* are made together, in one pass.
     """
 
-    def __init__(self, spark: SparkSession, path: Path, out: Path, plan: Plan, folded: tuple[str, ...]) -> None:
-        self.spark, self._path, self.out, self.plan, self.folded = spark, path, out, plan, folded
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: Path,
+        out: Path,
+        plan: Plan,
+        *,
+        folded: tuple[str, ...],
+        doing: Callable[[str], None],
+    ) -> None:
+        self.spark, self._path, self.out, self.plan, self.folded, self.doing = spark, path, out, plan, folded, doing
         check_format(path)
         found = snapshot(path)  # one moment for all tables: the node goes on writing
         self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
@@ -142,7 +151,7 @@ class _Log:
         if self._files is None:
             for table in self.folded:
                 open_table(self.out, table)
-            self._files = self._fold(self.out, self._run, self.folded)
+            self._files = self._fold(self.out, self._run, self.folded, name)
         files = self._files[name]
         replace_table(self.out, name, files)
         del self._files[name]
@@ -153,11 +162,11 @@ class _Log:
         if self._scratch is None:
             open_table(self.out, name)
             self._scratch = self.out / name / self._run
-            self._fold(self._scratch, "", ("deliveries",))
+            self._fold(self._scratch, "", ("deliveries",), name)
         found = sorted((self._scratch / "deliveries").glob("*.parquet"))
         return read_parquet(self.spark, SCHEMAS["deliveries"], found)
 
-    def _fold(self, out: Path, folder: str, tables: tuple[str, ...]) -> dict[str, list[Path]]:
+    def _fold(self, out: Path, folder: str, tables: tuple[str, ...], name: str) -> dict[str, list[Path]]:
         assumed = self.plan.assume_receipts
         job = ShardJob(
             log=str(self._path),
@@ -169,7 +178,7 @@ class _Log:
             now=self._now,
         )
         spans = {node: (self._at.begins.get(node, 0), last) for node, last in self._at.last.items()}
-        return fold_log(self.spark, job, spans)
+        return fold_log(self.spark, job, spans, on_progress=lambda done: self.doing(f"{name} {done:.0%}"))
 
     def contacts(self) -> DataFrame:
         """Return the contacts of each node, for two tables: kept on the workers' disks."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -42,6 +46,7 @@ FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
 
 _NUMBERS_A_SHARD = 50_000
 """For fewer numbers it is not worth to read a node's log once more."""
+_PROGRESS, _EVERY_S = "progress-", 1.0
 _MADE = pa.schema(
     [
         ("kind", pa.string()),
@@ -91,6 +96,11 @@ class ShardJob:
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
 
+    @property
+    def progress(self) -> Path:
+        """Where tasks tell how far they are."""
+        return Path(self.out, self.tables[0], self.folder)
+
 
 def divided(spans: Mapping[str, tuple[int, int]], cores: int) -> list[ShardTask]:
     """Return the tasks for nodes with their first and last numbers, the largest first."""
@@ -104,11 +114,16 @@ def divided(spans: Mapping[str, tuple[int, int]], cores: int) -> list[ShardTask]
 
 
 def fold_log(
-    spark: SparkSession, job: ShardJob, spans: Mapping[str, tuple[int, int]], *, shards: int | None = None
+    spark: SparkSession,
+    job: ShardJob,
+    spans: Mapping[str, tuple[int, int]],
+    *,
+    shards: int | None = None,
+    on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, list[Path]]:
     """Fold all nodes; return the files of each table, which are no part of it yet.
 
-    *shards* is how many each node has, where that is not left to us.
+    *shards* is how many each node has, where that is not left to us; *on_progress* is told how much is done, of 1.
     """
     tasks = divided(spans, parallelism(spark))
     if shards is not None:
@@ -116,7 +131,9 @@ def fold_log(
     for table in job.tables:
         Path(job.out, table, job.folder).mkdir(parents=True, exist_ok=True)
     count = max(1, len(tasks))
-    made = spark.range(0, count, 1, count).mapInArrow(partial(_tasks, job, tasks), from_arrow_schema(_MADE)).toArrow()
+    work = partial(_tasks, job, tasks)
+    with _watched(job, sum(task.last - task.first + 1 for task in tasks), on_progress):
+        made = spark.range(0, count, 1, count).mapInArrow(work, from_arrow_schema(_MADE)).toArrow()
     found: dict[str, list[Path]] = {table: [] for table in job.tables}
     for table, told in zip(made.column("table").to_pylist(), made.column("told").to_pylist(), strict=True):
         found[table].append(Path(job.out, table, json.loads(told)["path"]))
@@ -142,7 +159,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     if begun is not None:
         store.replace(begun.seq, begun_rows(shard.own_beginning(begun)))
     state = NodeState(node, store, retention=job.retention, assume_receipts=job.assume_receipts)
-    files = TableFiles(Path(job.out), node, job.tables, job.file_bytes, job.folder)
+    files, progress = TableFiles(Path(job.out), node, job.tables, job.file_bytes, job.folder), _Progress(job, task)
     if shard.is_first:
         missing = missing_numbers(log, node) if begun is None else [begun.left_out()]
         yield from files.add("dead_letters", missing_letters(missing, job.now).to_batches())
@@ -152,4 +169,49 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
             for table, batches in piece.rows.items():
                 yield from files.add(table, batches)
             state.discard_changes()
+            progress.note(piece.last - first + 1)
     yield from files.end()
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+class _Progress:
+    """How far a task is, in a file that the driver looks at: of a task that runs, Spark tells nothing."""
+
+    def __init__(self, job: ShardJob, task: ShardTask) -> None:
+        self._path = job.progress / f"{_PROGRESS}{quote(task.node, safe='')}-{task.number}"
+        self._next_s = 0.0
+
+    def note(self, numbers: int) -> None:
+        """Write down how many numbers were taken; now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + _EVERY_S
+            with suppress(OSError):
+                self._path.write_text(str(numbers))
+
+
+@contextmanager
+def _watched(job: ShardJob, numbers: int, on_progress: Callable[[float], None] | None) -> Iterator[None]:
+    """Tell how much of *numbers* is done meanwhile."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_EVERY_S):
+            done = 0
+            for path in job.progress.glob(f"{_PROGRESS}*"):
+                with suppress(OSError, ValueError):
+                    done += int(path.read_text())
+            if done and on_progress is not None:
+                on_progress(min(1.0, done / max(1, numbers)))
+
+    watcher = threading.Thread(target=watch, name="whimbrel-fold-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+        for path in job.progress.glob(f"{_PROGRESS}*"):
+            path.unlink(missing_ok=True)
