@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations, pairwise
 from random import Random
 from typing import Any, NamedTuple
 
+import cbor2
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from whimbrel.hold.retention import DEFAULT_RETENTION
+from whimbrel.hold.store.interface import Key, StoreUnavailableError
+from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.match.proximity.encounters import Positions, encounters
 from whimbrel.model.place import Place, Plane, Point, distance_m
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold import contact_fold
-from whimbrel.pipeline.fold.contact_fold import CONTACT, MAX_APART_US, ContactFold, ContactPlan, Meeting, meetings_table
+from whimbrel.pipeline.fold.contact_fold import (
+    CONTACT,
+    CONTACT_KINDS,
+    MAX_APART_US,
+    ContactFold,
+    ContactPlan,
+    Meeting,
+    meetings_table,
+)
+from whimbrel.pipeline.stream.node_state import NodeState
 from whimbrel.sim.contacts.crossings import contacts_of
 from whimbrel.sim.contacts.statistics import contact_statistics
 from whimbrel.sim.mobility.positions import ORIGIN
@@ -143,6 +156,89 @@ def _summed(contacts: list[tuple[Any, ...]], apart_us: int) -> dict[tuple[str, s
         apart, squares = sum(gap for gap, _ in gaps), sum(gap * gap for gap, _ in gaps)
         found[pair] = Meeting(len(own), lengths, len(gaps), apart, squares, apart + sum(own for _, own in gaps))
     return found
+
+
+class RecordingStore(MemoryStore):
+    """A store that knows which keys the last commit named, and that refuses a commit if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.put: set[Key] = set()
+        self.dropped: set[Key] = set()
+
+    def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
+        """Note the keys, then commit."""
+        if self.is_full:
+            raise StoreUnavailableError("memory", "no space left")
+        self.put, self.dropped = set(put), set(drop)
+        super().commit(applied, put, drop)
+
+
+def node_state(store: MemoryStore, plan: ContactPlan) -> NodeState:
+    """Return what *store* has of a node."""
+    return NodeState("n", store, retention=DEFAULT_RETENTION, assume_receipts=True, contact=plan)
+
+
+@pytest.mark.parametrize("apart_us", [MAX_APART_US, 40], ids=["as ever", "pairs are forgotten"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_store_has_every_row_of_contacts_after_each_commit(
+    seed: int, apart_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rows that changed are put and dropped; none may be forgotten, through restarts and refused commits."""
+    monkeypatch.setattr(contact_fold, "MAX_APART_US", apart_us)
+    random = Random(seed)
+    reports, store, taken, number = random_reports(random, 150), RecordingStore(), 0, 0
+    state = node_state(store, PLAN)
+    while taken < len(reports):
+        assert state.contacts is not None
+        part = reports[taken : (taken := taken + random.randint(1, 12))]
+        state.contacts.take(table_of(part))
+        if random.random() < 0.8:
+            state.contacts.advance(part[-1].at + random.choice((0, 0, 1, 15, 60)))
+        number += 1
+        if random.random() < 0.2:
+            store.is_full = True
+            with pytest.raises(StoreUnavailableError):
+                state.commit(number)
+            store.is_full = False
+            continue
+        state.commit(number)
+        wanted = {key: cbor2.dumps(row) for key, row in state.contacts.rows().items()}
+        assert {key: value for key, value in store.rows() if key[0] in CONTACT_KINDS} == wanted
+        if random.random() < 0.3:
+            state = node_state(store, PLAN)
+            assert state.contacts is not None
+            assert {key: cbor2.dumps(row) for key, row in state.contacts.rows().items()} == wanted
+
+
+def test_a_commit_puts_the_contacts_that_changed() -> None:
+    """Of ten thousand devices that stay together, pair by pair, one reports: a few rows, not all of them."""
+    places = [Place(52.0 + number / 1_000, 13.0) for number in range(5_000)]
+    reports = [Report(f"d{number:05}", 1_000, places[number // 2]) for number in range(10_000)]
+    store = RecordingStore()
+    state = node_state(store, ContactPlan())
+    assert state.contacts is not None
+    state.contacts.take(table_of(reports))
+    state.contacts.advance(2_000)
+    state.commit(1)
+    assert len(state.contacts.open) == len(places)
+    assert len(store.put) > len(reports) + len(places)
+    state.contacts.take(table_of([Report("d00007", 2_500, places[3])]))
+    state.contacts.advance(3_000)
+    state.commit(2)
+    assert store.put == {("now",), ("time",), ("contact slice",), ("contact position", "d00007")}
+    assert store.dropped == set()
+    state.contacts.take(table_of([Report("d00007", 3_500, places[-1])]))  # and leaves for another pair
+    over, _ = state.contacts.advance(4_000)
+    state.commit(3)
+    assert over.num_rows == 1
+    assert store.dropped == {("contact", "d00006", "d00007")}
+    assert store.put == {
+        *(("now",), ("time",), ("contact slice",)),
+        *(("contact position", "d00007"), ("contact before", "d00006", "d00007")),
+        *(("contact", "d00007", "d09998"), ("contact", "d00007", "d09999")),
+    }
 
 
 def test_a_crowd_is_found_whatever_room_there_was() -> None:

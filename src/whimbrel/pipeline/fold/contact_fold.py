@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.hold.touched_rows import TouchedRows
 from whimbrel.match.proximity.encounters import Positions, encounters
 from whimbrel.model.bounds import INT64_MIN, real, whole
 from whimbrel.model.near import DEFAULT_STALE_US, MAX_NEAR_M, MAX_STALE_US
@@ -27,6 +28,7 @@ from whimbrel.model.tables import TIME_TYPE
 
 __all__ = [
     "CONTACT",
+    "CONTACT_KINDS",
     "MAX_APART_US",
     "RANGE_M",
     "ContactFold",
@@ -49,6 +51,10 @@ CONTACT = pa.schema(
     ]
 )
 Pair = tuple[str, str]
+_T = TypeVar("_T")
+_SLICE, _POSITION, _CONTACT, _BEFORE = "contact slice", "contact position", "contact", "contact before"
+CONTACT_KINDS = frozenset({_SLICE, _POSITION, _CONTACT, _BEFORE})
+"""The kinds of rows in which a ``ContactFold`` is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,28 +123,38 @@ class ContactFold:
         self._reported: list[tuple[Any, Any, Any]] = []
         """Reports of later times: devices, times and places."""
         self.waiting = 0
+        self.touched = TouchedRows(
+            {
+                _SLICE: lambda: [self.until, self._told()],
+                _POSITION: lambda device: _listed(self.positions.get(device)),
+                _CONTACT: lambda *pair: _listed(self.open.get(pair)),
+                _BEFORE: lambda *pair: _listed(self.last.get(pair)),
+            }
+        )
+        """The rows that have changed since the owner cleared this last."""
+        self.touched.touch((_SLICE,))
 
     # -- the state ---------------------------------------------------------------------------------------------------
 
     def rows(self) -> dict[tuple[str, ...], Any]:
         """Return everything that must be kept, by key."""
-        found: dict[tuple[str, ...], Any] = {("contact slice",): [self.until, self._told()]}
-        found |= {("contact position", device): list(seen) for device, seen in self.positions.items()}
-        found |= {("contact", *pair): list(begun) for pair, begun in self.open.items()}
-        found |= {("contact before", *pair): list(ended) for pair, ended in self.last.items()}
+        found: dict[tuple[str, ...], Any] = {(_SLICE,): [self.until, self._told()]}
+        found |= {(_POSITION, device): list(seen) for device, seen in self.positions.items()}
+        found |= {(_CONTACT, *pair): list(begun) for pair, begun in self.open.items()}
+        found |= {(_BEFORE, *pair): list(ended) for pair, ended in self.last.items()}
         return found
 
     def restore(self, key: Sequence[Any], value: Any) -> None:
         """Take over a row that was kept."""
         kind, *pair = key
-        if kind == "contact slice":
+        if kind == _SLICE:
             self.until, told = value
             if told:
                 devices, times, places = zip(*told, strict=True)
                 self._put(pa.array(devices), np.array(times, np.int64), np.array(places, np.float64))
-        elif kind == "contact position":
+        elif kind == _POSITION:
             self.positions[pair[0]] = tuple(value)
-        elif kind == "contact":
+        elif kind == _CONTACT:
             self.open[pair[0], pair[1]] = _Open(*value)
         else:
             self.last[pair[0], pair[1]] = tuple(value)
@@ -146,9 +162,9 @@ class ContactFold:
     @staticmethod
     def begun_rows(at: int, places: Mapping[str, Sighting]) -> dict[tuple[str, ...], Any]:
         """Return what ``rows`` would have of a log that begins at the time *at*, with devices at *places*."""
-        found: dict[tuple[str, ...], Any] = {("contact slice",): [at, []]}
+        found: dict[tuple[str, ...], Any] = {(_SLICE,): [at, []]}
         for device, (_, reported_at, place) in places.items():
-            found["contact position", device] = [reported_at, place.latitude, place.longitude]
+            found[_POSITION, device] = [reported_at, place.latitude, place.longitude]
         return found
 
     def _told(self) -> list[Any]:
@@ -175,6 +191,7 @@ class ContactFold:
             times = rows.column("reported_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
             device = rows.column("device").combine_chunks().cast(pa.string())
             self._put(device, times, np.stack(places, axis=1).astype(np.float64))
+            self.touched.touch((_SLICE,))
 
     def advance(self, now: int) -> tuple[Any, dict[Pair, Meeting]]:
         """Let time have passed up to *now*; return the contacts that ended, and what they add to meetings."""
@@ -200,9 +217,11 @@ class ContactFold:
         found = slice_contacts(known, *columns, range_m=self._plan.range_m)
         over = self._over(found, now)
         self.until = now
+        self.touched.touch((_SLICE,))
         met, long_ago = self._met(over), now - MAX_APART_US
         for pair in [pair for pair, (then, _) in self.last.items() if then < long_ago and pair not in self.open]:
             del self.last[pair]
+            self.touched.touch((_BEFORE, *pair))
         return over, met
 
     def _ended(self, code: Any, began: Any) -> Any:
@@ -219,22 +238,28 @@ class ContactFold:
         began, ended, where = positions
         last = np.full(len(names), -1, np.int64)
         last[code] = np.arange(code.size)  # of several the last one stays
-        self.positions = {
-            names[code[at]]: (int(began[at]), *where[at].tolist()) for at in last.tolist() if ended[at] > now
-        }
+        before, self.positions = (
+            self.positions,
+            {names[code[at]]: (int(began[at]), *where[at].tolist()) for at in last.tolist() if ended[at] > now},
+        )
+        for device in _differing(before, self.positions):
+            self.touched.touch((_POSITION, device))
 
     def _over(self, found: Any, now: int) -> Any:
         """Return the contacts that have ended, joined with what was open at the beginning of the slice."""
         pairs = list(zip(found.column("device_low").to_pylist(), found.column("device_high").to_pylist(), strict=True))
         began, ended = (found.column(name).cast(pa.int64()).to_numpy().copy() for name in ("began_at", "ended_at"))
         closest = found.column("closest_m").to_numpy().copy()
-        before, self.open = self.open, {}
+        known, self.open = self.open, {}
+        before = dict(known)
         for at in np.flatnonzero(began == self.until).tolist():
             goes_on = before.pop(pairs[at], None)
             if goes_on is not None:
                 began[at], closest[at] = goes_on.began, min(goes_on.closest_m, closest[at])
         for at in np.flatnonzero(ended == now).tolist():
             self.open[pairs[at]] = _Open(int(began[at]), float(closest[at]))
+        for pair in _differing(known, self.open):
+            self.touched.touch((_CONTACT, *pair))
         rows = [(*pair, each.began, self.until, each.closest_m) for pair, each in sorted(before.items())]
         rows += [
             (*pairs[at], int(began[at]), int(ended[at]), float(closest[at]))
@@ -255,7 +280,17 @@ class ContactFold:
                 added = Meeting(1, length, 1, gap, gap * gap, gap + before[1])
             found[pair] = found.get(pair, Meeting()).plus(added)
             self.last[pair] = (ended, length)
+            self.touched.touch((_BEFORE, *pair))
         return found
+
+
+def _listed(row: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if row is None else list(row)
+
+
+def _differing(before: Mapping[_T, object], now: Mapping[_T, object]) -> set[_T]:
+    """Return the keys of what is not as it was."""
+    return {key for key, _ in before.items() ^ now.items()}
 
 
 def meetings_table(sums: Mapping[Pair, Meeting], schema: Any) -> Any:  # a pyarrow.Table
