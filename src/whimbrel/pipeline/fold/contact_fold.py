@@ -253,7 +253,7 @@ class ContactFold:
         held = self._held.places
         moved = {*reported.unique().to_pylist(), *self._held.take_due(now), *self._left}
         if not self._is_whole or _MOVED_OF * len(moved) > len(held):
-            return [], sorted(moved | held.keys() | self._pairs.keys())
+            return [], [*held, *((moved | self._pairs.keys()) - held.keys())]
         before = np.array([held[name][1:] for name in moved if name in held], np.float64).reshape(-1, 2)
         return sorted(self._held.around(np.concatenate([before, where])) - moved), sorted(moved)
 
