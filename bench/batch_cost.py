@@ -46,7 +46,7 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from bench_pipeline import _made, _session, _unchanged, _write
-    from whimbrel.pipeline import jobs
+    from whimbrel.pipeline.batch import jobs
     from whimbrel.pipeline.files.snapshots import snapshot
     from whimbrel.pipeline.spark.log_frames import LogFrame
     from whimbrel.pipeline.spark.reading import read_table
@@ -82,6 +82,7 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
         for name, work in works.items():
             before_s = _core_s()
             work()
+            print(f"{name}: {_core_s() - before_s:.1f} core s", file=sys.stderr, flush=True)
             if number:
                 took_s[name].append(_core_s() - before_s)
     events = dict.fromkeys(works, options.events) | rows

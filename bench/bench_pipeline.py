@@ -261,7 +261,7 @@ def _measure_deliveries(report: Report, folder: Path, sizes: _Sizes, *, quick: b
 
 
 def _delivering(log: str) -> tuple[int, float, int]:
-    from whimbrel.pipeline import jobs
+    from whimbrel.pipeline.batch import jobs
     from whimbrel.pipeline.files.delta import data_files
 
     spark = _session("local[2]")
@@ -381,7 +381,7 @@ def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
 
     from whimbrel.log.columns import from_arrow
     from whimbrel.log.layout import parts
-    from whimbrel.pipeline import jobs
+    from whimbrel.pipeline.batch import jobs
     from whimbrel.pipeline.files.schemas import TIMES
     from whimbrel.pipeline.single import SingleProcess
     from whimbrel.sim.logs.generate import Recipe, generate

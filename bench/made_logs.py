@@ -28,7 +28,7 @@ def write_log(
     directory: Path, workload: Workload, *, subscriptions: int, events: int, sessions: int, devices: int, seed: int
 ) -> None:
     """Write a log: interests first, then devices that join, then publications while some come and go."""
-    create(directory)
+    create(directory, has_receipts=False)
     seq = 0
     texts = list(workload.texts(subscriptions, seed))
     names = [f"s{number % sessions}" for number in range(subscriptions)]

@@ -68,7 +68,7 @@ class Churn:
 def churn(folder: Path, sizes: ChurnSizes, *, seed: int) -> Churn:
     """Follow one log twice."""
     from whimbrel.pipeline.files.delta import read
-    from whimbrel.pipeline.stream import matchers
+    from whimbrel.pipeline.unit import matchers
 
     ends = _write(folder / "log", sizes, Random(seed))
     usual, took = matchers.SMALL, {}

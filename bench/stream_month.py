@@ -97,7 +97,7 @@ def month(folder: Path, sizes: MonthSizes, *, seed: int) -> Month:
     """Write a month's log, let a stream take it in, and compare its tables with the batch job's."""
     from tests.e2e.stream_kills import StreamRig
 
-    from whimbrel.pipeline import jobs
+    from whimbrel.pipeline.batch import jobs
     from whimbrel.pipeline.plans import StreamPlan
     from whimbrel.pipeline.spark.spark_session import local_session
 

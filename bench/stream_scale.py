@@ -38,9 +38,10 @@ from whimbrel.pipeline.files.snapshots import first_number, snapshot
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.blob_store import MemoryBlobs
 from whimbrel.pipeline.stream.commits import BatchCommits
-from whimbrel.pipeline.stream.node_fold import Job, Made, Span, fold_node
+from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
 from whimbrel.pipeline.stream.span_source import next_ends, spans
 from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
+from whimbrel.pipeline.unit.made import Made
 
 __all__ = ["main", "scale"]
 

@@ -22,11 +22,12 @@ from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
 from whimbrel.pipeline.stream.blob_store import Head, MemoryBlobs
 from whimbrel.pipeline.stream.commits import BatchCommits, Taken
-from whimbrel.pipeline.stream.node_fold import Job, Made, Span, fold_node
-from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
 from whimbrel.pipeline.stream.span_source import next_ends, spans
 from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
 from whimbrel.pipeline.stream.windows import Windows
+from whimbrel.pipeline.unit.made import Made
+from whimbrel.pipeline.unit.node_state import NodeState
 
 __all__ = ["StreamRig", "forget"]
 

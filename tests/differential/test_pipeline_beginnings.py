@@ -26,9 +26,9 @@ from whimbrel.log.export import export
 from whimbrel.log.reader import read as read_log
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, time_of
+from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.fold.beginnings import beginning, left_out
-from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, SingleProcess
 

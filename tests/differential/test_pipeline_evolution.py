@@ -23,8 +23,8 @@ from whimbrel.log.retention import retain
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, InterestChanged, PresenceChange, PresenceChanged, Receipt
 from whimbrel.model.notification import Notification
+from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.stream.batch_record import LostLogError

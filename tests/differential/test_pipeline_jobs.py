@@ -16,8 +16,8 @@ from random_logs import random_log
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import Retention
 from whimbrel.log.writer import LogWriter
+from whimbrel.pipeline.batch.jobs import Interval, Plan, run
 from whimbrel.pipeline.files.delta import TIME_COLUMNS, read
-from whimbrel.pipeline.jobs import Interval, Plan, run
 from whimbrel.pipeline.single import SingleProcess
 
 pytestmark = pytest.mark.usefixtures("interpreted")

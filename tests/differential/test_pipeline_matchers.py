@@ -22,10 +22,10 @@ from whimbrel.pipeline.fold import versions as versions_module
 from whimbrel.pipeline.fold.folds import EVENT, INTEREST
 from whimbrel.pipeline.fold.versions import PackedVersions
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.stream import matchers as matchers_module
-from whimbrel.pipeline.stream.matchers import Matchers
-from whimbrel.pipeline.stream.node_state import NodeState, changed_schema
 from whimbrel.pipeline.tables.matches import CHANGED, DELETED
+from whimbrel.pipeline.unit import matchers as matchers_module
+from whimbrel.pipeline.unit.matchers import Matchers
+from whimbrel.pipeline.unit.node_state import NodeState, changed_schema
 
 NODE, FACTS, BATCH = "n", 400, 25
 ALWAYS, SOMETIMES, NEVER = 0, 1, 10**9

@@ -13,31 +13,24 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 from random_logs import placed_log
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
-from whimbrel.log.columns import to_arrow
 from whimbrel.log.writer import LogWriter
 from whimbrel.match.proximity.past.past_versions import PastBounds
 from whimbrel.model.facts import Fact
-from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.fold import version_places
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.stream import matchers as matchers_module
-from whimbrel.pipeline.stream.matchers import Matchers
-from whimbrel.pipeline.stream.node_state import NodeState
-from whimbrel.pipeline.stream.unit import take
-from whimbrel.pipeline.tables.deliveries import LogTables, deliveries
-from whimbrel.pipeline.tables.matches import matches
+from whimbrel.pipeline.unit import matchers as matchers_module
+from whimbrel.pipeline.unit.matchers import Matchers
+from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.take import take
 
-NODE, FACTS, LOGS = "n", 300, 12
+NODE, FACTS = "n", 300
 RETENTION = Retention(ttl_us=30, max_held=3)
-NAMES = ("publications", "interests", "presence", "sessions", "receipts", "reports", "wills", "policies", "decisions")
 BOUNDS = [PastBounds(), PastBounds(narrow_m=0.0), PastBounds(few=0), PastBounds(few=0, window=1), PastBounds(few=3)]
 """What decides where versions are looked for; it may decide nothing else."""
 Answer = tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]
@@ -87,21 +80,6 @@ def _of_a_stream(folder: Path, facts: list[Fact], random: Random) -> Answer:
     return _answer({name: pa.Table.from_batches(each, TABLES[name].schema) for name, each in found.items()})
 
 
-def _of_a_batch(spark: SparkSession, facts: list[Fact]) -> Answer:
-    rows: dict[str, list[dict[str, object]]] = {name: [] for name in NAMES}
-    for fact in facts:
-        table, row = row_of(fact)
-        rows[table].append(row)
-    log = LogTables(*(spark.createDataFrame(to_arrow(name, rows[name]), SCHEMAS[name]) for name in NAMES))
-    matched = matches(log.publications, log.interests, log.sessions, moving=log.moving).toArrow()
-    return _answer(
-        {
-            "matches": matched,
-            "deliveries": deliveries(log, retention=RETENTION, assume_receipts=True, groups=5).toArrow(),
-        }
-    )
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_a_stream_says_what_one_process_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """However the log is cut, and wherever versions are looked for."""
@@ -112,10 +90,3 @@ def test_a_stream_says_what_one_process_says(tmp_path: Path, monkeypatch: pytest
     wanted = _of_one_process(facts)
     assert _of_a_stream(tmp_path, facts, random) == wanted
     assert wanted[0]
-
-
-def test_a_batch_says_what_one_process_says(spark: SparkSession) -> None:
-    """Many logs in one job: the tracks of each node travel with its matcher."""
-    random = Random(27)
-    facts = [f for log in range(LOGS) for f in placed_log(random, f"node{log}", facts=100, has_receipts=False)]
-    assert _of_a_batch(spark, facts) == _of_one_process(facts)

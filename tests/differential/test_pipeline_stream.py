@@ -26,15 +26,16 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import TIME_COLUMNS, DeltaOutput, read
-from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.single import Delivery, Match, SingleProcess
-from whimbrel.pipeline.stream import commits, matchers, node_fold
+from whimbrel.pipeline.stream import commits, node_fold
 from whimbrel.pipeline.stream.batch_record import BatchRecord
 from whimbrel.pipeline.stream.blob_store import BlobStore
 from whimbrel.pipeline.stream.commits import BatchCommits, TableCommits
 from whimbrel.pipeline.stream.stream import LostLogError, LostStateError, Stream
+from whimbrel.pipeline.unit import matchers
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

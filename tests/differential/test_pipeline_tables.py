@@ -3,154 +3,79 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from pathlib import Path
 from random import Random
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from broker_rig import NODE
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from policy_traffic import prompt_log, undecided
-from pyspark.sql import DataFrame, SparkSession
-from random_logs import random_log
+from log_rows import deliveries_in, matches_in, write_facts
+from pyspark.sql import SparkSession
+from random_logs import placed_log
+from test_pipeline_shards import RETENTION, logs_of
 
-from whimbrel.hold.retention import Retention
-from whimbrel.log.columns import to_arrow
-from whimbrel.model.device import DeviceState
-from whimbrel.model.facts import Fact, Outcome, Reported
-from whimbrel.model.rows import row_of
-from whimbrel.pipeline.files.schemas import SCHEMAS
-from whimbrel.pipeline.fold.components import Components
-from whimbrel.pipeline.single import Delivery, Match, SingleProcess
-from whimbrel.pipeline.tables.deliveries import LogTables, deliveries
-from whimbrel.pipeline.tables.matches import listed_matches, matches
+from whimbrel.log.layout import create
+from whimbrel.model.facts import Fact
+from whimbrel.pipeline.batch.jobs import Plan, run
+from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
+from whimbrel.pipeline.files.delta import read
+from whimbrel.pipeline.files.snapshots import snapshot
+from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.spark.log_frames import LogFrame
+from whimbrel.pipeline.tables.matches import listed_matches
 
-LOGS, FACTS = 20, 100
-RETENTION = Retention(ttl_us=30, max_held=3)
-NAMES = ("publications", "interests", "presence", "sessions", "receipts", "reports", "wills", "policies", "decisions")
+NODES = 8
 
 
-def _tables(spark: SparkSession, facts: Iterable[Fact]) -> LogTables:
-    rows: dict[str, list[dict[str, object]]] = {name: [] for name in NAMES}
-    for fact in facts:
-        table, row = row_of(fact)
-        rows[table].append(row)
-    return LogTables(*(spark.createDataFrame(to_arrow(name, rows[name]), SCHEMAS[name]) for name in NAMES))
-
-
-def _logs(seed: int, *, has_receipts: bool) -> list[Fact]:
+def _placed(seed: int) -> list[Fact]:
     random = Random(seed)
-    facts: list[Fact] = []
-    for log in range(LOGS):
-        node = f"node{log}"
-        facts += random_log(random, node, facts=FACTS, has_receipts=has_receipts)
-        if log % 2:  # time passes with the last fact of a log, whatever it is
-            facts.append(Reported(node=node, seq=FACTS + 1, state=DeviceState(device="d1", reported_at=1_000_500)))
-    return facts
+    return [f for log in range(NODES) for f in placed_log(random, f"node{log}", facts=100, has_receipts=False)]
 
 
-def _matches(table: DataFrame) -> list[Match]:
-    return [
-        Match(
-            row.notification_node, row.notification_seq, row.session, (row.subject_filter, row.name), row.interest_seq
-        )
-        for row in table.collect()
-    ]
+@pytest.mark.parametrize("has_places", [False, True])
+def test_tables_are_those_of_one_process(spark: SparkSession, tmp_path: Path, *, has_places: bool) -> None:
+    """Interests that change mid-log, sessions deleted, keys, subjects, shares, content, places: each pair once.
 
-
-def _deliveries(table: DataFrame) -> list[Delivery]:
-    times = {"published": "published_at", "deadline": "deadline_at", "decided": "decided_at", "lapses": "lapses_at"}
-    columns = table.selectExpr("*", *(f"unix_micros({column}) AS {name}" for name, column in times.items()))
-    return [
-        Delivery(
-            row.notification_node,
-            row.notification_seq,
-            row.published,
-            row.subject,
-            row.deadline,
-            row.session,
-            row.device,
-            frozenset((each.subject_filter, each.name) for each in row.subscriptions),
-            Outcome(row.outcome),
-            None if row.body_hash is None else bytes(row.body_hash),
-            row.decided,
-            row.lapses,
-            row.via,
-            row.difference,
-        )
-        for row in columns.collect()
-    ]
-
-
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_matches_are_those_of_one_process(spark: SparkSession, seed: int) -> None:
-    """Interests that change mid-log, sessions deleted, keys, subjects, shares, content: each pair once, all there."""
-    facts = _logs(seed, has_receipts=False)
-    wanted = SingleProcess(retention=RETENTION).run(facts).matches
-    log = _tables(spark, facts)
-    found = _matches(matches(log.publications, log.interests, log.sessions))
-    assert len(found) == len(set(found))
-    assert set(found) == set(wanted)
-    listed = listed_matches(log.publications, log.interests, log.sessions).collect()
-    pairs = {(row.notification_node, row.notification_seq, seq) for row in listed for seq in row.interests}
-    assert pairs == {(each.node, each.seq, each.interest_seq) for each in wanted}
-
-
-@pytest.mark.parametrize("has_receipts", [False, True])
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_deliveries_are_those_of_one_process(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seed: int, *, has_receipts: bool
-) -> None:
-    """Ties in time, take and keep, sessions sharing devices and work, MQTT's qualities, ttl and max at their ends.
-
-    Policies decide, are suspended, and withhold copies that the next member of a share gets; the log of a broker, whose
-    decisions are checked, or are made again, is among the others.
+    ``matches`` comes from the fold where ``deliveries`` is asked for, and else from a map over the publications.
     """
-    facts = _logs(seed, has_receipts=has_receipts)
-    live = prompt_log(tmp_path_factory.mktemp("live"), seed)
-    facts += live if has_receipts else undecided(live)
-    wanted = SingleProcess(retention=RETENTION, assume_receipts=not has_receipts).run(facts).deliveries
-    found = _deliveries(
-        deliveries(_tables(spark, facts), retention=RETENTION, assume_receipts=not has_receipts, groups=5)
-    )
-    assert Counter(found) == Counter(wanted)
-    decided = [each for each in found if each.via != "retained"]
-    assert len(decided) == len(set(decided))
-    assert {each.outcome for each in wanted} > {Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED}
-    assert any(each.outcome is Outcome.WITHHELD for each in wanted)
-    by_live = SingleProcess(retention=RETENTION, assume_receipts=False).run(live).deliveries
-    of_broker = [each for each in found if each.node == NODE]
-    assert Counter(map(_handed, of_broker)) == Counter(map(_handed, by_live))
-    assert not any(each.difference for each in of_broker)
-    assert has_receipts or not any(each.difference for each in found)
+    facts = _placed(27) if has_places else logs_of(27, has_receipts=False)
+    single = SingleProcess(retention=RETENTION).run(facts)
+    log, plan = tmp_path / "log", Plan(retention=RETENTION, assume_receipts=True)
+    write_facts(log, facts)
+    run(spark, log=log, out=tmp_path / "both", tables=["matches", "deliveries"], plan=plan)
+    run(spark, log=log, out=tmp_path / "mapped", tables=["matches"], plan=plan)
+    assert Counter(deliveries_in(read(tmp_path / "both", "deliveries"))) == Counter(single.deliveries)
+    for out in ("both", "mapped"):
+        assert Counter(matches_in(read(tmp_path / out, "matches"))) == Counter(single.matches)
+    assert single.matches
 
 
-def test_made_up_decisions_are_found_out() -> None:
-    """A checker that never finds anything would agree with every other one."""
-    assert any(each.difference for seed in range(5) for each in _checked(seed))
+def test_listed_matches_are_those_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    """One row a publication, with all that want it."""
+    facts = logs_of(1, has_receipts=False)
+    write_facts(tmp_path, facts)
+    at = snapshot(tmp_path)
+    tables = (LogFrame.at(spark, tmp_path, name, at, now=0) for name in ("publications", "interests", "sessions"))
+    listed = listed_matches(*tables).collect()
+    pairs = [(row.notification_node, row.notification_seq, seq) for row in listed for seq in row.interests]
+    wanted = SingleProcess(retention=RETENTION).run(facts).matches
+    assert Counter(pairs) == Counter((each.node, each.seq, each.interest_seq) for each in wanted)
 
 
-def _checked(seed: int) -> list[Delivery]:
-    facts = _logs(seed, has_receipts=True)
-    return SingleProcess(retention=RETENTION, assume_receipts=False).run(facts).deliveries
+def test_shards_of_a_node_are_tasks_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    """Three for each, and the rows are those of one process."""
+    facts = logs_of(3, has_receipts=True)
+    spans = write_facts(tmp_path / "log", facts)
+    options: dict[str, Any] = {"retention": RETENTION, "assume_receipts": False, "now": 0}
+    job = ShardJob(log=str(tmp_path / "log"), out=str(tmp_path / "out"), folder="run", tables=FOLDED, **options)
+    files = fold_log(spark, job, spans, shards=3)
+    found = [row for path in files["deliveries"] for row in deliveries_in(pq.read_table(path))]
+    assert Counter(found) == Counter(SingleProcess(retention=RETENTION, assume_receipts=False).run(facts).deliveries)
 
 
-def _handed(each: Delivery) -> tuple[object, ...]:
-    """Return what a broker decides, without the time that it took."""
-    return each.seq, each.session, each.device, each.outcome, each.body_hash
-
-
-def test_sessions_with_the_same_share_are_folded_together() -> None:
-    """Which of them is given a notification depends on who of them is present."""
-    components = Components([], [("$share/g/a", "s"), ("$share/g/a", "t"), ("$share/h/a", "u")], groups=1_000)
-    assert components.group("s") == components.group("t")
-    assert components.group("s") != components.group("u")
-
-
-def test_an_empty_log_has_empty_tables(spark: SparkSession) -> None:
+def test_an_empty_log_has_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
     """Nobody published, nobody is there."""
-    log = _tables(spark, [])
-    assert matches(log.publications, log.interests, log.sessions).isEmpty()
-    assert deliveries(log, assume_receipts=True).isEmpty()
+    create(tmp_path / "log")
+    made = run(spark, log=tmp_path / "log", out=tmp_path / "out", tables=["matches", "deliveries", "latency"])
+    assert [told["rows"] for told in made.values()] == [0, 0, 0]
+    assert read(tmp_path / "out", "deliveries").num_rows == 0

@@ -33,10 +33,10 @@ from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.accounts import Account, account, memberships
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.single import Delivery, SingleProcess
-from whimbrel.pipeline.stream import matchers as matchers_module
-from whimbrel.pipeline.stream.matchers import Matchers
-from whimbrel.pipeline.stream.node_state import NodeState
-from whimbrel.pipeline.stream.unit import take
+from whimbrel.pipeline.unit import matchers as matchers_module
+from whimbrel.pipeline.unit.matchers import Matchers
+from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.take import take
 
 NODE, FACTS, WINDOW_US = "n", 400, 16
 RETENTION = Retention(ttl_us=30, max_held=3)

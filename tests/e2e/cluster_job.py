@@ -9,27 +9,30 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "differential"))
 
-from pyspark.sql import DataFrame
+from log_rows import deliveries_in, matches_in, write_facts
 from random_logs import random_log
-from test_pipeline_tables import RETENTION, _deliveries, _matches, _tables
 
+from whimbrel.hold.retention import Retention
+from whimbrel.pipeline.batch.jobs import Plan, run
+from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.spark.spark_session import local_session
-from whimbrel.pipeline.tables.deliveries import deliveries
-from whimbrel.pipeline.tables.matches import matches
+
+RETENTION = Retention(ttl_us=30, max_held=3)
 
 
-def main(master: str) -> None:
+def main(master: str, folder: Path) -> None:
     """Run both ways."""
     random = Random(1)
     facts = [fact for log in range(2) for fact in random_log(random, f"node{log}", facts=300, has_receipts=False)]
     wanted = SingleProcess(retention=RETENTION).run(facts)
     spark = local_session(master=master, memory="1g", partitions=2)
-    log = _tables(spark, facts)
-    assert isinstance(log.publications, DataFrame)
-    publications = log.publications.repartition(2)
-    found_matches = _matches(matches(publications, log.interests, log.sessions))
-    found = _deliveries(deliveries(log, retention=RETENTION, assume_receipts=True, groups=2))
+    write_facts(folder / "log", facts)
+    plan = Plan(retention=RETENTION, assume_receipts=True)
+    run(spark, log=folder / "log", out=folder / "mapped", tables=["matches"], plan=plan)
+    run(spark, log=folder / "log", out=folder / "folded", tables=["deliveries"], plan=plan)
+    found_matches = matches_in(read(folder / "mapped", "matches"))
+    found = deliveries_in(read(folder / "folded", "deliveries"))
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     result = {
         "executors": executors,
@@ -44,4 +47,4 @@ def main(master: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -36,9 +36,9 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Decided, Fact, InterestChanged, Receipt, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import DeltaOutput, read
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import Plan, StreamPlan
 from whimbrel.pipeline.stream.batch_record import BatchRecord
 

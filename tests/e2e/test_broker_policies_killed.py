@@ -15,9 +15,9 @@ from tests.e2e.raw_client import Clients, Kind, P, Properties, RawClient, publis
 
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided, Outcome
+from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read as read_table
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.jobs import run
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.shape.state import ShapeState

@@ -75,7 +75,7 @@ def test_matches_and_deliveries_on_a_cluster(cluster: str, tmp_path: Path) -> No
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), cluster],
+        [sys.executable, str(SCRIPT), cluster, str(tmp_path / "tables")],
         cwd=outside,
         env=_environment(tmp_path),
         capture_output=True,

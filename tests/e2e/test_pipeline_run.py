@@ -21,7 +21,8 @@ from whimbrel.log.columns import from_arrow
 from whimbrel.log.errors import NewerLogError
 from whimbrel.log.layout import create, parts
 from whimbrel.model.facts import Fact
-from whimbrel.pipeline import TABLES_MADE, jobs
+from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.batch import jobs
 from whimbrel.pipeline.files.delta import data_files, read
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.single import SingleProcess

@@ -202,7 +202,7 @@ BROKER = [
 """The layers of the broker, from below: each imports only what stands before it."""
 HANDLERS = ["long_work", "driver", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
 PIPELINE = [
-    *("files", "fold", "spark", "tables", "plans", "intervals", "jobs", "single", "accounts"),
+    *("files", "fold", "spark", "tables", "plans", "unit", "batch", "single", "accounts"),
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [

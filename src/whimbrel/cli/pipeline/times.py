@@ -13,7 +13,7 @@ from whimbrel.model.clock import parse_time
 if TYPE_CHECKING:  # pyspark takes a second to load, and its Java ten to start
     from pyspark.sql import SparkSession
 
-    from whimbrel.pipeline.intervals import Interval
+    from whimbrel.pipeline.batch.intervals import Interval
 
 __all__ = ["check_moment", "duration", "instant", "interval", "moment"]
 
@@ -48,7 +48,7 @@ def interval(spark: SparkSession, log: Path, since: str | None, until: str | Non
     """Return the interval between two moments; None where neither is given."""
     if since is None and until is None:
         return None
-    from whimbrel.pipeline.intervals import Interval
+    from whimbrel.pipeline.batch.intervals import Interval
 
     begin, end = (moment(spark, log, name, text) for name, text in (("--since", since), ("--until", until)))
     return Interval(since=begin, until=end)

@@ -338,15 +338,17 @@ def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
     vacuum(found)
 
 
-def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True) -> AddAction:  # a pyarrow.Table
-    """Write rows as a file of a table, synced to the disk; return what the commit says that adds it."""
-    folder = out / table
-    path = folder / f"part-{uuid4().hex}.parquet"
+def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True, folder: str = "") -> AddAction:
+    """Write rows, a ``pyarrow.Table``, as a file of a table, synced to the disk; return what its commit says.
+
+    The file is in the table's folder, or in one of that folder's.
+    """
+    path = out / table / folder / f"part-{uuid4().hex}.parquet"
     with path.open("wb") as stream:
         pq.write_table(rows.cast(delta_schema(table)), stream, compression=_COMPRESSION)
         stream.flush()
         os.fsync(stream.fileno())
-    return added(folder, path, TIME_COLUMNS.get(table), is_new=is_new)
+    return added(out / table, path, TIME_COLUMNS.get(table), is_new=is_new)
 
 
 def added(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:

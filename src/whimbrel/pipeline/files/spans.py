@@ -11,7 +11,7 @@ Rule: files are immutable. One that goes while it is looked for was merged or ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.layout import Part
 from whimbrel.log.reader import LogReader
 from whimbrel.log.record_columns import UNREADABLE, RecordColumns
+from whimbrel.log.records import TABLE_NAMES
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.dead_letters import judged
@@ -80,15 +81,29 @@ def _last_time(column: Arrow) -> int:
 class SpanReader:
     """The log of one node, for a reader that goes on where it stopped."""
 
-    def __init__(self, log: Path, node: str, *, most_facts: int = PIECE_FACTS, most_bytes: int = PIECE_BYTES) -> None:
-        self._log, self._node = log, node
+    def __init__(
+        self,
+        log: Path,
+        node: str,
+        *,
+        most_facts: int = PIECE_FACTS,
+        most_bytes: int = PIECE_BYTES,
+        tables: Iterable[str] = TIMES,
+    ) -> None:
+        self._log, self.node = log, node
         self._most_facts, self._most_bytes = most_facts, most_bytes
+        self._wanted = frozenset(tables)
+        self._skipped = frozenset(number for number, table in TABLE_NAMES.items() if table not in self._wanted)
         self._segments: LogReader | None = None
         self._cursors: dict[Path, _Cursor] = {}
         self._parts: dict[str, list[Part]] = {}
         """By table, where Parquet is: as it was when it was looked for last."""
         self._settled = -1
         """Up to which number it goes."""
+
+    def only(self, tables: Iterable[str]) -> SpanReader:
+        """Return a reader of the same log that reads some tables."""
+        return SpanReader(self._log, self.node, most_facts=self._most_facts, most_bytes=self._most_bytes, tables=tables)
 
     def pieces(self, first: int, last: int, *, now: int) -> Iterator[Piece]:
         """Yield what there is from *first* to *last*, in order; *now* is when dead letters are found."""
@@ -101,9 +116,9 @@ class SpanReader:
 
     def _look(self) -> None:
         """Find out where the numbers are."""
-        settled = settled_seq(self._log, self._node)
+        settled = settled_seq(self._log, self.node)
         if settled != self._settled or settled == INT64_MAX:  # without segments nothing tells of what is added
-            self._parts = {table: parts_up_to(self._log, table, self._node, settled) for table in TIMES}
+            self._parts = {table: parts_up_to(self._log, table, self.node, settled) for table in self._wanted}
             self._settled = settled
         there = {part.path for own in self._parts.values() for part in own}
         self._cursors = {path: cursor for path, cursor in self._cursors.items() if path in there}
@@ -126,9 +141,12 @@ class SpanReader:
         later = min((part.first for _, part in own_parts if part.first > end), default=INT64_MAX)
         begin = min((cursor.next_seq for _, cursor in cursors), default=INT64_MAX)
         if begin > end:  # numbers that were cut, or never were
-            return Piece(self._node, first, min(last, begin - 1, later - 1))
+            piece = Piece(self.node, first, min(last, begin - 1, later - 1))
+            for _, cursor in cursors:
+                cursor.take(piece.last)  # so that it is of use for the next one
+            return piece
         facts = min(max(1, self._most_bytes // cursor.row_bytes) for _, cursor in cursors)
-        piece = Piece(self._node, first, min(end, begin + facts - 1))
+        piece = Piece(self.node, first, min(end, begin + facts - 1))
         found: dict[str, list[Arrow]] = {}
         for table, cursor in cursors:
             found.setdefault(table, []).extend(cursor.take(piece.last))
@@ -146,19 +164,20 @@ class SpanReader:
     def _from_segments(self, first: int, last: int, now: int) -> Piece:
         reader = self._segments
         if reader is None or reader.next_seq != first:
-            reader = self._segments = LogReader(self._log, self._node, first=first)
+            reader = self._segments = LogReader(self._log, self.node, first=first)
         reader.extend(min(last, first + self._most_facts - 1))
         full, end = reader.read_bytes + self._most_bytes, min(last, first + self._most_facts - 1)
-        found = RecordColumns(self._node)
+        found = RecordColumns(self.node)
         for _, seq, number, payload in reader.records():
-            found.add(seq, number, payload)
+            if number not in self._skipped:
+                found.add(seq, number, payload)
             if reader.read_bytes >= full:
                 end = reader.next_seq - 1
                 break
         rows = self._tables(found, first, end)
-        if settled_seq(self._log, self._node) != self._settled:
+        if settled_seq(self._log, self.node) != self._settled:
             raise FileNotFoundError("an export went on meanwhile, and may have removed what was to be read")
-        piece = Piece(self._node, first, end)
+        piece = Piece(self.node, first, end)
         for table, own in rows.items():
             self._judge(piece, table, [batch for each in own for batch in each.to_batches()], now)
         return piece
@@ -169,14 +188,15 @@ class SpanReader:
             return records.tables()
         except UNREADABLE:
             rows: dict[str, list[list[object]]] = {}
-            for table, values in LogReader(self._log, self._node, first=first, last=last).values():
-                rows.setdefault(table, []).append(values)
+            for table, values in LogReader(self._log, self.node, first=first, last=last).values():
+                if table in self._wanted:
+                    rows.setdefault(table, []).append(values)
             return {table: [values_to_arrow(table, own)] for table, own in rows.items()}
 
     def _judge(self, piece: Piece, table: str, batches: list[Arrow], now: int) -> None:
         good: list[Arrow] = []
         for batch in batches:
-            found = judged(table, batch, node=self._node, now=now)
+            found = judged(table, batch, node=self.node, now=now)
             if found.dead.num_rows:
                 piece.dead.append(found.dead)
             if found.good.num_rows:

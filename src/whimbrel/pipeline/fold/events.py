@@ -1,7 +1,7 @@
-"""Events: rows of the log, in Arrow, as the fold takes them (``folds``); batch and stream make them here.
+"""Events: rows of the log, in Arrow, as the fold takes them (``folds``).
 
-A publication is an event only if a session wants it, once for each group of sessions that does (``components``), with
-the numbers of the interests that want it. Of the other tables each row is one.
+A publication is an event only if a session wants it, with the numbers of the interests that do. Of the other tables
+each row is one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from whimbrel.pipeline.fold.folds import (
 from whimbrel.pipeline.fold.policies import attributes_bytes, body_seen
 from whimbrel.pipeline.fold.versions import PackedVersions
 
-__all__ = ["EVENT_TABLES", "PUBLISHED_COLUMNS", "RECORDED", "Seen", "other_events", "published_events"]
+__all__ = ["EVENT_TABLES", "RECORDED", "Seen", "other_events", "published_events"]
 
 Arrow = Any
 """A ``pyarrow`` batch or table; pyarrow ships no types."""
@@ -99,7 +99,7 @@ EVENT_TABLES: Mapping[str, tuple[str, ...]] = {
 
 
 def other_events(name: str, rows: Arrow) -> Arrow:
-    """Return *rows* of a table, a batch, as events of the group 0."""
+    """Return *rows* of a table, a batch, as events."""
     told = _TOLD[name]
     if name == "presence":
         rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
@@ -107,8 +107,7 @@ def other_events(name: str, rows: Arrow) -> Arrow:
     if name == "receipts":
         given |= _of_retained(rows)
     given |= {new: rows.column(old) for old, new in told.renamed.items()}
-    given |= {"node": rows.column("node"), "seq": rows.column("seq"), "at": rows.column(told.at)}
-    given |= {"kind": pa.repeat(told.kind, rows.num_rows), "group": pa.repeat(0, rows.num_rows)}
+    given |= {"seq": rows.column("seq"), "at": rows.column(told.at), "kind": pa.repeat(told.kind, rows.num_rows)}
     if name in RECORDED:
         given["content"] = pa.array([body_of(fact)[0] for fact in from_arrow(name, rows)], pa.binary())
     return _events(given, rows.num_rows)
@@ -127,10 +126,10 @@ def _of_retained(rows: Arrow) -> dict[str, Arrow]:
     return {each: rows.column(each).take(places) for each in _RETAINED_ONLY}
 
 
-PUBLISHED_COLUMNS = ("node", "seq", "published_at", "expires_at", "deadline_at", "subject", "body", "qos", "publisher")
-"""What is told of a publication, beside who wants it; those that are missing are null."""
-_CARRIED = {"publisher": "device"} | {name: name for name in PUBLISHED_COLUMNS if name not in {"body", "publisher"}}
-_CARRIED["published_at"] = "at"
+_CARRIED = {"publisher": "device", "published_at": "at"} | {
+    name: name for name in ("seq", "expires_at", "deadline_at", "subject", "body", "qos")
+}
+"""What is told of a publication, beside who wants it, and under which name."""
 
 
 class Seen(Enum):
@@ -144,47 +143,36 @@ class Seen(Enum):
 def published_events(
     batch: Arrow, found: PackedVersions, rows: Any, handles: Any, *, seen: Seen = Seen.NOTHING
 ) -> Iterator[Arrow]:
-    """Yield one event per publication and group, with the numbers of the interests that want it.
+    """Yield one event per publication that any interest wants, with the numbers of these.
 
     *rows* of *batch* and *handles* of versions are as ``PackedVersions.match`` finds them.
     """
-    groups = found.groups[handles]
-    key = rows.astype(np.int64) << 32 | groups
-    order = np.argsort(key, kind="stable")
-    distinct, starts = np.unique(key[order], return_index=True)
+    wanted, starts = np.unique(rows, return_index=True)
     offsets = np.append(starts, rows.size).astype(np.int32)
-    wanted = distinct >> 32
     some = pa.array(wanted)
-    given = {new: batch.column(old).take(some) for old, new in _CARRIED.items() if old in batch.schema.names}
+    given = {new: batch.column(old).take(some) for old, new in _CARRIED.items()}
     given |= {
-        "group": pa.array((distinct & 0xFFFFFFFF).astype(np.int32)),
-        "kind": pa.repeat(PUBLISHED, distinct.size),
-        "interests": pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles[order]])),
-        "body_hash": _hashes(batch.column("body"), wanted),
+        "kind": pa.repeat(PUBLISHED, wanted.size),
+        "interests": pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles])),
+        "body_hash": _hashes(given.pop("body")),
     }
     if seen is not Seen.NOTHING:
-        given |= _contents(batch, wanted, has_bodies=seen is Seen.BODIES)
-    yield _events(given, distinct.size)
+        given |= _contents(batch.take(some), has_bodies=seen is Seen.BODIES)
+    yield _events(given, wanted.size)
 
 
-def _hashes(bodies: Arrow, rows: Any) -> Arrow:
-    """Return the SHA-256 of the bodies of some rows, ascending; of one that is there again it is not made again."""
-    distinct, places = np.unique(rows, return_inverse=True)
-    found = [hashlib.sha256(body).digest() for body in bodies.take(pa.array(distinct)).to_pylist()]
-    return pa.array(found, pa.binary()).take(pa.array(places))
+def _hashes(bodies: Arrow) -> Arrow:
+    return pa.array([hashlib.sha256(body).digest() for body in bodies.to_pylist()], pa.binary())
 
 
-def _contents(batch: Arrow, rows: Any, *, has_bodies: bool) -> dict[str, Arrow]:
-    """Return what policies may see of some rows, ascending."""
-    distinct, places = np.unique(rows, return_inverse=True)
-    some = batch.take(pa.array(distinct))
-    told = attributes_from(some.column("attributes"))
+def _contents(rows: Arrow, *, has_bodies: bool) -> dict[str, Arrow]:
+    """Return what policies may see of rows."""
+    told = attributes_from(rows.column("attributes"))
     attributes = pa.array([attributes_bytes(each or NO_ATTRIBUTES) for each in told], pa.binary())
-    bodies = some.column("body")
-    again = pa.array(places)
-    kept = {"content": attributes.take(again), "body_bytes": pc.binary_length(bodies).take(again)}
+    bodies = rows.column("body")
+    kept = {"content": attributes, "body_bytes": pc.binary_length(bodies)}
     if has_bodies:
-        kept["body"] = pa.array(map(body_seen, bodies.to_pylist()), pa.binary()).take(again)
+        kept["body"] = pa.array(map(body_seen, bodies.to_pylist()), pa.binary())
     return kept
 
 

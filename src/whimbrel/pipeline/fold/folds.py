@@ -1,12 +1,12 @@
 """Folds: events of a log, sorted, through the hold core, and what was settled as rows of ``deliveries``.
 
-The batch job folds each group of sessions from the beginning of the log; a stream keeps one fold a node and goes on
-with it (``node_state``). What an event means is said here, once.
+A batch run folds each shard of a node from the beginning of the log; a stream keeps one fold a node and goes on with
+it (``node_state``). What an event means is said here, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ from whimbrel.model.rows import fact_of
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
 from whimbrel.pipeline.fold.beginnings import Known
-from whimbrel.pipeline.fold.group_states import GroupState
 from whimbrel.pipeline.fold.policies import Content, KeptContent, PolicyFold
 
 __all__ = [
@@ -54,18 +53,15 @@ __all__ = [
     "Known",
     "Rows",
     "events_of",
-    "fold",
 ]
 
-PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT, BEGUN = range(9)
+PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT = range(8)
 """The kinds of events."""
 _RECORDED = frozenset({POLICY, DECISION, REPORT})
 """Those that travel as the records that they are in a log."""
 
 EVENT = pa.schema(
     [
-        pa.field("group", pa.int32(), nullable=False),
-        pa.field("node", pa.string(), nullable=False),
         pa.field("seq", pa.int64(), nullable=False),
         pa.field("kind", pa.int8(), nullable=False),
         pa.field("at", TIME_TYPE, nullable=False),
@@ -94,11 +90,11 @@ EVENT = pa.schema(
         pa.field("body", pa.binary()),
     ]
 )
-"""Everything that the fold needs, with the group it belongs to."""
+"""Everything that the fold needs."""
 
 
 class Event(NamedTuple):
-    """One event, but for its group and node; times in microseconds."""
+    """One event; times in microseconds."""
 
     seq: int
     kind: int
@@ -171,7 +167,7 @@ def _recorded(node: str, event: Event) -> Fact:
 
 
 class Fold:
-    """One group of sessions of one node, folded; *hold* is what a fold before it knew."""
+    """The sessions of a node, or of a shard of it, folded; *hold* is what a fold before it knew."""
 
     def __init__(
         self,
@@ -331,7 +327,6 @@ class Fold:
                 self.changed.add(seq)
 
 
-_MOST = 50_000
 _OUTCOMES = {each.value: each for each in Outcome}
 
 
@@ -380,47 +375,11 @@ _SETTLED = "notification_node notification_seq published_at subject deadline_at"
 _SETTLED += "session device outcome body_hash decided_at lapses_at via difference".split()
 
 
-def fold(
-    batches: Iterable[Any], *, ends: Mapping[str, int], retention: Retention, assume_receipts: bool
-) -> Iterator[Any]:
-    """Fold one partition, sorted by group, node and seq."""
-    out = Rows()
-    group: Fold | None = None
-    at: tuple[int, str] | None = None
-    for batch in batches:
-        for number, node, event in events_of(batch):
-            if at != (number, node):
-                if group is not None:
-                    group.close(ends[group.node], out)
-                at = (number, node)
-                if event.kind == BEGUN:
-                    group = _begun(GroupState.read(event.name), node, retention, assume_receipts=assume_receipts)
-                    continue
-                group = Fold(node, retention=retention, assume_receipts=assume_receipts)
-            assert group is not None
-            group.take(event, out)
-            if len(out) >= _MOST:
-                yield out.batch()
-    if group is not None:
-        group.close(ends[group.node], out)
-    if len(out):
-        yield out.batch()
-
-
-def _begun(begun: GroupState, node: str, retention: Retention, *, assume_receipts: bool) -> Fold:
-    """Return the fold of a group that begins at a checkpoint."""
-    hold, policies = Hold.restore(node, begun.hold, retention=retention), PolicyFold.restore(begun.shape, begun.decided)
-    group = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold, policies=policies)
-    group.known, group.shaped, group.contents = begun.known, begun.shaped, begun.contents
-    return group
-
-
-def events_of(batch: Any) -> Iterator[tuple[int, str, Event]]:  # a pyarrow.RecordBatch of EVENT
-    """Yield group, node and event of each row."""
-    groups, nodes, *columns = (_plain(batch.column(f.name)) for f in EVENT)
+def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT
+    """Yield the event of each row."""
     make = tuple.__new__  # what ``Event`` would do, in a third of the time
-    for group, node, row in zip(groups, nodes, zip(*columns, strict=True), strict=True):
-        yield group, node, make(Event, row)
+    for row in zip(*(_plain(batch.column(f.name)) for f in EVENT), strict=True):
+        yield make(Event, row)
 
 
 def _plain(column: Any) -> list[Any]:

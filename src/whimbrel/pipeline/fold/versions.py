@@ -183,14 +183,11 @@ class Over(NamedTuple):
     """and whose versions in it are covered, because the layer has all there is of these."""
 
 
-def packed(
-    path: Path, table: Any, *, groups: Any = None, over: Over | None = None, moves: Moves | None = None
-) -> set[str]:
+def packed(path: Path, table: Any, *, over: Over | None = None, moves: Moves | None = None) -> set[str]:
     """Write the matcher of the versions in *table* to *path*, with what the workers need of them beside it.
 
-    *groups* gives each version a number that matches are split by (see ``deliveries``); *moves* says where devices
-    were, where that makes a difference. Return the columns of a publication, beside those that are always needed, that
-    make a difference to it; what lies below may want others.
+    *moves* says where devices were, where that makes a difference. Return the columns of a publication, beside those
+    that are always needed, that make a difference to it; what lies below may want others.
     """
     wishes, distinct = distinct_wishes(table)
     try:
@@ -200,7 +197,6 @@ def packed(
     places = VersionPlaces.of_table(table, wishes=wishes, wish_count=distinct.num_rows)
     extra = places.arrays(moves) | {
         "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
-        "groups": np.zeros(table.num_rows, np.int32) if groups is None else np.asarray(groups, np.int32),
     }
     if over is not None:
         extra["below"] = np.frombuffer(over.path.encode(), np.uint8)
@@ -250,7 +246,6 @@ class PackedVersions:
     table: Any
     begun: Any
     ended: Any
-    groups: Any
     places: VersionPlaces
     """What the versions of this layer say of places,"""
     words: SubjectWords
@@ -308,9 +303,7 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
         if each is not None and each.path == path:
             return each
     matcher, extra = Matcher.map(Path(path))
-    table, groups = _from_bytes(extra["versions"]), extra["groups"]
-    if table.num_rows != groups.size:
-        raise CorruptIndexError(path, f"{table.num_rows} versions, {groups.size} groups")
+    table = _from_bytes(extra["versions"])
     words = SubjectWords(pc.unique(table.column("subject_filter")).to_pylist())
     try:
         places = VersionPlaces.of_arrays(table, extra, wish_count=len(matcher))
@@ -322,6 +315,5 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
         covered = _from_bytes(extra["covered"]).column("session")
         is_seen = ~pc.is_in(below.table.column("session"), covered).to_numpy(zero_copy_only=False)
         table = pa.concat_tables([below.table, table])
-        groups = np.concatenate([below.groups, groups])
     begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
-    return PackedVersions(path, matcher, table, begun, ended, groups, places, words, below, is_seen)
+    return PackedVersions(path, matcher, table, begun, ended, places, words, below, is_seen)

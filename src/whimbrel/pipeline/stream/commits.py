@@ -25,9 +25,10 @@ from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput, by_window
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, checked_record
-from whimbrel.pipeline.stream.node_fold import Made, NodeReport
+from whimbrel.pipeline.stream.node_fold import NodeReport
 from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
 from whimbrel.pipeline.stream.windows import merged
+from whimbrel.pipeline.unit.made import Made
 
 __all__ = ["BatchCommits", "TableCommits", "Taken"]
 

@@ -3,18 +3,16 @@
 The stateful operator has one key a node. Its state is Spark's (``blob_store``); a worker's memory is only a cache of
 it, which counts if it is of the number that Spark's state is of.
 
-Rule: a span of any size is taken in pieces, and rows go to a file as soon as they are many: memory is bounded.
-Rule: a file counts once the driver commits it; one of an attempt that failed is swept away with others.
+Rule: a span of any size is taken in pieces, so memory is bounded.
 Rule: whatever fails leaves nothing in the cache.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +23,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
-from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.dead_letters import missing_letters
-from whimbrel.pipeline.files.delta import written_file
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
 from whimbrel.pipeline.fold.beginnings import beginning
@@ -36,14 +32,13 @@ from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
-from whimbrel.pipeline.stream.matchers import Matchers
-from whimbrel.pipeline.stream.node_state import NodeState, begun_rows
-from whimbrel.pipeline.stream.unit import TakenPiece, begun_piece, take
+from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
+from whimbrel.pipeline.unit.matchers import Matchers
+from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
+from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
 
-__all__ = ["MADE", "Job", "Made", "NodeFold", "NodeReport", "Span", "fold_node", "unpacked_tallies", "write_rows"]
+__all__ = ["Job", "NodeFold", "NodeReport", "Span", "fold_node", "unpacked_tallies"]
 
-MADE = "kind string, node string, table string, rows long, told binary"
-"""The columns of ``Made``."""
 _TALLIES_BYTES = 8 << 20
 _INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "ended_at")
 
@@ -59,10 +54,14 @@ class Job:
     plan: StreamPlan
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
-    file_bytes: int = 64 << 20
+    file_bytes: int = FILE_BYTES
     """Rows of a table that have so many bytes in memory go to a file."""
     tells_away: bool = False
     """Whether a node tells how much waits for each device that is away: for a small fleet."""
+
+    def files(self, node: str) -> TableFiles:
+        """Return a writer of files for rows of a node."""
+        return TableFiles(Path(self.out), node, self.plan.tables, self.file_bytes)
 
 
 class Span(NamedTuple):
@@ -72,19 +71,6 @@ class Span(NamedTuple):
     last: int
     nodes: int
     """How many nodes the log has."""
-
-
-class Made(NamedTuple):
-    """Something that was made of a batch: a row that workers send on."""
-
-    kind: str
-    """``file`` of a table, ``tallies`` and ``meetings`` for the windows, ``node``: the report of one; ``window`` and
-    ``windows``."""
-    node: str
-    table: str | None
-    rows: int
-    told: bytes
-    """What the kind says: JSON of a file's commit, Arrow of tallies, CBOR of a report."""
 
 
 class NodeReport(NamedTuple):
@@ -175,7 +161,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
     is_whole = begun is not None or applied != NOTHING_APPLIED
     if is_whole:
         _check_nothing_missing(log, node, span)
-    files, tallies = _Files(job, node), _Tallies(node)
+    files, tallies = job.files(node), _Tallies(node)
     now = time.time_ns() // 1_000
     yield from files.add("dead_letters", missing_letters(missing, now).to_batches())
     if begun is not None:
@@ -222,47 +208,6 @@ def _check_nothing_missing(log: Path, node: str, span: Span) -> None:
     for each in missing_numbers(log, node, first_number(log, node)):
         if each.first <= span.last and each.last >= span.first:
             raise LostLogError(node, max(each.first, span.first))
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
-
-
-class _Files:
-    """Rows of the tables on their way to files."""
-
-    def __init__(self, job: Job, node: str) -> None:
-        self._job, self._node = job, node
-        self._batches: dict[str, list[Any]] = {}
-        self._bytes: dict[str, int] = {}
-
-    def add(self, table: str, batches: Iterable[Any]) -> Iterator[Made]:  # of pyarrow.RecordBatches
-        """Take rows in; yield the file that they fill."""
-        if table not in self._job.plan.tables:
-            return
-        for batch in batches:
-            if batch.num_rows:
-                self._batches.setdefault(table, []).append(batch)
-                self._bytes[table] = self._bytes.get(table, 0) + batch.nbytes
-        if self._bytes.get(table, 0) >= self._job.file_bytes:
-            yield self._written(table)
-
-    def end(self) -> Iterator[Made]:
-        """Yield files of what is left."""
-        for table in list(self._batches):
-            yield self._written(table)
-
-    def _written(self, table: str) -> Made:
-        self._bytes.pop(table)
-        schema = TABLES[table].schema
-        rows = pa.Table.from_batches([batch.cast(schema) for batch in self._batches.pop(table)], schema)
-        return write_rows(self._job, self._node, table, rows)
-
-
-def write_rows(job: Job, node: str, table: str, rows: Any) -> Made:  # a pyarrow.Table
-    """Write rows as a file of a table, which counts once it is committed."""
-    return Made(
-        "file", node, table, rows.num_rows, json.dumps(asdict(written_file(Path(job.out), table, rows))).encode()
-    )
 
 
 # -- tallies ---------------------------------------------------------------------------------------------------------

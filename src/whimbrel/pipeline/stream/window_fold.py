@@ -25,9 +25,10 @@ from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
 from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
-from whimbrel.pipeline.stream.node_fold import Job, Made, NodeReport, unpacked_tallies, write_rows
+from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
 from whimbrel.pipeline.stream.windows import Late, Windows
 from whimbrel.pipeline.tables.replicas import planned
+from whimbrel.pipeline.unit.made import Made
 
 __all__ = ["WINDOWS", "WindowFold", "WindowsReport", "fold_windows", "scratch_of"]
 
@@ -115,7 +116,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
         windows.change(intervals)
     notes: list[str] = []
     if late and "dead_letters" in job.plan.tables:
-        yield write_rows(job, WINDOWS, "dead_letters", _late_letters(late))
+        yield job.files(WINDOWS).write("dead_letters", _late_letters(late))
     yield from _changed(job, "popularity", windows.popularity())
     yield from _changed(job, "latency", windows.latency())
     if windows.has_met:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -36,7 +36,6 @@ from whimbrel.pipeline.spark.spark_session import send_file
 __all__ = [
     "CHANGED",
     "DELETED",
-    "Groups",
     "Matching",
     "MovingRows",
     "Shipped",
@@ -51,9 +50,6 @@ __all__ = [
 _ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
 _SOMETIMES = ("node", "subject", "keys", "place", "radius_m")
 """Columns that travel to the workers only where they make a difference: the way there is most of the work."""
-
-Groups: TypeAlias = Callable[[str, Any], Any]
-"""From a node and its sessions, the number of the group that each belongs to."""
 
 _LISTED = pa.schema(
     [
@@ -130,7 +126,6 @@ def ship(
     sessions: LogRows,
     *,
     numbers: LogRows | None = None,
-    groups: Groups | None = None,
     moving: MovingRows | None = None,
 ) -> Shipped:
     """Pack a matcher for each node of *publications*, of which only the numbers are looked at (*numbers*, if given).
@@ -145,7 +140,7 @@ def ship(
     moved = None
     if moving is not None and (_has_around(changed) or may_have(publications, "radius_m")):
         moved = _moved(moving)
-    return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), groups=groups, moved=moved)
+    return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), moved=moved)
 
 
 def _has_around(changed: Any) -> bool:
@@ -203,7 +198,6 @@ def pack(
     folder: Path,
     send: Callable[[Path], str] = str,
     *,
-    groups: Groups | None = None,
     over: Over | None = None,
     moved: tuple[Any, Any] | None = None,
 ) -> Shipped:
@@ -219,14 +213,13 @@ def pack(
     for node, first, last in ranges:
         deletions = _of_node(deleted, node)
         table = versions(_of_node(changed, node), deletions, first=first, last=last)
-        numbers = None if groups is None else groups(node, table.column("session"))
         moves = None
         if moved is not None:
             moves = Moves()
             moves.numbers(table.column("session").to_pylist())  # before the tracks are made: they have a row for each
             moves.take(_of_node(moved[0], node), _of_node(moved[1], node), deletions)
         path = folder / f"{uuid4().hex}.matcher"
-        needed |= packed(path, table, groups=numbers, over=over, moves=moves)
+        needed |= packed(path, table, over=over, moves=moves)
         files[node] = send(path)
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.fold.versions import Over, touched
-from whimbrel.pipeline.stream.node_state import NodeState
 from whimbrel.pipeline.tables.matches import Shipped, pack
+from whimbrel.pipeline.unit.node_state import NodeState
 
 __all__ = ["SMALL", "Matchers"]
 
@@ -34,6 +34,8 @@ class _Kept:
     """The same, or what lies over it."""
     changed: set[str] = field(default_factory=set)
     """The sessions that have changed since."""
+    is_stale: bool = False
+    """Whether some have that are not in what lies over it."""
 
 
 class Matchers:
@@ -51,7 +53,7 @@ class Matchers:
         """
         now = touched(changed, deleted)
         kept = self._kept.get(state.node)
-        if kept is not None and not now:
+        if kept is not None and not now and not kept.is_stale:
             return kept.shipped
         span = (state.node, first, INT64_MAX)
         if kept is not None:
@@ -62,13 +64,21 @@ class Matchers:
                 layer = pack([span], rows, deleted, self._folder, over=over)
                 if kept.shipped is not kept.below:
                     _remove(kept.shipped)
-                kept.shipped = Shipped.together([kept.below, layer])
+                kept.shipped, kept.is_stale = Shipped.together([kept.below, layer]), False
                 return kept.shipped
         rows = pa.concat_tables([state.in_force(), changed])
         self._forget(state.node)
         everything = pack([span], rows, deleted, self._folder)
         self._kept[state.node] = _Kept(everything, rows.num_rows, everything)
         return everything
+
+    def note(self, state: NodeState, changed: Any, deleted: Any) -> None:
+        """Take in the changes of a batch that needs no matcher, for the next one that does."""
+        kept = self._kept.get(state.node)
+        now = touched(changed, deleted)
+        if kept is not None and now:
+            kept.changed |= now
+            kept.is_stale = True
 
     def _forget(self, node: str) -> None:
         kept = self._kept.pop(node, None)

@@ -25,20 +25,20 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import assumes_receipts, check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.batch.intervals import Interval, has_intervals
+from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
 from whimbrel.pipeline.fold.beginnings import beginning
-from whimbrel.pipeline.intervals import Interval, has_intervals
 from whimbrel.pipeline.plans import Plan
-from whimbrel.pipeline.spark.log_frames import LogFrame, may_have
+from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet, spark_path
 from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
-from whimbrel.pipeline.tables.deliveries import LogTables, deliveries, last_times
 from whimbrel.pipeline.tables.latency import latency
 from whimbrel.pipeline.tables.link_quality import link_quality
-from whimbrel.pipeline.tables.matches import matches
+from whimbrel.pipeline.tables.matches import MovingRows, matches
 from whimbrel.pipeline.tables.popularity import popularity
 from whimbrel.pipeline.tables.replicas import replicas
 
@@ -81,23 +81,34 @@ def run(
         check_folder(out, name)
     made: dict[str, dict[str, object]] = {}
     paths: dict[str, list[Path]] = {}
-    with closing(_Log(spark, log)) as source:
+    folded = tuple(name for name in FOLDED if name in tables) if interval is None and "deliveries" in tables else ()
+    with closing(_Log(spark, log, out, plan or Plan(), folded)) as source:
         for name in (each for each in TABLES_MADE if each in tables):
             if on_progress is not None:
                 on_progress(name)
             begun = time.monotonic()
-            found = _asked(name, source, plan or Plan(), paths, interval)
-            paths[name] = _write(found, out, name, interval if has_intervals(name) else None)
+            paths[name] = _made(name, source, paths, interval)
             rows = sum(statistics(path, ())[0] for path in paths[name])
             made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
     return made
 
 
-class _Log:
-    """The tables of a log without what cannot be read, and what cannot."""
+def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> list[Path]:
+    """Make a table, and return its files."""
+    if name in log.folded:
+        return log.commit_folded(name)
+    found = _asked(name, log, made, interval)
+    return _write(found, log.out, name, interval if has_intervals(name) else None)
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        self.spark, self._path = spark, path
+
+class _Log:
+    """The tables of a log without what cannot be read, and what cannot; tables of it are made below *out*.
+
+    Those that are *folded* are made together, in one pass.
+    """
+
+    def __init__(self, spark: SparkSession, path: Path, out: Path, plan: Plan, folded: tuple[str, ...]) -> None:
+        self.spark, self._path, self.out, self.plan, self.folded = spark, path, out, plan, folded
         check_format(path)
         found = snapshot(path)  # one moment for all tables: the node goes on writing
         self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
@@ -106,7 +117,9 @@ class _Log:
         self._now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
         """Those whose publications are read; None: all."""
-        self._folded: DataFrame | None = None
+        self._files: dict[str, list[Path]] | None = None
+        self._run = f"run-{uuid4().hex}"
+        self._scratch: Path | None = None
         self._met: DataFrame | None = None
 
     def of_days(self, first: date, last: date) -> _Log:
@@ -121,39 +134,68 @@ class _Log:
         begun: dict[str, Any] = {}
         if name == "interests":
             begun = {node: each.interest_rows() for node, each in self.begun.items()}
-        elif name == "policies":
-            begun = {node: each.policy_rows() for node, each in self.begun.items()}
         found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
-    def deliveries(self, plan: Plan) -> DataFrame:
-        """Return ``deliveries``, whole, for more than one table: what was folded is kept on the workers' disks."""
-        if self._folded is None:
-            self._folded = self.fold(plan).persist(StorageLevel.DISK_ONLY)
-        return self._folded
+    def commit_folded(self, name: str) -> list[Path]:
+        """Let a table be what the fold made of it; return its files."""
+        if self._files is None:
+            for table in self.folded:
+                open_table(self.out, table)
+            self._files = self._fold(self.out, self._run, self.folded)
+        files = self._files[name]
+        replace_table(self.out, name, files)
+        del self._files[name]
+        return files
 
-    def contacts(self, plan: Plan) -> DataFrame:
+    def deliveries(self, name: str) -> DataFrame:
+        """Return ``deliveries``, whole, for the table *name*: it is kept in a folder of that one until we are done."""
+        if self._scratch is None:
+            open_table(self.out, name)
+            self._scratch = self.out / name / self._run
+            self._fold(self._scratch, "", ("deliveries",))
+        found = sorted((self._scratch / "deliveries").glob("*.parquet"))
+        return read_parquet(self.spark, SCHEMAS["deliveries"], found)
+
+    def _fold(self, out: Path, folder: str, tables: tuple[str, ...]) -> dict[str, list[Path]]:
+        assumed = self.plan.assume_receipts
+        job = ShardJob(
+            log=str(self._path),
+            out=str(out),
+            folder=folder,
+            tables=tables,
+            retention=self.plan.retention,
+            assume_receipts=assumes_receipts(self._path) if assumed is None else assumed,
+            now=self._now,
+        )
+        spans = {node: (self._at.begins.get(node, 0), last) for node, last in self._at.last.items()}
+        return fold_log(self.spark, job, spans)
+
+    def contacts(self) -> DataFrame:
         """Return the contacts of each node, for two tables: kept on the workers' disks."""
         if self._met is None:
             reports = self.table("reports")
             if may_have(reports, "place") or any(begun.places for begun in self.begun.values()):
-                ends = last_times(self.tables)
-                found = node_contacts(reports.frame(), ends=ends, plan=plan.contact, begun=self.begun)
+                ends = self._ends()
+                found = node_contacts(reports.frame(), ends=ends, plan=self.plan.contact, begun=self.begun)
             else:  # a log of devices that are nowhere should not take any time
                 found = no_contacts(self.spark)
             self._met = found.persist(StorageLevel.DISK_ONLY)
         return self._met
 
-    def fold(self, plan: Plan) -> DataFrame:
-        """Return ``deliveries``."""
-        assumed = assumes_receipts(self._path) if plan.assume_receipts is None else plan.assume_receipts
-        return deliveries(self.tables, retention=plan.retention, assume_receipts=assumed)
+    def _ends(self) -> dict[str, int]:
+        """Return for each node the time of its last fact, in microseconds."""
+        frames = [(self.numbers if name == "publications" else self.table(name), at) for name, at in TIMES.items()]
+        return {node: extent.ends_at for node, extent in extents(frames).items()}
 
     def close(self) -> None:
         """Keep nothing any more."""
-        for each in (self._folded, self._met):
-            if each is not None:
-                each.unpersist()
+        if self._met is not None:
+            self._met.unpersist()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        for table in self.folded if self._files is None else self._files:
+            shutil.rmtree(self.out / table / self._run, ignore_errors=True)  # what is in no commit
 
     def dead(self) -> DataFrame:
         """Return why the others are not, of all tables, and which numbers are not there any more."""
@@ -166,9 +208,9 @@ class _Log:
         return reduce(DataFrame.unionByName, frames)
 
     @property
-    def tables(self) -> LogTables:
-        """The tables that decide who gets what."""
-        return LogTables(**{name: self.table(name) for name in TIMES}, numbers=self.numbers, begun=self.begun)
+    def moving(self) -> MovingRows:
+        """Where sessions are."""
+        return MovingRows(self.table("reports"), self.table("presence"), self.begun)
 
     @property
     def numbers(self) -> LogFrame:
@@ -176,54 +218,48 @@ class _Log:
         return self.table("publications").numbers()
 
 
-def _asked(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
+def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
     """Return a table, or its rows of an interval if it has any; those that were *made* are then no whole tables."""
     if interval is None:
-        return _table(name, log, plan, made)
-    if name in {"deliveries", "latency"}:
-        # What is decided depends on everything before, so both are made of one fold.
-        folded = log.deliveries(plan)
-        return interval.rows(folded if name == "deliveries" else latency(folded, window_us=plan.window_us), name)
+        return _table(name, log, made)
+    if name == "deliveries":  # what is decided depends on everything before
+        return interval.rows(log.deliveries(name), name)
     if name in {"matches", "popularity"}:
-        log = log.of_days(*interval.days(later_us=plan.window_us if name == "popularity" else 0))
-    found = _table(name, log, plan, {})
+        log = log.of_days(*interval.days(later_us=log.plan.window_us if name == "popularity" else 0))
+    found = _table(name, log, {})
     return interval.rows(found, name) if has_intervals(name) else found
 
 
-def _table(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
-    """Return a table; *made* says where those are that it may read instead of making them again."""
+def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
+    """Return a table that no fold makes; *made* says where those are that it may read instead of making them again."""
+    plan = log.plan
     if name == "matches":
         tables = (log.table(each) for each in ("publications", "interests", "sessions"))
-        return matches(*tables, numbers=log.numbers, moving=log.tables.moving)
-    if name == "deliveries":
-        return log.fold(plan)
+        return matches(*tables, numbers=log.numbers, moving=log.moving)
     if name == "dead_letters":
         return log.dead()
     if name == "link_quality":
         links = {node: begun.links for node, begun in log.begun.items()}
         return link_quality(log.table("reports").frame(), begun=links)
     if name in {"contacts", "meetings"}:
-        return (contacts if name == "contacts" else meetings)(log.contacts(plan))
-    if name == "popularity":
-        published = log.table("publications").select("node", "seq", "published_at", "subject")
-        changes = (log.table(each).frame() for each in ("interests", "sessions"))
-        return popularity(published.frame(), *changes, window_us=plan.window_us)
+        return (contacts if name == "contacts" else meetings)(log.contacts())
     if name == "latency":
-        return latency(_read_or_made("deliveries", log, plan, made), window_us=plan.window_us)
-    return replicas(
-        _read_or_made("popularity", log, plan, made),
-        nodes=plan.nodes,
-        slots_per_node=plan.slots_per_node,
-        sample_bytes=plan.sample_bytes,
-        horizon_us=plan.horizon_us,
-    )
-
-
-def _read_or_made(name: str, log: _Log, plan: Plan, made: Mapping[str, list[Path]]) -> DataFrame:
-    """Return a table that another one is made of."""
-    if name not in made:
-        return _table(name, log, plan, made)
-    return read_parquet(log.spark, SCHEMAS[name], made[name])
+        known = "deliveries" in made
+        found = read_parquet(log.spark, SCHEMAS["deliveries"], made["deliveries"]) if known else log.deliveries(name)
+        return latency(found, window_us=plan.window_us)
+    if name == "replicas":
+        return replicas(
+            read_parquet(log.spark, SCHEMAS["popularity"], made["popularity"])
+            if "popularity" in made
+            else _table("popularity", log, made),
+            nodes=plan.nodes,
+            slots_per_node=plan.slots_per_node,
+            sample_bytes=plan.sample_bytes,
+            horizon_us=plan.horizon_us,
+        )
+    published = log.table("publications").select("node", "seq", "published_at", "subject")
+    changes = (log.table(each).frame() for each in ("interests", "sessions"))
+    return popularity(published.frame(), *changes, window_us=plan.window_us)
 
 
 @contextmanager

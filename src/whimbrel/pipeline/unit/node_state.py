@@ -248,7 +248,7 @@ class NodeState:
         """Take events in, ordered by number, let time pass to *end*, and yield rows of ``deliveries``."""
         out = Rows()
         for batch in batches:
-            for _, _, event in events_of(batch):
+            for event in events_of(batch):
                 self._fold.take(event, out)
                 if len(out) >= _ROWS_AT_ONCE:
                     yield out.batch()
@@ -332,6 +332,16 @@ class NodeState:
         self.moves.keeper.changed.clear()
         if self.contacts is not None:
             self.contacts.touched.clear()
+
+    def discard_changes(self) -> None:
+        """Forget what has changed since the last commit: there will be none."""
+        self._fold.hold.discard_changes()
+        self._fold.known_changed.clear()
+        self._fold.changed.clear()
+        self._fold.policies.shape.touched.clear()
+        self._touched.clear()
+        self.links.changed.clear()
+        self.moves.keeper.changed.clear()
 
     def _note_held(self, new: Iterable[int]) -> None:
         """Remember when *new* notifications were published; what is held no more goes when it is most of them."""

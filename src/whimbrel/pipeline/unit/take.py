@@ -20,12 +20,13 @@ from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, other_events, published_events
 from whimbrel.pipeline.fold.folds import EVENT
-from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
+from whimbrel.pipeline.fold.moves import MEMBERS, SEEN
+from whimbrel.pipeline.fold.shards import Shard
 from whimbrel.pipeline.fold.versions import PackedVersions
-from whimbrel.pipeline.stream.matchers import Matchers
-from whimbrel.pipeline.stream.node_state import NodeState
 from whimbrel.pipeline.tables.latency import TALLY, tallied
 from whimbrel.pipeline.tables.matches import CHANGED, DELETED, exploded
+from whimbrel.pipeline.unit.matchers import Matchers
+from whimbrel.pipeline.unit.node_state import NodeState
 
 __all__ = ["COUNT", "TakenPiece", "begun_piece", "take"]
 
@@ -63,35 +64,41 @@ def begun_piece(state: NodeState, seq: int) -> TakenPiece:
 
 
 def take(  # what, from where, to what
-    reader: SpanReader, first: int, last: int, state: NodeState, matchers: Matchers, *, window_us: int, now: int
+    reader: SpanReader,
+    first: int,
+    last: int,
+    state: NodeState,
+    matchers: Matchers,
+    *,
+    window_us: int | None,
+    now: int,
+    shard: Shard | None = None,
 ) -> Iterator[TakenPiece]:
     """Take the numbers *first* to *last* of a node's log into its *state*, and yield what they become, piece by piece.
 
-    *window_us* is the length of windows, *now* the time at which dead letters are found, in microseconds. Nothing is
-    committed: ``NodeState.commit`` does, once what was yielded is safe.
+    *window_us* is the length of windows, None where nothing is counted for them, and *now* the time at which dead
+    letters are found, in microseconds. Nothing is committed: ``NodeState.commit`` does, once what was yielded is safe.
+    With a *shard*, the state has the sessions of that one, and rows are about them.
     """
-    for piece in reader.pieces(first, last, now=now):
+    for whole in reader.pieces(first, last, now=now):
+        piece = whole if shard is None else shard.own(whole)
         changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
-        shipped = matchers.shipped(state, piece.first, changed, deleted)
-        rows: dict[str, list[Arrow]] = {}
         state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
-        seen = state.seen(piece.table("policies", ("text",)))
-        found = PackedVersions.map(shipped.files[piece.node], piece.node)
-        events = _events(piece, found, state.moves, rows, seen)
-        rows["deliveries"] = list(state.fold(events.to_batches(), piece.ends_at))
+        rows: dict[str, list[Arrow]] = {}
+        events = _events(piece, rows, state, matchers, has_policies=shard is None or shard.has_policies)
+        rows["deliveries"] = list(state.fold(events.to_batches(), whole.ends_at))
         rows["link_quality"] = [state.links.take(piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
-        rows["contacts"], met = _contacts(piece, state, is_last=piece.last == last)
-        delivered = pa.Table.from_batches(rows["deliveries"], TABLES["deliveries"].schema)
+        rows["contacts"], met = _contacts(whole, state, is_last=piece.last == last)
         yield TakenPiece(
             last=piece.last,
             rows=rows,
-            counts=_counted(piece.table("publications", ("published_at", "subject")), window_us),
-            tally=tallied(delivered, window_us=window_us),
+            counts=_counted(piece, window_us),
+            tally=_tally(rows["deliveries"], window_us),
             intervals=state.change(changed, deleted),
             meetings=met,
         )
-        del piece, events, changed, deleted  # before the next one is read: a piece is as large as memory allows
+        del whole, piece, events, changed, deleted  # before the next one is read: a piece is as large as memory allows
 
 
 def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
@@ -105,23 +112,44 @@ def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Ar
     return over.to_batches(), met
 
 
-def _events(piece: Piece, found: PackedVersions, moves: Moves, rows: dict[str, list[Arrow]], seen: Seen) -> Arrow:
-    """Return all events of a piece in order, and put what matched into *rows*; *seen* is what policies may see."""
-    events = [other_events(name, batch) for name in EVENT_TABLES for batch in piece.table(name).to_batches()]
+def _events(
+    piece: Piece, rows: dict[str, list[Arrow]], state: NodeState, matchers: Matchers, *, has_policies: bool
+) -> Arrow:
+    """Return all events of a piece in order, and put what matched into *rows*.
+
+    If there is no policy in the whole log (not *has_policies*), none will ask for reports or for what was published.
+    """
+    changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
+    names = [name for name in EVENT_TABLES if has_policies or name != "reports"]
+    events = [other_events(name, batch) for name in names for batch in piece.table(name).to_batches()]
     matched = rows.setdefault("matches", [])
-    for batch in piece.table("publications").to_batches():
-        places, handles = found.match(batch, moves)
+    publications = piece.table("publications")
+    if not publications.num_rows:
+        matchers.note(state, changed, deleted)
+        return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks()
+    found = PackedVersions.map(matchers.shipped(state, piece.first, changed, deleted).files[piece.node], piece.node)
+    seen = state.seen(piece.table("policies", ("text",))) if has_policies else Seen.NOTHING
+    for batch in publications.to_batches():
+        places, handles = found.match(batch, state.moves)
         if places.size:
             matched += exploded(batch, found, places, handles)
             events += published_events(batch, found, places, handles, seen=seen)
     return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks()
 
 
-def _counted(publications: Arrow, window_us: int) -> Arrow:
+def _counted(piece: Piece, window_us: int | None) -> Arrow:
     """Count publications by window and subject; those without a subject are not counted."""
-    rows = publications.drop_null()
+    if window_us is None:
+        return COUNT.empty_table()
+    rows = piece.table("publications", ("published_at", "subject")).drop_null()
     micros = rows.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
     windows = pa.array(micros - micros % window_us)
     counted = pa.table({"window_start": windows, "subject": rows.column("subject")})
     grouped = counted.group_by(["window_start", "subject"], use_threads=False).aggregate([([], "count_all")])
     return grouped.rename_columns(COUNT.names).cast(COUNT)
+
+
+def _tally(delivered: list[Arrow], window_us: int | None) -> Arrow:
+    if window_us is None:
+        return TALLY.empty_table()
+    return tallied(pa.Table.from_batches(delivered, TABLES["deliveries"].schema), window_us=window_us)

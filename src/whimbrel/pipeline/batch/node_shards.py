@@ -1,0 +1,155 @@
+"""The fold of a batch run: the log of each node through the unit, its sessions in shards, a task of Spark's for each.
+
+A task reads what it needs of the log and writes files of the tables; what comes back to the driver are their names.
+A node that is busier than the others is folded in more shards, at most one for each core: every shard reads the node's
+whole log, and a session's part of it is all that it folds.
+Rule: no row passes through Java, neither on the way in nor on the way out.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.hold.retention import Retention
+from whimbrel.hold.store.memory import MemoryStore
+from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.snapshots import missing_numbers
+from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.fold.beginnings import beginning
+from whimbrel.pipeline.fold.garbage import uncollected
+from whimbrel.pipeline.fold.shards import shard_of
+from whimbrel.pipeline.spark.spark_session import parallelism
+from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
+from whimbrel.pipeline.unit.matchers import Matchers
+from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
+from whimbrel.pipeline.unit.take import take
+
+__all__ = ["FOLDED", "CutLogError", "ShardJob", "ShardTask", "divided", "fold_log", "fold_shard"]
+
+FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
+"""The tables that a fold makes, in one pass."""
+
+_NUMBERS_A_SHARD = 50_000
+"""For fewer numbers it is not worth to read a node's log once more."""
+_MADE = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("node", pa.string()),
+        ("table", pa.string()),
+        ("rows", pa.int64()),
+        ("told", pa.binary()),
+    ]
+)
+
+
+class CutLogError(WhimbrelError):
+    """A node's log was cut while a run read it. Reaction: run it again."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.node = node
+
+    def __str__(self) -> str:
+        return f"the log of {self.node!r} was cut while it was read; run it again"
+
+
+class ShardTask(NamedTuple):
+    """What a task folds: a shard of a node, from the number *first* to *last*."""
+
+    node: str
+    first: int
+    last: int
+    number: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob:
+    """What all tasks of a run are told."""
+
+    log: str
+    out: str
+    folder: str
+    """In which folder of each table the files are."""
+    tables: tuple[str, ...]
+    retention: Retention
+    assume_receipts: bool
+    now: int
+    """When dead letters are found, in microseconds."""
+    piece_facts: int = PIECE_FACTS
+    piece_bytes: int = PIECE_BYTES
+    file_bytes: int = FILE_BYTES
+
+
+def divided(spans: Mapping[str, tuple[int, int]], cores: int) -> list[ShardTask]:
+    """Return the tasks for nodes with their first and last numbers, the largest first."""
+    every = sum(max(0, last - first + 1) for first, last in spans.values()) or 1
+    tasks = []
+    for node, (first, last) in spans.items():
+        numbers = max(0, last - first + 1)
+        shards = max(1, min(cores, round(cores * numbers / every), numbers // _NUMBERS_A_SHARD))
+        tasks += [ShardTask(node, first, last, number, shards) for number in range(shards)]
+    return sorted(tasks, key=lambda task: ((task.first - task.last) // task.of, task.node, task.number))
+
+
+def fold_log(
+    spark: SparkSession, job: ShardJob, spans: Mapping[str, tuple[int, int]], *, shards: int | None = None
+) -> dict[str, list[Path]]:
+    """Fold all nodes; return the files of each table, which are no part of it yet.
+
+    *shards* is how many each node has, where that is not left to us.
+    """
+    tasks = divided(spans, parallelism(spark))
+    if shards is not None:
+        tasks = [ShardTask(node, *span, number, shards) for node, span in spans.items() for number in range(shards)]
+    for table in job.tables:
+        Path(job.out, table, job.folder).mkdir(parents=True, exist_ok=True)
+    count = max(1, len(tasks))
+    made = spark.range(0, count, 1, count).mapInArrow(partial(_tasks, job, tasks), from_arrow_schema(_MADE)).toArrow()
+    found: dict[str, list[Path]] = {table: [] for table in job.tables}
+    for table, told in zip(made.column("table").to_pylist(), made.column("told").to_pylist(), strict=True):
+        found[table].append(Path(job.out, table, json.loads(told)["path"]))
+    return found
+
+
+def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) -> Iterator[Any]:
+    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+        for task in tasks[number : number + 1]:
+            for made in fold_shard(job, task):
+                yield pa.RecordBatch.from_pylist([made._asdict()], _MADE)
+
+
+def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
+    """Fold a shard; yield the files that were made."""
+    node, first, log = task.node, task.first, Path(job.log)
+    begun = beginning(log, node)
+    if begun is not None and begun.seq + 1 != first:
+        raise CutLogError(node)
+    reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
+    shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun, decides=job.assume_receipts)
+    store = MemoryStore()
+    if begun is not None:
+        store.replace(begun.seq, begun_rows(shard.own_beginning(begun)))
+    state = NodeState(node, store, retention=job.retention, assume_receipts=job.assume_receipts)
+    files = TableFiles(Path(job.out), node, job.tables, job.file_bytes, job.folder)
+    if shard.is_first:
+        missing = missing_numbers(log, node) if begun is None else [begun.left_out()]
+        yield from files.add("dead_letters", missing_letters(missing, job.now).to_batches())
+    with tempfile.TemporaryDirectory(prefix="whimbrel-matchers-") as scratch:
+        taken = take(reader, first, task.last, state, Matchers(Path(scratch)), window_us=None, now=job.now, shard=shard)
+        for piece in uncollected(taken):
+            for table, batches in piece.rows.items():
+                yield from files.add(table, batches)
+            state.discard_changes()
+    yield from files.end()

@@ -1,0 +1,157 @@
+"""Shards: the sessions of a node in parts that share nothing, so that a batch run can fold each in another place.
+
+Sessions that share a device, or divide work among them, are in one shard (``components``). Each shard is folded from
+the node's whole log, of which it takes its own rows; what is about no session, or about the node as a whole, is the
+first shard's.
+Rule: all shards of a node together make the rows that one fold of it makes (``test_pipeline_shards``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from whimbrel.hold.private import is_shared
+from whimbrel.hold.rows import Key
+from whimbrel.pipeline.files.spans import Piece, SpanReader
+from whimbrel.pipeline.fold.beginnings import Beginning
+from whimbrel.pipeline.fold.components import Components
+from whimbrel.pipeline.fold.log_policies import LogPolicies
+
+__all__ = ["Shard", "shard_of"]
+
+Arrow = Any
+"""A ``pyarrow.Table`` or column; pyarrow ships no types."""
+
+_OF_SESSIONS = ("interests", "sessions", "presence", "receipts", "decisions")
+_OF_DEVICES = ("reports", "policies")
+_HOLD_SESSION = {"session": 1, "subscription": 1, "member": 1, "pending": 1, "turn": 2}
+"""Where the keys of the hold's rows have their session,"""
+_HOLD_DEVICE = frozenset({"shaped"})
+"""and the kinds of those that are about a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of the parts of a node's sessions."""
+
+    number: int
+    of: int
+    components: Components
+    has_policies: bool = True
+    """Whether the node's log has any policy: without one, nothing need be kept for policies to see."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has what is about the node as a whole."""
+        return self.number == 0
+
+    def own(self, piece: Piece) -> Piece:
+        """Return what a piece of the log has for this shard; publications are for all."""
+        if self.of == 1:
+            return piece
+        tables = dict(piece.tables)
+        for name in (*_OF_SESSIONS, *_OF_DEVICES):
+            if name in tables:
+                rows = tables[name].filter(self._are_own(name, tables[name]))
+                if rows.num_rows:
+                    tables[name] = rows
+                else:
+                    del tables[name]
+        return replace(piece, tables=tables, dead=piece.dead if self.is_first else [])
+
+    def own_beginning(self, begun: Beginning) -> Beginning:
+        """Return what a checkpoint has for this shard.
+
+        A notification that sessions of several shards hold is in each. What devices of other shards chose and reported
+        does no harm: nothing is handed over to them here.
+        """
+        if self.of == 1:
+            return begun
+        hold = [row for row in begun.hold if row[0][0] != "copy" and self._is_of_own(row[0])]
+        held = {int(str(key[2])) for key, _ in hold if key[0] == "pending"}
+        hold += [row for row in begun.hold if row[0][0] == "copy" and int(str(row[0][1])) in held]
+        return replace(
+            begun,
+            hold=tuple(hold),
+            interests=tuple(each for each in begun.interests if self._is_own(each.subscription.session, None)),
+            known=_of(begun.known, held),
+            shaped=_of(begun.shaped, held),
+            contents=_of(begun.contents, held),
+            links={device: link for device, link in begun.links.items() if self._is_own(None, device)},
+        )
+
+    def _is_of_own(self, key: Key) -> bool:
+        kind = str(key[0])
+        if kind in _HOLD_SESSION:
+            return self._is_own(str(key[_HOLD_SESSION[kind]]), None)
+        return kind not in _HOLD_DEVICE or self._is_own(None, str(key[1]))
+
+    def _is_own(self, session: str | None, device: str | None) -> bool:
+        """Tell whether a row about a session, or else a device, is for this shard; a device of none is the first's."""
+        if session is not None:
+            return self.components.group(session) == self.number
+        group = None if device is None else self.components.group_of_device(device)
+        return self.is_first if group is None else group == self.number
+
+    def _are_own(self, table: str, rows: Arrow) -> Arrow:
+        devices = rows.column("device").to_pylist() if "device" in rows.column_names else [None] * rows.num_rows
+        if table == "policies":  # one that is put is for all
+            return pa.array([device is None or self._is_own(None, device) for device in devices])
+        sessions = rows.column("session").to_pylist() if table in _OF_SESSIONS else [None] * rows.num_rows
+        known: dict[tuple[str | None, str | None], bool] = {}
+        found = []
+        for pair in zip(sessions, devices, strict=True):
+            key = pair if pair[0] is None else (pair[0], None)
+            if key not in known:
+                known[key] = self._is_own(*key)
+            found.append(known[key])
+        return pa.array(found, pa.bool_())
+
+
+def _of(known: Mapping[int, Any], seqs: Iterable[int]) -> dict[int, Any]:
+    return {seq: known[seq] for seq in seqs if seq in known}
+
+
+# -- from a log --------------------------------------------------------------------------------------------------------
+
+
+def shard_of(
+    reader: SpanReader, first: int, last: int, *, number: int, of: int, begun: Beginning | None, decides: bool
+) -> Shard:
+    """Return a shard of the node whose log *reader* reads, from the number *first* to *last*.
+
+    Where policies decide again (*decides*), one that failed too often is suspended for all devices: the sessions that
+    such a policy decides for are in one shard.
+    """
+    tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
+    devices: set[tuple[str, str]] = set()
+    shares: set[tuple[str, str]] = set()
+    named: set[tuple[str, str]] = set()
+    policies: list[Arrow] = []
+    for piece in reader.only(tables).pieces(first, last, now=0):
+        policies.append(piece.table("policies", LogPolicies.COLUMNS))
+        devices.update(_pairs(piece.table("presence"), "device"))
+        devices.update(_pairs(piece.table("sessions"), "device"))  # with its own session a device's choices end
+        shares.update(_pairs(piece.table("interests"), "subject_filter"))
+        named.update(_pairs(piece.table("interests"), "policy"))
+    if begun is not None:
+        policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))
+        devices.update(begun.pairs())
+        shares.update(_pairs(begun.interest_rows(), "subject_filter"))
+        named.update(_pairs(begun.interest_rows(), "policy"))
+    found = LogPolicies(pa.concat_tables(policies) if policies else None)
+    joined = {pair for pair in shares if is_shared(pair[0])}
+    if decides and found.are_any:
+        joined.update(found.joined(reader.node, sorted(named), sorted(devices)))
+    components = Components(sorted(devices), sorted(joined), groups=of)
+    return Shard(number, of, components, has_policies=found.are_any)
+
+
+def _pairs(rows: Arrow, column: str) -> Iterator[tuple[str, str]]:
+    some = rows.select([column, "session"]).drop_null()
+    distinct = some.group_by([column, "session"], use_threads=False).aggregate([])
+    return zip(distinct.column(column).to_pylist(), distinct.column("session").to_pylist(), strict=True)

@@ -1,0 +1,84 @@
+"""Logs of facts on a disk, and the rows of tables as ``SingleProcess`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from whimbrel.log.columns import to_arrow
+from whimbrel.log.layout import create, part_path
+from whimbrel.log.writer import LogWriter
+from whimbrel.model.facts import Fact, Outcome
+from whimbrel.model.rows import row_of
+from whimbrel.model.tables import TIME_TYPE
+from whimbrel.pipeline.single import Delivery, Match
+
+__all__ = ["deliveries_in", "matches_in", "write_facts"]
+
+
+def write_facts(log: Path, facts: Iterable[Fact]) -> dict[str, tuple[int, int]]:
+    """Write facts of some nodes, each node's in order; return its first and last numbers.
+
+    A node without some of its numbers is written as Parquet, as logs of others are.
+    """
+    by_node: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_node.setdefault(fact.node, []).append(fact)
+    create(log)
+    for node, own in by_node.items():
+        if [fact.seq for fact in own] != list(range(1, len(own) + 1)):
+            _write_parts(log, node, own)
+            continue
+        with LogWriter(log, node) as writer:
+            for fact in own:
+                writer.append(fact)
+    return {node: (0, own[-1].seq) for node, own in by_node.items()}
+
+
+def _write_parts(log: Path, node: str, facts: list[Fact]) -> None:
+    rows: dict[str, list[dict[str, object]]] = {}
+    for fact in facts:
+        table, row = row_of(fact)
+        rows.setdefault(table, []).append(row)
+    for table, own in rows.items():
+        seqs = [int(str(row["seq"])) for row in own]
+        path = part_path(log, table, day=date(2026, 1, 1), node=node, first=min(seqs), last=max(seqs))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(to_arrow(table, own), path)
+
+
+def matches_in(rows: pa.Table) -> list[Match]:
+    """Return rows of ``matches``."""
+    names = ("notification_node", "notification_seq", "session", "subject_filter", "name", "interest_seq")
+    return [
+        Match(node, seq, session, (subject_filter, name), interest)
+        for node, seq, session, subject_filter, name, interest in _values(rows, names)
+    ]
+
+
+def deliveries_in(rows: pa.Table) -> list[Delivery]:
+    """Return rows of ``deliveries``."""
+    names = (
+        *("notification_node", "notification_seq", "published_at", "subject", "deadline_at", "session", "device"),
+        *("subscriptions", "outcome", "body_hash", "decided_at", "lapses_at", "via", "difference"),
+    )
+    return [Delivery(*_told(list(row))) for row in _values(rows, names)]
+
+
+def _told(row: list[Any]) -> list[Any]:
+    row[7] = frozenset((each["subject_filter"], each["name"]) for each in row[7])
+    row[8] = Outcome(row[8])
+    return row
+
+
+def _values(rows: pa.Table, names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    columns = (rows.column(name) for name in names)
+    plain = (
+        column.cast(TIME_TYPE).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in columns
+    )
+    return zip(*(column.to_pylist() for column in plain), strict=True)

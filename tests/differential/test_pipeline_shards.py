@@ -1,0 +1,135 @@
+"""Shards through the unit, in any number, against the same log folded in one process; no Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from broker_rig import NODE
+from log_rows import deliveries_in, matches_in, write_facts
+from policy_traffic import prompt_log, undecided
+from random_logs import placed_log, random_log
+
+from whimbrel.hold.retention import Retention
+from whimbrel.model.device import DeviceState
+from whimbrel.model.facts import Fact, Outcome, Reported
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, ShardTask, divided, fold_shard
+from whimbrel.pipeline.fold.components import Components
+from whimbrel.pipeline.single import Delivery, SingleProcess
+
+LOGS, FACTS = 8, 100
+RETENTION = Retention(ttl_us=30, max_held=3)
+
+
+def logs_of(seed: int, *, has_receipts: bool) -> list[Fact]:
+    """Return the facts of many nodes."""
+    random = Random(seed)
+    facts: list[Fact] = []
+    for log in range(LOGS):
+        node = f"node{log}"
+        facts += random_log(random, node, facts=FACTS, has_receipts=has_receipts)
+        if log % 2:  # time passes with the last fact of a log, whatever it is
+            facts.append(Reported(node=node, seq=FACTS + 1, state=DeviceState(device="d1", reported_at=1_000_500)))
+    return facts
+
+
+def folded(folder: Path, facts: Iterable[Fact], random: Random, *, assume_receipts: bool) -> dict[str, pa.Table]:
+    """Return the tables that shards of each node make together, in pieces of any size."""
+    found: dict[str, list[pa.Table]] = {name: [] for name in FOLDED}
+    for table in FOLDED:
+        (folder / "out" / table).mkdir(parents=True)
+    for node, (first, last) in write_facts(folder / "log", facts).items():
+        of = random.randint(1, 4)
+        job = ShardJob(
+            log=str(folder / "log"),
+            out=str(folder / "out"),
+            folder="",
+            tables=FOLDED,
+            retention=RETENTION,
+            assume_receipts=assume_receipts,
+            now=0,
+            piece_facts=random.randint(FACTS // 4, 2 * FACTS),
+            file_bytes=random.choice([1, 1 << 20]),
+        )
+        for number in range(of):
+            for made in fold_shard(job, ShardTask(node, first, last, number, of)):
+                assert made.table is not None
+    for table in FOLDED:
+        found[table] = [pq.read_table(path) for path in (folder / "out" / table).glob("*.parquet")]
+    return {
+        table: pa.concat_tables([TABLES[table].schema.empty_table(), *own], promote_options="permissive")
+        for table, own in found.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("has_receipts", [False, True])
+def test_shards_make_the_rows_of_one_process(tmp_path: Path, seed: int, *, has_receipts: bool) -> None:
+    """Ties in time, take and keep, sessions sharing devices and work, MQTT's qualities, ttl and max at their ends.
+
+    Policies decide, are suspended, and withhold copies that the next member of a share gets; the log of a broker, whose
+    decisions are checked, or are made again, is among the others.
+    """
+    facts = logs_of(seed, has_receipts=has_receipts)
+    live = prompt_log(tmp_path / "live", seed)
+    facts += live if has_receipts else undecided(live)
+    single = SingleProcess(retention=RETENTION, assume_receipts=not has_receipts).run(facts)
+    tables = folded(tmp_path, facts, Random(seed), assume_receipts=not has_receipts)
+    matched, found, wanted = matches_in(tables["matches"]), deliveries_in(tables["deliveries"]), single.deliveries
+    assert Counter(matched) == Counter(single.matches)
+    assert Counter(found) == Counter(wanted)
+    decided = [each for each in found if each.via != "retained"]
+    assert len(decided) == len(set(decided))
+    assert {each.outcome for each in wanted} > {Outcome.DELIVERED, Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED}
+    assert any(each.outcome is Outcome.WITHHELD for each in wanted)
+    by_live = SingleProcess(retention=RETENTION, assume_receipts=False).run(live).deliveries
+    of_broker = [each for each in found if each.node == NODE]
+    assert Counter(map(_handed, of_broker)) == Counter(map(_handed, by_live))
+    assert not any(each.difference for each in of_broker)
+    assert has_receipts or not any(each.difference for each in found)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_shards_heed_places(tmp_path: Path, seed: int) -> None:
+    """Where devices were is known in each shard, of its own sessions."""
+    random = Random(seed)
+    facts = [f for log in range(LOGS) for f in placed_log(random, f"node{log}", facts=FACTS, has_receipts=False)]
+    single = SingleProcess(retention=RETENTION).run(facts)
+    tables = folded(tmp_path, facts, random, assume_receipts=True)
+    assert Counter(matches_in(tables["matches"])) == Counter(single.matches)
+    assert Counter(deliveries_in(tables["deliveries"])) == Counter(single.deliveries)
+
+
+def _handed(each: Delivery) -> tuple[object, ...]:
+    """Return what a broker decides, without the time that it took."""
+    return each.seq, each.session, each.device, each.outcome, each.body_hash
+
+
+def test_made_up_decisions_are_found_out() -> None:
+    """A checker that never finds anything would agree with every other one."""
+    found = (
+        SingleProcess(retention=RETENTION, assume_receipts=False).run(logs_of(seed, has_receipts=True)).deliveries
+        for seed in range(5)
+    )
+    assert any(each.difference for own in found for each in own)
+
+
+def test_sessions_with_the_same_share_are_folded_together() -> None:
+    """Which of them is given a notification depends on who of them is present."""
+    components = Components([], [("$share/g/a", "s"), ("$share/g/a", "t"), ("$share/h/a", "u")], groups=1_000)
+    assert components.group("s") == components.group("t")
+    assert components.group("s") != components.group("u")
+
+
+def test_a_busy_node_has_more_shards() -> None:
+    """One of nine tenths of the log, on four cores; each shard of a small one would cost more than it saves."""
+    tasks = divided({"busy": (0, 899_999), "calm": (0, 99_999), "new": (0, -1)}, cores=4)
+    assert Counter(task.node for task in tasks) == {"busy": 4, "calm": 1, "new": 1}
+    assert {(task.number, task.of) for task in tasks if task.node == "busy"} == {(n, 4) for n in range(4)}
+    assert divided({"small": (0, 99_999)}, cores=8) == [ShardTask("small", 0, 99_999, n, 2) for n in range(2)]
