@@ -29,7 +29,7 @@ from whimbrel.pipeline.fold.contact_fold import (
     Meeting,
     meetings_table,
 )
-from whimbrel.pipeline.stream.node_state import NodeState
+from whimbrel.pipeline.unit.node_state import NodeState
 from whimbrel.sim.contacts.crossings import contacts_of
 from whimbrel.sim.contacts.statistics import contact_statistics
 from whimbrel.sim.mobility.positions import ORIGIN
