@@ -33,13 +33,34 @@ class HeldPlaces:
     def __init__(self, *, reach_m: float, stale_us: int) -> None:
         self._edge_m, self._stale_us = max(reach_m, _LEAST_M), stale_us
         self.places: dict[str, Seen] = {}
-        """By device; what is put here directly is found by name only, until it is kept."""
+        """By device; what is put here directly, or by ``replace``, is found by name only, until ``index`` is called."""
+        self._is_indexed = False
         self._cube: dict[str, int] = {}
         self._devices: dict[int, set[str]] = {}
         """By cube of space, whose edges are as long as the reach, the devices in it."""
         self._due: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
         """When each place begins or ends to hold, and of some that are held no more."""
+
+    def replace(self, places: dict[str, Seen]) -> list[str]:
+        """Let devices be at *places*, and no others anywhere; return those whose place is new or gone.
+
+        For a caller that moves most of them: the index is made when it is needed next.
+        """
+        before, self.places = self.places, places
+        self._is_indexed = False
+        changed = [device for device, seen in places.items() if before.get(device) != seen]
+        return changed + [device for device in before if device not in places]
+
+    def index(self, now: int) -> None:
+        """Let all places be found by what is near and by time, of which *now* is the one; nothing if they are."""
+        if self._is_indexed:
+            return
+        self._cube, self._devices, self._due, self._heap = {}, {}, {}, []
+        self._is_indexed = True
+        seen = list(self.places.values())
+        where = np.array([each[1:] for each in seen], np.float64).reshape(-1, 2)
+        self.keep(list(self.places), np.array([each[0] for each in seen], np.int64), where, now=now)
 
     def keep(self, devices: Iterable[str], began: Any, where: Any, *, now: int) -> list[str]:
         """Let devices be at places, each since *began*, and let it be *now*; return those whose place is new."""

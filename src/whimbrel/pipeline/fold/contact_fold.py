@@ -13,7 +13,7 @@ together at its end if they were at its beginning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -223,7 +223,7 @@ class ContactFold:
         devices, times, places = self._waiting()
         is_past = times < now
         reported, where = devices.filter(pa.array(is_past)), places[is_past]
-        beside, moved = self._looked_at(reported, where, now)
+        beside, moved, is_all = self._looked_at(reported, where, now)
         held = [(name, *self._held.places[name]) for name in (*beside, *moved) if name in self._held.places]
         names = pa.concat_arrays([pa.array([each[0] for each in held], pa.string()), reported])
         coded = names.dictionary_encode()
@@ -232,7 +232,7 @@ class ContactFold:
         code = coded.indices.to_numpy().astype(np.int64)
         ended = self._ended(code, began)
         known = coded.dictionary.to_pylist()
-        self._keep(known, code, now, (began, ended, where), settled=len(beside))
+        self._keep(known, code, now, (began, ended, where), settled=None if is_all else len(beside))
         self._reported, self.waiting = [], 0
         if not is_past.all():
             self._put(devices.filter(pa.array(~is_past)), times[~is_past], places[~is_past])
@@ -241,21 +241,23 @@ class ContactFold:
         columns = [column[held_then] for column in (code, begun, until, where)]
         settled = int(held_then[: len(beside)].sum())
         found = slice_contacts(known, *columns, range_m=self._plan.range_m, settled=settled)
-        over = self._over(found, now, moved)
+        over = self._over(found, now, None if is_all else moved)
         self.until, self._is_whole = now, True
         self.touched.touch((_SLICE,))
         met = self._met(over)
         self._forget(now - MAX_APART_US)
         return over, met
 
-    def _looked_at(self, reported: Any, where: Any, now: int) -> tuple[list[str], list[str]]:
-        """Return the devices that stay where they are near others that do not, and these others; or all as others."""
-        held = self._held.places
-        moved = {*reported.unique().to_pylist(), *self._held.take_due(now), *self._left}
-        if not self._is_whole or _MOVED_OF * len(moved) > len(held):
-            return [], [*held, *((moved | self._pairs.keys()) - held.keys())]
-        before = np.array([held[name][1:] for name in moved if name in held], np.float64).reshape(-1, 2)
-        return sorted(self._held.around(np.concatenate([before, where])) - moved), sorted(moved)
+    def _looked_at(self, reported: Any, where: Any, now: int) -> tuple[list[str], list[str], bool]:
+        """Return the devices that stay where they are near others that do not, these others, and whether it is all."""
+        held, names = self._held.places, reported.unique()
+        if self._is_whole and _MOVED_OF * len(names) <= len(held):
+            self._held.index(self.until)
+            moved = {*names.to_pylist(), *self._held.take_due(now), *self._left}
+            if _MOVED_OF * len(moved) <= len(held):
+                before = np.array([held[name][1:] for name in moved if name in held], np.float64).reshape(-1, 2)
+                return sorted(self._held.around(np.concatenate([before, where])) - moved), sorted(moved), False
+        return [], list(held), True
 
     def _ended(self, code: Any, began: Any) -> Any:
         """Return until when positions hold, which are in order: until the device's next, or until they are stale."""
@@ -267,29 +269,39 @@ class ContactFold:
         return ended
 
     def _keep(
-        self, names: Sequence[str], code: Any, now: int, positions: tuple[Any, Any, Any], *, settled: int
+        self, names: Sequence[str], code: Any, now: int, positions: tuple[Any, Any, Any], *, settled: int | None
     ) -> None:
-        """Keep the positions that hold at the end of the slice; the first *settled* devices stay where they are."""
+        """Keep the positions that hold at the end of the slice.
+
+        The first *settled* devices stay where they are, as do all that are not named; None: these are all devices.
+        """
         began, ended, where = positions
         last = np.full(len(names), -1, np.int64)
         last[code] = np.arange(code.size)  # of several the last one stays
         holds = ended[last] > now
-        holds[:settled] = False
-        kept = [names[at] for at in np.flatnonzero(holds).tolist()]
-        for device in self._held.keep(kept, began[last[holds]], where[last[holds]], now=now):
-            self.touched.touch((_POSITION, device))
-        holds[:settled] = True
+        if settled is None:
+            kept = zip(
+                np.flatnonzero(holds).tolist(), began[last[holds]].tolist(), where[last[holds]].tolist(), strict=True
+            )
+            changed = self._held.replace({names[at]: (since, *place) for at, since, place in kept})
+        else:
+            holds[:settled] = False
+            kept_names = [names[at] for at in np.flatnonzero(holds).tolist()]
+            changed = self._held.keep(kept_names, began[last[holds]], where[last[holds]], now=now)
+            holds[:settled] = True
         self._left = {names[at] for at in np.flatnonzero(~holds).tolist()}
-        for device in self._left:
-            if self._held.drop(device):
-                self.touched.touch((_POSITION, device))
+        for device in (*changed, *filter(self._held.drop, self._left)):
+            self.touched.touch((_POSITION, device))
 
-    def _over(self, found: Any, now: int, moved: Sequence[str]) -> Any:
-        """Return the contacts that have ended, joined with those of *moved* at the beginning of the slice."""
+    def _over(self, found: Any, now: int, moved: Iterable[str] | None) -> Any:
+        """Return the contacts that have ended, joined with those that *moved*, or all, had when the slice began."""
         pairs = list(zip(found.column("device_low").to_pylist(), found.column("device_high").to_pylist(), strict=True))
         began, ended = (found.column(name).cast(pa.int64()).to_numpy().copy() for name in ("began_at", "ended_at"))
         closest = found.column("closest_m").to_numpy().copy()
-        before = {pair: self.open[pair] for device in moved for pair in self._pairs.get(device, ())}
+        if moved is None:
+            before = dict(self.open)
+        else:
+            before = {pair: self.open[pair] for device in moved for pair in self._pairs.get(device, ())}
         stopped = set(before)
         for at in np.flatnonzero(began == self.until).tolist():
             goes_on = before.pop(pairs[at], None)
