@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import combinations, pairwise
 from random import Random
 from typing import Any, NamedTuple
 
+import cbor2
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from whimbrel.match.proximity.encounters import Positions, encounters
+from whimbrel.hold.retention import DEFAULT_RETENTION
+from whimbrel.hold.store.interface import Key, StoreUnavailableError
+from whimbrel.hold.store.memory import MemoryStore
+from whimbrel.match.proximity.encounters import Encounters, Positions, encounters
 from whimbrel.model.place import Place, Plane, Point, distance_m
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold import contact_fold
-from whimbrel.pipeline.fold.contact_fold import CONTACT, MAX_APART_US, ContactFold, ContactPlan, Meeting, meetings_table
+from whimbrel.pipeline.fold.contact_fold import (
+    CONTACT,
+    CONTACT_KINDS,
+    MAX_APART_US,
+    ContactFold,
+    ContactPlan,
+    Meeting,
+    meetings_table,
+)
+from whimbrel.pipeline.unit.node_state import NodeState
 from whimbrel.sim.contacts.crossings import contacts_of
 from whimbrel.sim.contacts.statistics import contact_statistics
 from whimbrel.sim.mobility.positions import ORIGIN
@@ -103,6 +117,7 @@ def test_contacts_are_those_of_every_pair_however_time_is_sliced(
     seed: int, apart_us: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reports of one instant, places that go stale, restarts: the same contacts."""
+    monkeypatch.setattr(contact_fold, "_MOVED_OF", seed % 3)
     monkeypatch.setattr(contact_fold, "MAX_APART_US", apart_us)
     random = Random(seed)
     reports = random_reports(random, 120)
@@ -115,10 +130,8 @@ def test_contacts_are_those_of_every_pair_however_time_is_sliced(
         over, added = fold.advance(part[-1].at)
         found.append(over)
         met |= {pair: met.get(pair, Meeting()).plus(each) for pair, each in added.items()}
-        if random.random() < 0.5:
-            rows, fold = fold.rows(), ContactFold(PLAN)
-            for key, value in rows.items():
-                fold.restore(key, value)
+        if random.random() < (0.5, 0.1)[seed % 2]:
+            fold = restarted(fold, PLAN)
     end = reports[-1].at
     wanted = sorted((*each[:-1], round(each[-1], 6)) for each in brute_force(reports, PLAN, end))
     assert rows_of(pa.concat_tables(found)) == [each for each in wanted if each[3] < end]
@@ -143,6 +156,156 @@ def _summed(contacts: list[tuple[Any, ...]], apart_us: int) -> dict[tuple[str, s
         apart, squares = sum(gap for gap, _ in gaps), sum(gap * gap for gap, _ in gaps)
         found[pair] = Meeting(len(own), lengths, len(gaps), apart, squares, apart + sum(own for _, own in gaps))
     return found
+
+
+def restarted(fold: ContactFold, plan: ContactPlan) -> ContactFold:
+    """Return what is made of a fold's rows; as it cannot know who is together, it looks at all devices next."""
+    made = ContactFold(plan)
+    for key, row in fold.rows().items():
+        made.restore(key, row)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_looking_at_those_that_moved_is_looking_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fold looks at the devices that moved and those near them, the other at all: the same rows at each step."""
+    monkeypatch.setattr(contact_fold, "MAX_APART_US", 60)
+    monkeypatch.setattr(contact_fold, "_MOVED_OF", seed % 3)  # 0: however many moved
+    random, now = Random(seed), 1_000_000
+    plan = ContactPlan(range_m=random.choice((0.0, 112.0, 2_000.0)), stale_us=random.choice((1, 10, 25, 200)))
+    places = {
+        f"d{number:02}": Sighting(number, now + random.randint(-30, 30), random.choice(PLACES)) for number in range(12)
+    }
+    one = ContactFold(plan)
+    for key, row in ContactFold.begun_rows(now, places).items():
+        one.restore(key, row)
+    other = restarted(one, plan)
+    looked: list[int] = []
+    monkeypatch.setattr(contact_fold, "encounters", _counting(looked))
+    for _ in range(50):
+        now += random.choice((0, 1, 1, 3, 10, 40))
+        count = random.choice((0, 0, 1, 1, 2, 6))
+        reports = [
+            Report(f"d{random.randrange(12):02}", now + random.randint(-12, 4), random.choice(PLACES))
+            for _ in range(count)
+        ]
+        if reports:
+            one.take(table_of(reports))
+            other.take(table_of(reports))
+        over, met = one.advance(now)
+        wanted, wanted_met = other.advance(now)
+        assert rows_of(over) == rows_of(wanted)
+        assert met == wanted_met
+        assert one.rows() == other.rows()
+        other = restarted(other, plan)
+    assert sum(looked[::2]) <= sum(looked[1::2])
+
+
+def _counting(looked: list[int]) -> Callable[..., Encounters]:
+    def counted(positions: Positions, **given: Any) -> Encounters:
+        looked.append(int(positions.device.size))
+        return encounters(positions, **given)
+
+    return counted
+
+
+class RecordingStore(MemoryStore):
+    """A store that knows which keys the last commit named, and that refuses a commit if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.put: set[Key] = set()
+        self.dropped: set[Key] = set()
+
+    def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
+        """Note the keys, then commit."""
+        if self.is_full:
+            raise StoreUnavailableError("memory", "no space left")
+        self.put, self.dropped = set(put), set(drop)
+        super().commit(applied, put, drop)
+
+
+def node_state(store: MemoryStore, plan: ContactPlan) -> NodeState:
+    """Return what *store* has of a node."""
+    return NodeState("n", store, retention=DEFAULT_RETENTION, assume_receipts=True, contact=plan)
+
+
+@pytest.mark.parametrize("apart_us", [MAX_APART_US, 40], ids=["as ever", "pairs are forgotten"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_store_has_every_row_of_contacts_after_each_commit(
+    seed: int, apart_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rows that changed are put and dropped; none may be forgotten, through restarts and refused commits."""
+    monkeypatch.setattr(contact_fold, "MAX_APART_US", apart_us)
+    random = Random(seed)
+    reports, store, taken, number = random_reports(random, 150), RecordingStore(), 0, 0
+    state = node_state(store, PLAN)
+    while taken < len(reports):
+        assert state.contacts is not None
+        part = reports[taken : (taken := taken + random.randint(1, 12))]
+        state.contacts.take(table_of(part))
+        if random.random() < 0.8:
+            state.contacts.advance(part[-1].at + random.choice((0, 0, 1, 15, 60)))
+        number += 1
+        if random.random() < 0.2:
+            store.is_full = True
+            with pytest.raises(StoreUnavailableError):
+                state.commit(number)
+            store.is_full = False
+            continue
+        state.commit(number)
+        wanted = {key: cbor2.dumps(row) for key, row in state.contacts.rows().items()}
+        assert {key: value for key, value in store.rows() if key[0] in CONTACT_KINDS} == wanted
+        if random.random() < 0.3:
+            state = node_state(store, PLAN)
+            assert state.contacts is not None
+            assert {key: cbor2.dumps(row) for key, row in state.contacts.rows().items()} == wanted
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_report_costs_what_it_changes(monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool) -> None:
+    """Of ten thousand devices that stay together, pair by pair, one reports: a few are looked at, a few rows put."""
+    places = [Place(52.0 + number / 1_000, 13.0) for number in range(5_000)]
+    reports = [Report(f"d{number:05}", 1_000, places[number // 2]) for number in range(10_000)]
+    store, looked = RecordingStore(), list[int]()
+    state = node_state(store, ContactPlan())
+    monkeypatch.setattr(contact_fold, "encounters", _counting(looked))
+    assert state.contacts is not None
+    state.contacts.take(table_of(reports))
+    state.contacts.advance(2_000)
+    state.commit(1)
+    assert len(state.contacts.open) == len(places)
+    assert len(store.put) > len(reports) + len(places)
+    always: set[Key] = {("now",), ("time",), ("contact slice",)}
+    if is_restarted:
+        state = node_state(store, ContactPlan())
+        assert state.contacts is not None
+        state.contacts.advance(2_100)  # looks at all once
+        state.commit(2)
+        assert store.put <= always
+    contacts = state.contacts
+    assert contacts is not None
+    looked.clear()
+    contacts.take(table_of([Report("d00007", 2_500, places[3])]))
+    contacts.advance(3_000)
+    state.commit(3)
+    assert store.put == always | {("contact position", "d00007")}
+    assert store.dropped == set()
+    contacts.take(table_of([Report("d00007", 3_500, places[-1])]))  # and leaves for another pair
+    over, _ = contacts.advance(4_000)
+    state.commit(4)
+    assert over.num_rows == 1
+    assert store.dropped == {("contact", "d00006", "d00007")}
+    assert store.put == always | {
+        *(("contact position", "d00007"), ("contact before", "d00006", "d00007")),
+        *(("contact", "d00007", "d09998"), ("contact", "d00007", "d09999")),
+    }
+    contacts.advance(5_000)
+    state.commit(5)
+    assert store.put == always
+    assert max(looked) < 20  # the neighbours of two places
+    assert looked[-1] == 0
 
 
 def test_a_crowd_is_found_whatever_room_there_was() -> None:

@@ -61,6 +61,7 @@ def _meet(
     current: Any,
     begin: Any,
     count: Any,
+    settled: Any,
     found: Any,
     distances: Any,
     room: Any,
@@ -69,13 +70,14 @@ def _meet(
 ) -> Any:
     """Take positions from *begin* on; return how many were taken, how many pairs were found, and what was missing.
 
+    The first *settled* ones meet only those that come after them.
     That is 0 if nothing, -1 if the grid had no room, else the room that the answer needs.
     """
     n = 0
     for at in range(begin, count):
         device, spot, now = word(devices, at), spots + 8 * _SPOT * at, word(began, at)
         x, y, z = real(spot, 2), real(spot, 3), real(spot, 4)
-        near = search(grid, x, y, z, reach, met, met_room)
+        near = search(grid, x, y, z, reach, met, met_room) if at >= settled else 0
         if near > met_room or n + near > room:
             return at, n, max(near, n + near)
         for i in range(near):
@@ -118,8 +120,8 @@ def _merge(low: Any, high: Any, began: Any, ended: Any, closest: Any) -> Any:
     return n + 1
 
 
-def encounters(positions: Positions, *, range_m: float) -> Encounters:
-    """Return when each pair of devices was within *range_m*."""
+def encounters(positions: Positions, *, range_m: float, settled: int = 0) -> Encounters:
+    """Return when each pair of devices was within *range_m*; pairs of the first *settled* positions are left out."""
     count, reach = int(positions.device.size), ball_m(range_m)
     devices, began, ended = (np.ascontiguousarray(column, np.int64) for column in positions[:3])
     spots = np.empty((count, _SPOT), np.float64)
@@ -134,7 +136,7 @@ def encounters(positions: Positions, *, range_m: float) -> Encounters:
     while done < count:
         found, distances = np.empty((room, _FOUND), np.int64), np.empty(room, np.float64)
         rooms = (address(found), address(distances), room, address(met), met.size // 2)
-        arguments: Any = (grid.head, level_of(reach), reach, float(range_m), *given, done, count, *rooms)
+        arguments: Any = (grid.head, level_of(reach), reach, float(range_m), *given, done, count, settled, *rooms)
         done, kept, missing = _meet(*arguments)
         if missing < 0:
             # The pairs of the position at hand are noted and will be again; its own are the last.

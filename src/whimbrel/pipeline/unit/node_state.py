@@ -30,7 +30,7 @@ from whimbrel.model.rows import row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold.beginnings import Beginning, Known
-from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
+from whimbrel.pipeline.fold.contact_fold import CONTACT_KINDS, ContactFold, ContactPlan
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.folds import Fold, Rows, events_of, plain
 from whimbrel.pipeline.fold.moves import Moves
@@ -49,8 +49,7 @@ __all__ = ["Held", "NodeState", "begun_rows", "changed_schema"]
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
 _DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED = "difference", "content", "sighting", "decided"
 _OF_OWED = frozenset({_KNOWN, _SHAPED, _DIFFERENCE, _CONTENT})
-_OF_CONTACTS = frozenset({"contact slice", "contact position", "contact", "contact before"})
-_OWN = SHAPE_KINDS | _OF_OWED | _OF_CONTACTS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
+_OWN = SHAPE_KINDS | _OF_OWED | CONTACT_KINDS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
 _Row: TypeAlias = tuple[Any, ...]
 """A subscription in force: the values of the columns ``CHANGED``."""
 _SEQ, _SESSION = CHANGED.index("seq"), CHANGED.index("session")
@@ -129,7 +128,6 @@ class NodeState:
         self.node, self._store = node, store
         self.contacts = None if contact is None else ContactFold(contact)
         """The contacts between devices that have not ended; None where no table of them is made."""
-        self._saved_contacts: dict[Key, bytes] = {}
         self.links = Links(node)
         self.last_at: int | None = None
         """The time of the last fact, in microseconds."""
@@ -181,10 +179,9 @@ class NodeState:
             self.last_at = found
         elif key[0] == _LINK:
             self.links.state[str(key[1])] = LinkState(*found)
-        elif key[0] in _OF_CONTACTS:
+        elif key[0] in CONTACT_KINDS:
             if self.contacts is not None:
                 self.contacts.restore(key, found)
-                self._saved_contacts[key] = value
         else:
             row = (self.node, *(found.get(name) for name in CHANGED[1:]))
             self._in_force.setdefault(found["session"], {})[found["subject_filter"], found["name"]] = row
@@ -332,10 +329,9 @@ class NodeState:
                 put[key] = row
         put[(_TIME,)] = cbor2.dumps(self.last_at)
         if self.contacts is not None:
-            rows: dict[Key, bytes] = {key: cbor2.dumps(value) for key, value in self.contacts.rows().items()}
-            put |= {key: value for key, value in rows.items() if self._saved_contacts.get(key) != value}
-            drop |= self._saved_contacts.keys() - rows.keys()
-            self._saved_contacts = rows
+            met, parted = self.contacts.touched.rows()
+            put |= met
+            drop |= parted
         self._store.commit(last, put, drop)
         self._note_held(seq for seq in fold.known_changed if seq in known)
         fold.known_changed.clear()
@@ -348,6 +344,8 @@ class NodeState:
         self._touched.clear()
         self.links.changed.clear()
         self.moves.keeper.changed.clear()
+        if self.contacts is not None:
+            self.contacts.touched.clear()
 
     def discard_changes(self) -> None:
         """Forget what has changed since the last commit: there will be none."""

@@ -1,0 +1,119 @@
+"""Held places: where devices are at one moment, asked by name, by what is near, and by when a place holds no longer.
+
+Rule: what a change costs follows what changed, not how many devices are somewhere.
+Rule: ``around`` gives every device that may be in reach, and others; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from whimbrel.match.proximity.ground import earth_points
+
+__all__ = ["HeldPlaces", "Seen"]
+
+Seen: TypeAlias = tuple[int, float, float]
+"""When a device reported its place, latitude and longitude."""
+_LEAST_M = 32.0
+_AXIS_BITS = 19
+_OFFSET = 1 << (_AXIS_BITS - 1)
+_AXES = np.array([1 << 2 * _AXIS_BITS, 1 << _AXIS_BITS, 1], np.int64)
+_STEPS = np.array(list(product((-1, 0, 1), repeat=3)), np.int64) @ _AXES
+_FEW = 1_000
+
+
+class HeldPlaces:
+    """Places that hold for *stale_us* after they were reported; *reach_m* is the longest chord that is asked about."""
+
+    def __init__(self, *, reach_m: float, stale_us: int) -> None:
+        self._edge_m, self._stale_us = max(reach_m, _LEAST_M), stale_us
+        self.places: dict[str, Seen] = {}
+        """By device; what is put here directly, or by ``replace``, is found by name only, until ``index`` is called."""
+        self._is_indexed = False
+        self._cube: dict[str, int] = {}
+        self._devices: dict[int, set[str]] = {}
+        """By cube of space, whose edges are as long as the reach, the devices in it."""
+        self._due: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+        """When each place begins or ends to hold, and of some that are held no more."""
+
+    def replace(self, places: dict[str, Seen]) -> list[str]:
+        """Let devices be at *places*, and no others anywhere; return those whose place is new or gone.
+
+        For a caller that moves most of them: the index is made when it is needed next.
+        """
+        before, self.places = self.places, places
+        self._is_indexed = False
+        changed = [device for device, seen in places.items() if before.get(device) != seen]
+        return changed + [device for device in before if device not in places]
+
+    def index(self, now: int) -> None:
+        """Let all places be found by what is near and by time, of which *now* is the one; nothing if they are."""
+        if self._is_indexed:
+            return
+        self._cube, self._devices, self._due, self._heap = {}, {}, {}, []
+        self._is_indexed = True
+        seen = list(self.places.values())
+        where = np.array([each[1:] for each in seen], np.float64).reshape(-1, 2)
+        self.keep(list(self.places), np.array([each[0] for each in seen], np.int64), where, now=now)
+
+    def keep(self, devices: Iterable[str], began: Any, where: Any, *, now: int) -> list[str]:
+        """Let devices be at places, each since *began*, and let it be *now*; return those whose place is new."""
+        changed = []
+        for device, since, (latitude, longitude), cube in zip(
+            devices, began.tolist(), where.tolist(), self._cubes(where).tolist(), strict=True
+        ):
+            seen = (since, latitude, longitude)
+            if self.places.get(device) != seen:
+                self.places[device] = seen
+                changed.append(device)
+            if self._cube.get(device) != cube:
+                self._leave(device)
+                self._cube[device] = cube
+                self._devices.setdefault(cube, set()).add(device)
+            due = since if since >= now else since + self._stale_us
+            if self._due.get(device) != due:
+                self._due[device] = due
+                heappush(self._heap, (due, device))
+        if len(self._heap) > 2 * len(self._due) + _FEW:
+            self._heap = [(due, device) for device, due in self._due.items()]
+            heapify(self._heap)
+        return changed
+
+    def drop(self, device: str) -> bool:
+        """Let a device be nowhere; return whether it was somewhere."""
+        self._due.pop(device, None)
+        self._leave(device)
+        return self.places.pop(device, None) is not None
+
+    def take_due(self, now: int) -> set[str]:
+        """Return the devices whose places begin or end to hold by *now*; they are to be kept again, or dropped."""
+        found = set()
+        while self._heap and self._heap[0][0] <= now:
+            due, device = heappop(self._heap)
+            if self._due.get(device) == due:
+                del self._due[device]
+                found.add(device)
+        return found
+
+    def around(self, where: Any) -> set[str]:
+        """Return the devices that are near any of these places, given as rows of latitude and longitude."""
+        asked = np.unique(self._cubes(where)[:, None] + _STEPS).tolist()
+        return set().union(*(self._devices[cube] for cube in asked if cube in self._devices))
+
+    def _cubes(self, where: Any) -> Any:
+        points = earth_points(*np.ascontiguousarray(where.T))
+        return (np.floor(points / self._edge_m).astype(np.int64) + _OFFSET) @ _AXES
+
+    def _leave(self, device: str) -> None:
+        cube = self._cube.pop(device, None)
+        if cube is not None:
+            others = self._devices[cube]
+            others.remove(device)
+            if not others:
+                del self._devices[cube]
