@@ -11,7 +11,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -101,7 +101,7 @@ def run(*, quick: bool) -> Report:
         _session(sizes.masters[0]).stop()
     report.notes += [
         "U is U10, B is B3 of bench/workloads.py; two devices in each of a tenth as many sessions as subscriptions.",
-        "identity: the same columns of the same rows through mapInArrow and back to Parquet, unchanged.",
+        "identity: the same columns of the same rows, read and written by workers, unchanged and not judged.",
         "listed: one row per event with the list of subscriptions; exploded: one row per event and subscription.",
         "packing: reading the interests and packing the matcher, in the driver, once per job.",
         "hand-overs/s of deliveries are from the log to Parquet, everything included.",
@@ -158,7 +158,7 @@ def _row(workload: Workload, found: _Found) -> tuple[str | float | None, ...]:
 def _comparison(workload: Workload, found: _Found) -> Comparison:
     timings = (
         Timing(engine="whimbrel, listed matches", items=found.events, seconds=found.listed_s),
-        Timing(engine="identity mapInArrow", items=found.events, seconds=found.identity_s),
+        Timing(engine="identity", items=found.events, seconds=found.identity_s),
     )
     return Comparison(title=f"{workload.name}, {found.events:,} events, {found.master}", item="event", timings=timings)
 
@@ -177,38 +177,32 @@ def _aims(found: list[_Found]) -> Iterator[Figure]:
 
 
 def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Found:
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.pandas.types import from_arrow_schema
+    from mapped import frames, listed, rows_in, scanned, unchanged, write
+    from whimbrel.pipeline.tables.matches import Matching, exploded, ship
 
-    from whimbrel.pipeline.files.schemas import SCHEMAS
-    from whimbrel.pipeline.spark.reading import read_table
-    from whimbrel.pipeline.tables.matches import _LISTED, Matching, _listed, exploded, ship
-
-    spark = _session(master)
-    publications, interests, sessions = (
-        read_table(spark, Path(log), name) for name in ("publications", "interests", "sessions")
-    )
+    spark, path = _session(master), Path(log)
+    tables = frames(spark, path)
     begun = time.perf_counter()
-    shipped = ship(publications, interests, sessions)
+    shipped = ship(*tables, numbers=tables[0].numbers())
     packing_s = time.perf_counter() - begun
-    needed = publications.select(*shipped.columns)
-    events = publications.count()
+    judged = tables[0].select(*shipped.columns)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as scratch:
         out = Path(scratch)
-        listed = needed.mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
-        tables = {"identity": needed.mapInArrow(_unchanged, needed.schema), "listed": listed}
+        works = {
+            "identity": lambda to: scanned(spark, path, shipped.columns, unchanged, to),
+            "listed": lambda to: write(judged, Matching(shipped, listed), to),
+        }
         if explodes:
-            tables["exploded"] = needed.mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
-        tables["listed"].limit(1).collect()  # the workers load what numba compiled
-        seconds: dict[str, list[float]] = {name: [] for name in tables}
-        for _ in range(repetitions):
-            for name, table in tables.items():
-                seconds[name].append(_timed(lambda table=table, name=name: _write(table, out / name)))  # type: ignore[misc]
-        written = spark.read.parquet(str(out / "listed"))
-        in_lists = written.select(F.sum(F.size("interests"))).first()
-        assert in_lists is not None
-        count = spark.read.parquet(str(out / "exploded")).count() if explodes else in_lists[0]
-        same = spark.read.parquet(str(out / "identity")).count() == events
+            works["exploded"] = lambda to: write(judged, Matching(shipped, exploded), to)
+        works["listed"](out / "warm")  # the workers load what numba compiled
+        seconds: dict[str, list[float]] = {name: [] for name in works}
+        for number in range(repetitions):
+            for name, work in works.items():
+                seconds[name].append(_timed(lambda work=work, to=out / f"{name}-{number}": work(to)))  # type: ignore[misc]
+        in_lists = len(rows_in(out / "listed-0").column("interests").combine_chunks().flatten())
+        count = rows_in(out / "exploded-0").num_rows if explodes else in_lists
+        events = rows_in(out / "identity-0").num_rows
+        same = events == sum(part.rows for part in tables[0].portions)
     return _Found(
         master=master,
         events=events,
@@ -218,7 +212,7 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
         exploded_s=tuple(seconds.get("exploded", ())),
         matches=count,
         checks=(
-            Check(f"{log.rpartition('/')[2]}, {master}: lists hold as many matches as rows do", in_lists[0] == count),
+            Check(f"{log.rpartition('/')[2]}, {master}: lists hold as many matches as rows do", in_lists == count),
             Check(f"{log.rpartition('/')[2]}, {master}: the identity wrote every event", same),
         ),
     )
@@ -230,14 +224,6 @@ def _session(master: str) -> SparkSession:
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return local_session(master=master)
-
-
-def _unchanged(batches: Iterable[Any]) -> Iterator[Any]:
-    yield from batches
-
-
-def _write(table: Any, path: Path) -> None:  # a DataFrame
-    table.write.mode("overwrite").parquet(str(path))
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -293,18 +279,16 @@ def _measure_linear(report: Report, folder: Path, sizes: _Sizes) -> None:
 
 
 def _matching_once(log: str) -> float:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from whimbrel.pipeline.spark.reading import read_table
-    from whimbrel.pipeline.tables.matches import _LISTED, Matching, _listed, ship
+    from mapped import frames, listed, write
+    from whimbrel.pipeline.tables.matches import Matching, ship
 
     spark = _session("local[2]")
-    tables = [read_table(spark, Path(log), name) for name in ("publications", "interests", "sessions")]
-    shipped = ship(*tables)
-    listed = tables[0].select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
-    listed.limit(1).collect()
+    tables = frames(spark, Path(log))
+    shipped = ship(*tables, numbers=tables[0].numbers())
+    rows, work = tables[0].select(*shipped.columns), Matching(shipped, listed)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
-        return _timed(lambda: _write(listed, Path(name) / "listed"))
+        write(rows, work, Path(name) / "warm")
+        return _timed(lambda: write(rows, work, Path(name) / "listed"))
 
 
 # -- the plain way -----------------------------------------------------------------------------------------------------
@@ -345,19 +329,25 @@ def _crossing(log: str) -> tuple[float, int, float, int]:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import BooleanType
 
+    from whimbrel.pipeline.files.schemas import SCHEMAS
     from whimbrel.pipeline.spark.reading import read_table
-    from whimbrel.pipeline.tables.matches import matches
+    from whimbrel.pipeline.tables.matches import matching
 
     spark = _session("local[2]")
     publications, interests, sessions = (
         read_table(spark, Path(log), name) for name in ("publications", "interests", "sessions")
     )
+
+    def ours() -> int:
+        rows, work = matching(publications, interests, sessions)
+        return rows.mapInArrow(work, SCHEMAS["matches"]).count()
+
     asked = F.udf(lambda attributes, text: _asked(attributes, text), BooleanType())  # noqa: PLW0108  # hints confuse Spark
     pairs = publications.select("seq", "attributes").crossJoin(interests.select("filter_text"))
     counts: list[int] = []
-    matches(publications, interests, sessions).limit(1).collect()
+    ours()
     plain_s = _timed(lambda: counts.append(pairs.where(asked("attributes", "filter_text")).count()))
-    ours_s = _timed(lambda: counts.append(matches(publications, interests, sessions).count()))
+    ours_s = _timed(lambda: counts.append(ours()))
     return plain_s, counts[0], ours_s, counts[1]
 
 
@@ -382,6 +372,7 @@ def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
     from whimbrel.log.columns import from_arrow
     from whimbrel.log.layout import parts
     from whimbrel.pipeline.batch import jobs
+    from whimbrel.pipeline.files.delta import read as read_delta
     from whimbrel.pipeline.files.schemas import TIMES
     from whimbrel.pipeline.single import SingleProcess
     from whimbrel.sim.logs.generate import Recipe, generate
@@ -391,7 +382,7 @@ def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
     generate(spark, Recipe(world="ward", events=facts, seed=_SEED, hours=72), path)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as scratch:
         spark_s = _timed(lambda: jobs.run(spark, log=path, out=Path(scratch), tables=["deliveries"]))
-        rows = pq.read_table(f"{scratch}/deliveries").to_pylist()
+        rows = read_delta(Path(scratch), "deliveries").to_pylist()
     begun = time.perf_counter()
     read = (
         fact

@@ -19,10 +19,7 @@ from whimbrel.model.facts import Fact
 from whimbrel.pipeline.batch.jobs import Plan, run
 from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.spark.log_frames import LogFrame
-from whimbrel.pipeline.tables.matches import listed_matches
 
 NODES = 8
 
@@ -48,18 +45,6 @@ def test_tables_are_those_of_one_process(spark: SparkSession, tmp_path: Path, *,
     for out in ("both", "mapped"):
         assert Counter(matches_in(read(tmp_path / out, "matches"))) == Counter(single.matches)
     assert single.matches
-
-
-def test_listed_matches_are_those_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
-    """One row a publication, with all that want it."""
-    facts = logs_of(1, has_receipts=False)
-    write_facts(tmp_path, facts)
-    at = snapshot(tmp_path)
-    tables = (LogFrame.at(spark, tmp_path, name, at, now=0) for name in ("publications", "interests", "sessions"))
-    listed = listed_matches(*tables).collect()
-    pairs = [(row.notification_node, row.notification_seq, seq) for row in listed for seq in row.interests]
-    wanted = SingleProcess(retention=RETENTION).run(facts).matches
-    assert Counter(pairs) == Counter((each.node, each.seq, each.interest_seq) for each in wanted)
 
 
 def test_shards_of_a_node_are_tasks_of_their_own(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@
 | ``fold`` | events through the hold core; versions of subscriptions |
 | ``spark`` | the session, the log as a DataFrame, progress |
 | ``tables`` | one file a table |
-| ``stream`` | the unit of work, and tables that follow a log |
+| ``unit`` | the unit of work: a span of a node's log becomes rows |
+| ``batch`` | tables of a whole log |
+| ``stream`` | tables that follow a log |
 | ``doctor`` | what is wrong, and what to do about it |
 
-Rule: a table is a file, and its transform is ``DataFrame -> DataFrame``: no session, no path inside. What must be known
-before the rows flow (the matchers, who shares a device) is small, and collected there.
+Rule: what depends on the order of facts is folded by the unit, once for both. A table that does not is a file of
+``tables``, with a transform ``DataFrame -> DataFrame``: no session, no path inside.
 Rule: ``spark_session`` makes the only SparkSession we make; ``source`` works in any session.
 """
 

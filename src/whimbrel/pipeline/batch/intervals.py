@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.log.layout import date_of
-from whimbrel.model.bounds import LAST_TIME
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN, LAST_TIME
 from whimbrel.model.clock import format_time
 from whimbrel.pipeline.files.delta import TIME_COLUMNS
 
@@ -50,6 +53,12 @@ class Interval:
         if self.until is not None:
             frame = frame.where(time < F.timestamp_micros(F.lit(self.until)))
         return frame
+
+    def within(self, batch: Any, table: str) -> Any:
+        """Return the rows of an Arrow batch of *table* that lie in the interval."""
+        times = batch.column(TIME_COLUMNS[table]).cast(pa.int64())
+        since, until = INT64_MIN if self.since is None else self.since, INT64_MAX if self.until is None else self.until
+        return batch.filter(pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
 
     def days(self, *, later_us: int = 0) -> tuple[date, date]:
         """Return the first and the last day that have facts of the interval, or of as much *later* as is said."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +27,7 @@ from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
+from whimbrel.pipeline.batch.worker_files import Mapped, Work, write_files
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
@@ -34,11 +35,11 @@ from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
 from whimbrel.pipeline.fold.beginnings import beginning
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
-from whimbrel.pipeline.spark.paths import read_parquet, spark_path
+from whimbrel.pipeline.spark.paths import read_parquet
 from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
 from whimbrel.pipeline.tables.latency import latency
 from whimbrel.pipeline.tables.link_quality import link_quality
-from whimbrel.pipeline.tables.matches import MovingRows, matches
+from whimbrel.pipeline.tables.matches import MovingRows, matching
 from whimbrel.pipeline.tables.popularity import popularity
 from whimbrel.pipeline.tables.replicas import replicas
 
@@ -97,8 +98,24 @@ def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interv
     """Make a table, and return its files."""
     if name in log.folded:
         return log.commit_folded(name)
+    if name == "matches":
+        return _write_matches(log, interval)
     found = _asked(name, log, made, interval)
     return _write(found, log.out, name, interval if has_intervals(name) else None)
+
+
+def _write_matches(log: _Log, interval: Interval | None) -> list[Path]:
+    """Make ``matches`` by a map over the publications."""
+    log = log if interval is None else log.of_days(*interval.days())
+    tables = (log.table(each) for each in ("publications", "interests", "sessions"))
+    rows, work = matching(*tables, numbers=log.numbers, moving=log.moving)
+    return _write(
+        rows, log.out, "matches", interval, work=work if interval is None else partial(_within, interval, work)
+    )
+
+
+def _within(interval: Interval, work: Work, batches: Iterable[Any]) -> Iterator[Any]:
+    return (interval.within(batch, "matches") for batch in work(batches))
 
 
 class _Log:
@@ -233,8 +250,8 @@ def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Inter
         return _table(name, log, made)
     if name == "deliveries":  # what is decided depends on everything before
         return interval.rows(log.deliveries(name), name)
-    if name in {"matches", "popularity"}:
-        log = log.of_days(*interval.days(later_us=log.plan.window_us if name == "popularity" else 0))
+    if name == "popularity":
+        log = log.of_days(*interval.days(later_us=log.plan.window_us))
     found = _table(name, log, {})
     return interval.rows(found, name) if has_intervals(name) else found
 
@@ -242,9 +259,6 @@ def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Inter
 def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table that no fold makes; *made* says where those are that it may read instead of making them again."""
     plan = log.plan
-    if name == "matches":
-        tables = (log.table(each) for each in ("publications", "interests", "sessions"))
-        return matches(*tables, numbers=log.numbers, moving=log.moving)
     if name == "dead_letters":
         return log.dead()
     if name == "link_quality":
@@ -271,38 +285,20 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
     return popularity(published.frame(), *changes, window_us=plan.window_us)
 
 
-@contextmanager
-def _times_in_micros(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write times as other readers expect, not as Impala's int96; a user's session is left as it was."""
-    name = "spark.sql.parquet.outputTimestampType"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        if before is not None:
-            spark.conf.set(name, before)
+def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None, *, work: Work = iter) -> list[Path]:
+    """Let workers write *rows*, or what *work* makes of them, and let that replace the table in one commit.
 
-
-def _write(table: DataFrame, out: Path, name: str, interval: Interval | None = None) -> list[Path]:
-    """Let executors write *table*, and let it replace what was there in one commit; return its files.
-
-    With an *interval* only what was there of it is replaced.
+    Return the files. With an *interval* only what was there of it is replaced.
     """
     open_table(out, name)
-    fresh = out / name / f"run-{uuid4().hex}"
+    folder = f"run-{uuid4().hex}"
     try:
-        with _times_in_micros(table.sparkSession):
-            table.write.parquet(spark_path(fresh))
-        paths = [path for path in sorted(fresh.glob("*.parquet")) if statistics(path, ())[0]]
+        paths = write_files(rows, out, name, folder, work=work)
         if interval is None:
             replace_table(out, name, paths)
         else:
             DeltaOutput(out, name).replace_between(paths, interval.since, interval.until)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(out / name / folder, ignore_errors=True)
         raise
-    for path in fresh.iterdir():  # checksums of Hadoop's, and files without rows
-        if path not in paths:
-            path.unlink()
     return paths

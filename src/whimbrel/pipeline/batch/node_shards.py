@@ -8,7 +8,6 @@ Rule: no row passes through Java, neither on the way in nor on the way out.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 import time
@@ -20,13 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
+from whimbrel.pipeline.batch.worker_files import file_paths, made_frame
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.snapshots import missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
@@ -47,15 +45,6 @@ FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
 _NUMBERS_A_SHARD = 50_000
 """For fewer numbers it is not worth to read a node's log once more."""
 _PROGRESS, _EVERY_S = "progress-", 1.0
-_MADE = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("node", pa.string()),
-        ("table", pa.string()),
-        ("rows", pa.int64()),
-        ("told", pa.binary()),
-    ]
-)
 
 
 class CutLogError(WhimbrelError):
@@ -131,20 +120,15 @@ def fold_log(
     for table in job.tables:
         Path(job.out, table, job.folder).mkdir(parents=True, exist_ok=True)
     count = max(1, len(tasks))
-    work = partial(_tasks, job, tasks)
     with _watched(job, sum(task.last - task.first + 1 for task in tasks), on_progress):
-        made = spark.range(0, count, 1, count).mapInArrow(work, from_arrow_schema(_MADE)).toArrow()
-    found: dict[str, list[Path]] = {table: [] for table in job.tables}
-    for table, told in zip(made.column("table").to_pylist(), made.column("told").to_pylist(), strict=True):
-        found[table].append(Path(job.out, table, json.loads(told)["path"]))
-    return found
+        made = made_frame(spark.range(0, count, 1, count), partial(_tasks, job, tasks))
+    return {table: [] for table in job.tables} | file_paths(Path(job.out), made)
 
 
-def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) -> Iterator[Any]:
+def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) -> Iterator[Made]:
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         for task in tasks[number : number + 1]:
-            for made in fold_shard(job, task):
-                yield pa.RecordBatch.from_pylist([made._asdict()], _MADE)
+            yield from fold_shard(job, task)
 
 
 def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:

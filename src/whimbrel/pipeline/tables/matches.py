@@ -16,16 +16,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkFiles
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.facts import PresenceChange
-from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
 from whimbrel.pipeline.fold.version_places import PLACED
@@ -40,8 +37,7 @@ __all__ = [
     "MovingRows",
     "Shipped",
     "exploded",
-    "listed_matches",
-    "matches",
+    "matching",
     "pack",
     "scratch",
     "ship",
@@ -50,15 +46,6 @@ __all__ = [
 _ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
 _SOMETIMES = ("node", "subject", "keys", "place", "radius_m")
 """Columns that travel to the workers only where they make a difference: the way there is most of the work."""
-
-_LISTED = pa.schema(
-    [
-        pa.field("notification_node", pa.string(), nullable=False),
-        pa.field("notification_seq", pa.int64(), nullable=False),
-        pa.field("published_at", TIME_TYPE, nullable=False),
-        pa.field("interests", pa.list_(pa.int64()), nullable=False),
-    ]
-)
 
 
 class MovingRows(NamedTuple):
@@ -70,34 +57,21 @@ class MovingRows(NamedTuple):
     """By node whose log was cut, the checkpoint that it begins at."""
 
 
-def matches(
+def matching(
     publications: LogRows,
     interests: LogRows,
     sessions: LogRows,
     *,
     numbers: LogRows | None = None,
     moving: MovingRows | None = None,
-) -> DataFrame:
-    """Return one row per publication and subscription in force that wants it.
+) -> tuple[LogRows, Matching]:
+    """Return rows, and the work that makes of them one row per publication and subscription in force that wants it.
 
     *numbers* has at least the node and seq of every publication, where these can be had at less cost. Without *moving*
     no session is anywhere.
     """
     shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
-    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, exploded), SCHEMAS["matches"])
-
-
-def listed_matches(
-    publications: LogRows,
-    interests: LogRows,
-    sessions: LogRows,
-    *,
-    numbers: LogRows | None = None,
-    moving: MovingRows | None = None,
-) -> DataFrame:
-    """Return one row per publication that matched, with the seqs of the interests that do: compact, and fast."""
-    shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
-    return publications.select(*shipped.columns).mapInArrow(Matching(shipped, _listed), from_arrow_schema(_LISTED))
+    return publications.select(*shipped.columns), Matching(shipped, exploded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +263,3 @@ def exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iter
 
 def _whole(column: Any) -> Any:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _listed(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
-    counts = np.bincount(rows, minlength=batch.num_rows)
-    wanted = np.flatnonzero(counts)
-    offsets = np.concatenate([[0], np.cumsum(counts[wanted])]).astype(np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(found.begun[handles]))
-    some = pa.array(wanted)
-    columns = [batch.column(name).take(some) for name in ("node", "seq", "published_at")]
-    columns = [c.cast(f.type) for c, f in zip([*columns, lists], _LISTED, strict=True)]
-    yield pa.RecordBatch.from_arrays(columns, schema=_LISTED)

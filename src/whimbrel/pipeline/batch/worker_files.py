@@ -1,0 +1,76 @@
+"""Files of a table that workers write: what comes back to the driver are their names.
+
+Where a table is mapped from the log (``LogFrame``), the worker that read rows writes those that they become: no row
+passes through Java, which would make rows of its own of them, and of these Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from whimbrel.pipeline.unit.made import Made, TableFiles
+
+__all__ = ["Mapped", "Work", "file_paths", "made_frame", "write_files"]
+
+Work = Callable[[Iterable[Any]], Iterator[Any]]
+"""From Arrow batches to Arrow batches."""
+_MADE = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("node", pa.string()),
+        ("table", pa.string()),
+        ("rows", pa.int64()),
+        ("told", pa.binary()),
+    ]
+)
+_NODE = ""
+"""Rows of a table are of no single node."""
+
+
+class Mapped(Protocol):
+    """A DataFrame of Spark's, or a table of the log."""
+
+    def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
+        """Return what a function makes of its rows."""
+
+
+def write_files(rows: Mapped, out: Path, table: str, folder: str, *, work: Work = iter) -> list[Path]:
+    """Let workers write *rows*, or what *work* makes of them, as files of a table; return these."""
+    (out / table / folder).mkdir(parents=True, exist_ok=True)
+    return file_paths(out, made_frame(rows, partial(_written, out, table, folder, work))).get(table, [])
+
+
+def made_frame(rows: Mapped, make: Callable[[Iterable[Any]], Iterator[Made]]) -> Any:  # a pyarrow.Table
+    """Return what was made of *rows*."""
+    return rows.mapInArrow(partial(_as_batches, make), from_arrow_schema(_MADE)).toArrow()
+
+
+def file_paths(out: Path, made: Any) -> dict[str, list[Path]]:  # of a pyarrow.Table
+    """Return, by table, the files that were made."""
+    found: dict[str, list[Path]] = {}
+    for table, told in zip(made.column("table").to_pylist(), made.column("told").to_pylist(), strict=True):
+        found.setdefault(table, []).append(out / table / json.loads(told)["path"])
+    return found
+
+
+# -- in a worker -------------------------------------------------------------------------------------------------------
+
+
+def _as_batches(make: Callable[[Iterable[Any]], Iterator[Made]], batches: Iterable[Any]) -> Iterator[Any]:
+    for made in make(batches):
+        yield pa.RecordBatch.from_pylist([made._asdict()], _MADE)
+
+
+def _written(out: Path, table: str, folder: str, work: Work, batches: Iterable[Any]) -> Iterator[Made]:
+    files = TableFiles(out, _NODE, (table,), folder=folder)
+    for batch in work(batches):
+        yield from files.add(table, [batch])
+    yield from files.end()
