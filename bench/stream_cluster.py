@@ -6,6 +6,7 @@ Master and workers are processes of this machine. Where the system allows it (Li
 its own over the driver's temporary folder and working directory, so that it finds of the driver's disk what a machine
 of its own would: the log and the tables, and nothing else.
 Rule: core time is what the system says of the workers and all below them, from the third batch on.
+Rule: the tables must be those of one process, row by row; else the exit status is 1.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # stream and cluster are those of the tests
@@ -28,37 +29,77 @@ __all__ = ["main"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WARM = 2
+_SESSIONS, _START_US = 50, 1_767_225_600_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=6)
-    parser.add_argument("--facts", type=int, default=4_000, help="of each node")
-    parser.add_argument("--facts-per-batch", type=int, default=4_000)
+    parser.add_argument("--facts", type=int, default=20_000, help="of each node")
+    parser.add_argument("--facts-per-batch", type=int, default=12_000)
     parser.add_argument("--workers", default="1,3", help="how many, one after the other (default: 1,3)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="whimbrel-bench-") as name:
         folder = Path(name)
         _write_log(folder / "log", options.nodes, options.facts)
+        wanted, status = _alone(folder), 0
         for count in map(int, options.workers.split(",")):
             place = folder / f"workers-{count}"
             place.mkdir()
-            print(json.dumps(_measured(folder / "log", place, count, options.facts_per_batch)), flush=True)
-    return 0
+            found = _measured(folder / "log", place, count, options.facts_per_batch)
+            found["rows"], found["tables that differ"] = _compared(place / "out" / "tables", wanted)
+            status |= bool(found["tables that differ"])
+            print(json.dumps(found), flush=True)
+    return status
+
+
+def _alone(folder: Path) -> Path:
+    """Let one process fold the same log; return where its tables are."""
+    from tests.e2e.stream_kills import StreamRig
+
+    from whimbrel.pipeline.files.snapshots import snapshot
+    from whimbrel.pipeline.plans import StreamPlan
+
+    rig = StreamRig(log=folder / "log", out=folder / "alone", plan=StreamPlan(assume_receipts=False))
+    rig.take(snapshot(folder / "log").last)
+    return folder / "alone"
+
+
+def _compared(tables: Path, wanted: Path) -> tuple[int, list[str]]:
+    """Return how many rows tables have, and which of them differ."""
+    from tests.e2e.stream_kills import rows
+
+    from whimbrel.pipeline import TABLES_MADE
+
+    found = {table: (Counter(rows(tables, table)), Counter(rows(wanted, table))) for table in TABLES_MADE}
+    return sum(ours.total() for ours, _ in found.values()), [name for name, (one, two) in found.items() if one != two]
 
 
 def _write_log(log: Path, nodes: int, facts: int) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "differential"))
-    from random_logs import random_log
-
+    """Write a log of nodes that publish and deliver: half of their facts are publications and half receipts."""
     from whimbrel.log.writer import LogWriter
+    from whimbrel.model.facts import InterestChanged, Mode, Outcome, PresenceChange, PresenceChanged, Receipt
+    from whimbrel.model.notification import Notification, NotificationId
+    from whimbrel.model.subscription import InterestChange, Subscription
 
-    for number in range(nodes):
-        node = f"node{number}"
+    for node in (f"node{number}" for number in range(nodes)):
         with LogWriter(log, node) as writer:
-            for fact in random_log(Random(number), node, facts=facts, has_receipts=True):
-                writer.append(fact)
+            seq = 0
+            for number in range(_SESSIONS):
+                session, seq = f"s{number}", seq + 2
+                told: dict[str, Any] = {"node": node, "changed_at": _START_US}
+                joined: dict[str, Any] = {"device": f"d{number}", "session": session, "change": PresenceChange.JOINED}
+                writer.append(PresenceChanged(**told, seq=seq - 1, **joined, receipt=Mode.TAKE))
+                wanted = Subscription(session=session, subject_filter=f"ward/{number}", name="")
+                writer.append(InterestChanged(**told, seq=seq, change=InterestChange.ADDED, subscription=wanted))
+            while seq < facts:
+                number, at, seq = seq // 2 % _SESSIONS, _START_US + 1_000 * seq, seq + 2
+                told = {"node": node, "seq": seq - 1, "published_at": at}
+                writer.append(Notification(**told, subject=f"ward/{number}", body=b"21.5"))
+                told = {"node": node, "seq": seq, "handed_at": at, "session": f"s{number}", "device": f"d{number}"}
+                given = NotificationId(node, seq - 1)
+                writer.append(Receipt(**told, notification=given, subscriptions=(), outcome=Outcome.DELIVERED))
 
 
 def _measured(log: Path, folder: Path, count: int, facts_per_batch: int) -> dict[str, Any]:
