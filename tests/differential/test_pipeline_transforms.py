@@ -18,7 +18,6 @@ from whimbrel.match.topics import matches
 from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
 from whimbrel.pipeline.replay import replay, subject_column
 from whimbrel.pipeline.tables.latency import latency
-from whimbrel.pipeline.tables.link_quality import link_quality
 from whimbrel.pipeline.tables.popularity import popularity
 from whimbrel.pipeline.tables.replicas import replicas
 
@@ -163,7 +162,7 @@ def test_replicas_are_planned_from_the_last_window(spark: SparkSession) -> None:
         replicas(popular, nodes=2, slots_per_node=1).collect()
 
 
-# -- latency and link quality ----------------------------------------------------------------------------------------
+# -- latency ---------------------------------------------------------------------------------------------------------
 
 
 MINUTE_US = 60_000_000
@@ -202,46 +201,6 @@ def test_latency_is_what_all_times_tell(spark: SparkSession) -> None:
         for percent, about in zip((50, 90, 99), percentiles, strict=True):
             right = took[math.ceil(len(took) * percent / 100) - 1]
             assert 100 * right <= 100 * about <= 102 * right
-
-
-def some_reports(rng: random.Random) -> list[dict[str, Any]]:
-    """Return reports of two nodes that know the same devices."""
-    return [
-        {
-            "node": rng.choice("mn"),
-            "seq": seq,
-            "reported_at": 10 * seq,
-            "device": rng.choice("abc"),
-            "received": rng.choice([None, 0, 1, 2, 3]),
-            "sent": rng.choice([None, 0, 0, 2]),
-        }
-        for seq in range(120)
-    ]
-
-
-def test_link_quality_is_what_looking_back_tells(spark: SparkSession) -> None:
-    """In partitions that mix nodes and devices; each node's own reports decide."""
-    rng = random.Random(4)
-    rows = some_reports(rng)
-    want: set[tuple[Any, ...]] = set()
-    for row in rows:
-        same = [
-            each for each in rows[: row["seq"] + 1] if (each["node"], each["device"]) == (row["node"], row["device"])
-        ]
-        values = [
-            min(1.0, each["received"] / each["sent"]) for each in same if each["sent"] and each["received"] is not None
-        ]
-        if len(same) > 1:
-            times = (same[-2]["reported_at"], row["reported_at"])
-            value = values[-1] if values else None
-            want.add((row["node"], row["seq"], row["device"], *times, row["received"], row["sent"], value))
-    rng.shuffle(rows)
-    found = link_quality(table(spark, "reports", rows).repartition(3))
-    assert found.columns == TABLES["link_quality"].schema.names
-    when = [F.unix_micros("since_at"), F.unix_micros("reported_at")]
-    made = [tuple(row) for row in found.select(*found.columns[:3], *when, *found.columns[5:]).collect()]
-    assert len(made) == len(want)
-    assert set(made) == want
 
 
 # -- replay ----------------------------------------------------------------------------------------------------------

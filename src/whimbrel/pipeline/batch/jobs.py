@@ -13,7 +13,7 @@ from contextlib import closing
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from functools import cache, partial, reduce
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,19 +26,17 @@ from whimbrel.log.layout import assumes_receipts, check_format
 from whimbrel.log.parts import statistics
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
-from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
+from whimbrel.pipeline.batch.node_shards import FOLDED, UNFOLDED, ShardJob, fold_log
 from whimbrel.pipeline.batch.worker_files import Mapped, Work, write_files
-from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
-from whimbrel.pipeline.files.snapshots import missing_numbers, snapshot
+from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.fold.beginnings import beginning
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet
 from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
 from whimbrel.pipeline.tables.latency import latency
-from whimbrel.pipeline.tables.link_quality import link_quality
 from whimbrel.pipeline.tables.matches import MovingRows, matching
 from whimbrel.pipeline.tables.popularity import popularity
 from whimbrel.pipeline.tables.replicas import replicas
@@ -82,7 +80,8 @@ def run(
         check_folder(out, name)
     made: dict[str, dict[str, object]] = {}
     paths: dict[str, list[Path]] = {}
-    folded = tuple(name for name in FOLDED if name in tables) if interval is None and "deliveries" in tables else ()
+    together = FOLDED if interval is None and "deliveries" in tables else UNFOLDED
+    folded = tuple(name for name in FOLDED if name in tables and name in together)
     doing = on_progress or (lambda _: None)
     with closing(_Log(spark, log, out, plan or Plan(), folded=folded, doing=doing)) as source:
         for name in (each for each in TABLES_MADE if each in tables):
@@ -97,11 +96,11 @@ def run(
 def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> list[Path]:
     """Make a table, and return its files."""
     if name in log.folded:
-        return log.commit_folded(name)
+        return _commit(log.folded_files(name, interval), log.out, name, interval)
     if name == "matches":
         return _write_matches(log, interval)
     found = _asked(name, log, made, interval)
-    return _write(found, log.out, name, interval if has_intervals(name) else None)
+    return _write(found, log.out, name, interval)
 
 
 def _write_matches(log: _Log, interval: Interval | None) -> list[Path]:
@@ -146,6 +145,7 @@ class _Log:
         self._files: dict[str, list[Path]] | None = None
         self._run = f"run-{uuid4().hex}"
         self._scratch: Path | None = None
+        self._delivered: list[Path] = []
         self._met: DataFrame | None = None
 
     def of_days(self, first: date, last: date) -> _Log:
@@ -163,27 +163,25 @@ class _Log:
         found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
-    def commit_folded(self, name: str) -> list[Path]:
-        """Let a table be what the fold made of it; return its files."""
+    def folded_files(self, name: str, interval: Interval | None) -> list[Path]:
+        """Return the files that the fold made of a table, or of its rows of an interval; they are the caller's now."""
         if self._files is None:
             for table in self.folded:
                 open_table(self.out, table)
-            self._files = self._fold(self.out, self._run, self.folded, name)
-        files = self._files[name]
-        replace_table(self.out, name, files)
-        del self._files[name]
-        return files
+            self._files = self._fold(self.out, self._run, self.folded, name, interval)
+        return self._files.pop(name)
 
     def deliveries(self, name: str) -> DataFrame:
         """Return ``deliveries``, whole, for the table *name*: it is kept in a folder of that one until we are done."""
         if self._scratch is None:
             open_table(self.out, name)
             self._scratch = self.out / name / self._run
-            self._fold(self._scratch, "", ("deliveries",), name)
-        found = sorted((self._scratch / "deliveries").glob("*.parquet"))
-        return read_parquet(self.spark, SCHEMAS["deliveries"], found)
+            self._delivered = self._fold(self._scratch, "", ("deliveries",), name)["deliveries"]
+        return read_parquet(self.spark, SCHEMAS["deliveries"], self._delivered)
 
-    def _fold(self, out: Path, folder: str, tables: tuple[str, ...], name: str) -> dict[str, list[Path]]:
+    def _fold(
+        self, out: Path, folder: str, tables: tuple[str, ...], name: str, interval: Interval | None = None
+    ) -> dict[str, list[Path]]:
         assumed = self.plan.assume_receipts
         job = ShardJob(
             log=str(self._path),
@@ -193,6 +191,7 @@ class _Log:
             retention=self.plan.retention,
             assume_receipts=assumes_receipts(self._path) if assumed is None else assumed,
             now=self._now,
+            interval=interval,
         )
         spans = {node: (self._at.begins.get(node, 0), last) for node, last in self._at.last.items()}
         return fold_log(self.spark, job, spans, on_progress=lambda done: self.doing(f"{name} {done:.0%}"))
@@ -223,16 +222,6 @@ class _Log:
         for table in self.folded if self._files is None else self._files:
             shutil.rmtree(self.out / table / self._run, ignore_errors=True)  # what is in no commit
 
-    def dead(self) -> DataFrame:
-        """Return why the others are not, of all tables, and which numbers are not there any more."""
-        frames = [self.table(name).dead() for name in TIMES]
-        found = [each.left_out() for each in self.begun.values()]
-        others = (node for node in self._at.last if node not in self.begun)
-        found += [each for node in others for each in missing_numbers(self._path, node)]
-        if found:
-            frames.append(self.spark.createDataFrame(missing_letters(found, self._now), SCHEMAS["dead_letters"]))
-        return reduce(DataFrame.unionByName, frames)
-
     @property
     def moving(self) -> MovingRows:
         """Where sessions are."""
@@ -259,11 +248,6 @@ def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Inter
 def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
     """Return a table that no fold makes; *made* says where those are that it may read instead of making them again."""
     plan = log.plan
-    if name == "dead_letters":
-        return log.dead()
-    if name == "link_quality":
-        links = {node: begun.links for node, begun in log.begun.items()}
-        return link_quality(log.table("reports").frame(), begun=links)
     if name in {"contacts", "meetings"}:
         return (contacts if name == "contacts" else meetings)(log.contacts())
     if name == "latency":
@@ -280,25 +264,25 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
             sample_bytes=plan.sample_bytes,
             horizon_us=plan.horizon_us,
         )
-    published = log.table("publications").select("node", "seq", "published_at", "subject")
-    changes = (log.table(each).frame() for each in ("interests", "sessions"))
-    return popularity(published.frame(), *changes, window_us=plan.window_us)
+    tables = (log.table(each) for each in ("publications", "interests", "sessions"))
+    return popularity(*tables, window_us=plan.window_us)
 
 
 def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None, *, work: Work = iter) -> list[Path]:
-    """Let workers write *rows*, or what *work* makes of them, and let that replace the table in one commit.
-
-    Return the files. With an *interval* only what was there of it is replaced.
-    """
+    """Let workers write *rows*, or what *work* makes of them, and commit that; return the files."""
     open_table(out, name)
     folder = f"run-{uuid4().hex}"
     try:
-        paths = write_files(rows, out, name, folder, work=work)
-        if interval is None:
-            replace_table(out, name, paths)
-        else:
-            DeltaOutput(out, name).replace_between(paths, interval.since, interval.until)
+        return _commit(write_files(rows, out, name, folder, work=work), out, name, interval)
     except BaseException:
         shutil.rmtree(out / name / folder, ignore_errors=True)
         raise
-    return paths
+
+
+def _commit(files: list[Path], out: Path, name: str, interval: Interval | None) -> list[Path]:
+    """Let a table be what *files* hold, or its rows of an *interval* if it has any, in one commit; return them."""
+    if interval is not None and has_intervals(name):
+        DeltaOutput(out, name).replace_between(files, interval.since, interval.until)
+    else:
+        replace_table(out, name, files)
+    return files

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
+from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.worker_files import file_paths, made_frame
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.snapshots import missing_numbers
@@ -37,10 +38,12 @@ from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
 from whimbrel.pipeline.unit.take import take
 
-__all__ = ["FOLDED", "CutLogError", "ShardJob", "ShardTask", "divided", "fold_log", "fold_shard"]
+__all__ = ["FOLDED", "UNFOLDED", "CutLogError", "ShardJob", "ShardTask", "divided", "fold_log", "fold_shard"]
 
 FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
-"""The tables that a fold makes, in one pass."""
+"""The tables that the unit makes, in one pass;"""
+UNFOLDED = frozenset({"link_quality", "dead_letters"})
+"""of these, those for which nothing is matched and held."""
 
 _NUMBERS_A_SHARD = 50_000
 """For fewer numbers it is not worth to read a node's log once more."""
@@ -81,9 +84,22 @@ class ShardJob:
     assume_receipts: bool
     now: int
     """When dead letters are found, in microseconds."""
+    interval: Interval | None = None
+    """Which rows are written, of tables whose rows have times; None: all."""
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
+
+    @property
+    def folds(self) -> bool:
+        """Whether publications are matched and held."""
+        return not UNFOLDED.issuperset(self.tables)
+
+    def wanted(self, table: str, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return the rows that are written, of Arrow batches of a table."""
+        if self.interval is None or not has_intervals(table):
+            return batches
+        return (self.interval.within(batch, table) for batch in batches)
 
     @property
     def progress(self) -> Path:
@@ -114,7 +130,7 @@ def fold_log(
 
     *shards* is how many each node has, where that is not left to us; *on_progress* is told how much is done, of 1.
     """
-    tasks = divided(spans, parallelism(spark))
+    tasks = divided(spans, parallelism(spark) if job.folds else 1)
     if shards is not None:
         tasks = [ShardTask(node, *span, number, shards) for node, span in spans.items() for number in range(shards)]
     for table in job.tables:
@@ -148,10 +164,12 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
         missing = missing_numbers(log, node) if begun is None else [begun.left_out()]
         yield from files.add("dead_letters", missing_letters(missing, job.now).to_batches())
     with tempfile.TemporaryDirectory(prefix="whimbrel-matchers-") as scratch:
-        taken = take(reader, first, task.last, state, Matchers(Path(scratch)), window_us=None, now=job.now, shard=shard)
+        matchers = Matchers(Path(scratch))
+        options: dict[str, Any] = {"window_us": None, "now": job.now, "shard": shard, "folds": job.folds}
+        taken = take(reader, first, task.last, state, matchers, **options)
         for piece in uncollected(taken):
             for table, batches in piece.rows.items():
-                yield from files.add(table, batches)
+                yield from files.add(table, job.wanted(table, batches))
             state.discard_changes()
             progress.note(piece.last - first + 1)
     yield from files.end()

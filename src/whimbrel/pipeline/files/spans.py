@@ -343,11 +343,9 @@ def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
     return sum(pc.sum(each.cast(pa.int64()).take(indices)).as_py() or 0 for each, indices in lengths)
 
 
-def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int, is_dead: bool) -> Iterator[Arrow]:
-    """Yield the rows that keep the contract, or the others as ``dead_letters``."""
+def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int) -> Iterator[Arrow]:
+    """Yield the rows that keep the contract."""
     for batch in batches:
         found = judged(table, batch, node=node, now=now)
-        if is_dead:
-            yield from found.dead.to_batches()
-        elif found.good.num_rows:
+        if found.good.num_rows:
             yield found.good

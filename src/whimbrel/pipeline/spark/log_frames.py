@@ -109,11 +109,6 @@ class LogFrame:
         """Return what *work* makes of the rows."""
         return self._over(partial(_good, self.log, self.table, self.columns, self.now, self.is_judged, work), schema)
 
-    def dead(self) -> DataFrame:
-        """Return the other rows, as ``dead_letters``."""
-        schema = from_arrow_schema(TABLES["dead_letters"].schema)
-        return self._over(partial(_dead, self.log, self.table, self.now), schema)
-
     def frame(self) -> DataFrame:
         """Return the rows as a DataFrame like any other."""
         schema = pa.schema([TABLES[self.table].schema.field(name) for name in self.columns or self._names])
@@ -229,18 +224,13 @@ def _good(  # noqa: PLR0917 # a partial has no names that pickle
     def read() -> Iterator[Any]:
         for portion in portions:
             if is_judged:
-                good = judged_batches(table, _found(log, table, portion), node=portion.node, now=now, is_dead=False)
+                good = judged_batches(table, _found(log, table, portion), node=portion.node, now=now)
             else:
                 good = _numbered(_found(log, table, portion, columns), columns or ())
             for batch in good:
                 yield batch if columns is None else batch.select(list(columns))
 
     return work(read())
-
-
-def _dead(log: Path, table: str, now: int, portions: Iterable[_Portion]) -> Iterator[Any]:
-    for portion in portions:
-        yield from judged_batches(table, _found(log, table, portion), node=portion.node, now=now, is_dead=True)
 
 
 def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:

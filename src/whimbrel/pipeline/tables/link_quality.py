@@ -8,46 +8,14 @@ Rule: a device that was silent for ``SILENCE_US`` begins anew, so that nothing n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.shape.variables import SILENCE_US, LinkState, next_link
 
-__all__ = ["SILENCE_US", "Links", "link_quality"]
-
-_REPORT = ("node", "seq", "device", "reported_at", "received", "sent")
-
-
-def link_quality(reports: DataFrame, *, begun: Mapping[str, Mapping[str, LinkState]] | None = None) -> DataFrame:
-    """Tell how good the link of each device was between its reports.
-
-    *begun* has, by node and device, how links were before the first report: of logs that begin at a checkpoint.
-    in:  the table ``reports``
-    out: the table ``link_quality``
-    """
-    ordered = reports.select(*_REPORT).repartition("node", "device").sortWithinPartitions("node", "seq")
-    return ordered.mapInArrow(partial(_taken, begun or {}), SCHEMAS["link_quality"])
-
-
-def _taken(begun: Mapping[str, Mapping[str, LinkState]], batches: Iterable[Any]) -> Iterator[Any]:
-    """Fold a partition, which has all reports of a node and device, sorted by node and seq."""
-    links: Links | None = None
-    for batch in batches:
-        nodes = batch.column("node").to_pylist()
-        begin = 0
-        while begin < len(nodes):
-            end = begin + nodes[begin:].count(nodes[begin])
-            if links is None or links.node != nodes[begin]:
-                links = Links(nodes[begin])
-                links.state.update(begun.get(links.node, {}))
-            yield links.take(batch.slice(begin, end - begin))
-            begin = end
+__all__ = ["SILENCE_US", "Links"]
 
 
 class Links:

@@ -4,7 +4,7 @@ Rule: a subscription counts from its number on until it is changed or removed, a
 force at its end. One with a content filter counts: it is interested in the subject, if not in every notification. A
 share counts for the subjects behind it: each of its sessions may be given any of them.
 
-Publications are only counted, by Spark, in one scan (``counted``). Subject filters with wildcards cannot be joined on:
+Publications are only counted, in one scan (``counted``). Subject filters with wildcards cannot be joined on:
 the counts meet a ``TopicIndex`` of the distinct filters, window by window, in numpy (``popular``), which is the same
 for the batch job and for callers that have counted already.
 """
@@ -30,19 +30,22 @@ from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.fold.versions import validity_intervals
+from whimbrel.pipeline.spark.log_frames import LogRows
 
-__all__ = ["Wishes", "counted", "popular", "popularity"]
+__all__ = ["COUNT", "Wishes", "counted", "counts_of", "popular", "popularity"]
 
 Numbers: TypeAlias = NDArray[np.integer[Any]]
 
 _US_PER_S = 1_000_000
+COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
+"""How many publications a window, by its beginning in microseconds, and a subject had."""
 _CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
 _DELETED = ("node", "seq", "changed_at", "change", "session")
 _INTERVAL = ("session", "subject_filter", "began_at", "ended_at")
 
 
 def popularity(
-    publications: DataFrame, interests: DataFrame, sessions: DataFrame | None = None, *, window_us: int
+    publications: LogRows, interests: LogRows, sessions: LogRows | None = None, *, window_us: int
 ) -> DataFrame:
     """Count publications and subscribers of each subject in windows of *window_us* that have any publication.
 
@@ -57,25 +60,37 @@ def popularity(
     return windows.mapInArrow(partial(_popular, intervals=in_force, window_us=window_us), SCHEMAS["popularity"])
 
 
-def counted(publications: DataFrame, *, window_us: int) -> DataFrame:
+def counted(publications: LogRows, *, window_us: int) -> DataFrame:
     """Count publications of each subject in windows of *window_us*; those without a subject are not counted.
 
     in:  the table ``publications``
     out: subject string, window_start timestamp, window_end timestamp, publications bigint
     """
     whole("window_us", window_us, 1, INT64_MAX)
-    window = F.window("published_at", f"{window_us} microseconds")
-    return (
-        publications.where(F.col("subject").isNotNull())
-        .groupBy("subject", window.alias("window"))
-        .agg(F.count(F.lit(1)).alias("publications"))
-        .select(
-            "subject",
-            F.col("window.start").alias("window_start"),
-            F.col("window.end").alias("window_end"),
-            "publications",
-        )
+    some = publications.select("published_at", "subject").mapInArrow(
+        partial(_counts, window_us), "window_start long, subject string, publications long"
     )
+    summed = some.groupBy("window_start", "subject").agg(F.sum("publications").alias("publications"))
+    start, end = (F.timestamp_micros(F.col("window_start") + later) for later in (0, window_us))
+    return summed.select("subject", start.alias("window_start"), end.alias("window_end"), "publications")
+
+
+def _counts(window_us: int, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield from counts_of(batch, window_us).to_batches()
+
+
+def counts_of(publications: Any, window_us: int) -> Any:
+    """Return how many publications each window, by its beginning in microseconds, and subject has, as ``COUNT``.
+
+    *publications* is an Arrow table or batch with published_at and subject.
+    """
+    rows = publications.select(["published_at", "subject"]).drop_null()
+    micros = rows.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
+    windows = pa.array(micros - micros % window_us)
+    named = pa.table({"window_start": windows, "subject": rows.column("subject")})
+    grouped = named.group_by(["window_start", "subject"], use_threads=False).aggregate([([], "count_all")])
+    return grouped.rename_columns(COUNT.names).cast(COUNT)
 
 
 def popular(counted: Any, intervals: Any, *, window_us: int) -> Any:

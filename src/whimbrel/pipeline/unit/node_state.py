@@ -268,7 +268,7 @@ class NodeState:
         """Take in how subscriptions changed, and return the intervals of those that were changed, begun or ended."""
         changed = touched(interests, sessions)
         if not changed:
-            return open_intervals(changed_schema().empty_table())
+            return self.no_intervals()
         found = validity_intervals(pa.concat_tables([_table(self._replaced(interests, sessions)), interests]), sessions)
         # Those that ended on the way are asked for no more.
         for seq in found.column("interest_seq").to_pylist():
@@ -283,6 +283,11 @@ class NodeState:
         self._touched |= changed
         self._tables = None
         return found
+
+    @staticmethod
+    def no_intervals() -> Any:  # a pyarrow.Table
+        """Return the intervals of no subscription."""
+        return open_intervals(changed_schema().empty_table())
 
     def _replaced(self, interests: Any, sessions: Any) -> Iterator[_Row]:  # pyarrow.Tables
         """Remove the subscriptions in force that rows of these tables change or end, and yield them."""

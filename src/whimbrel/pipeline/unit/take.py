@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, other_events, published_events
@@ -25,18 +25,17 @@ from whimbrel.pipeline.fold.shards import Shard
 from whimbrel.pipeline.fold.versions import PackedVersions
 from whimbrel.pipeline.tables.latency import TALLY, tallied
 from whimbrel.pipeline.tables.matches import CHANGED, DELETED, exploded
+from whimbrel.pipeline.tables.popularity import COUNT, counts_of
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_state import NodeState
 
-__all__ = ["COUNT", "TakenPiece", "begun_piece", "take"]
+__all__ = ["TakenPiece", "begun_piece", "take"]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
 
 _REPORTS_AT_ONCE = 50_000
 """So many reports are looked at together for contacts: each time, all devices that are anywhere are."""
-COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
-"""How many publications a window, by its beginning in microseconds, and a subject had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,20 +72,24 @@ def take(  # what, from where, to what
     window_us: int | None,
     now: int,
     shard: Shard | None = None,
+    folds: bool = True,
 ) -> Iterator[TakenPiece]:
     """Take the numbers *first* to *last* of a node's log into its *state*, and yield what they become, piece by piece.
 
     *window_us* is the length of windows, None where nothing is counted for them, and *now* the time at which dead
     letters are found, in microseconds. Nothing is committed: ``NodeState.commit`` does, once what was yielded is safe.
-    With a *shard*, the state has the sessions of that one, and rows are about them.
+    With a *shard*, the state has the sessions of that one, and rows are about them. Where nothing is matched and folded
+    (not *folds*), there are the rows of ``link_quality``, ``contacts`` and ``dead_letters``.
     """
     for whole in reader.pieces(first, last, now=now):
         piece = whole if shard is None else shard.own(whole)
+        rows: dict[str, list[Arrow]] = {"matches": [], "deliveries": []}
         changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
-        state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
-        rows: dict[str, list[Arrow]] = {}
-        events = _events(piece, rows, state, matchers, has_policies=shard is None or shard.has_policies)
-        rows["deliveries"] = list(state.fold(events.to_batches(), whole.ends_at))
+        if folds:
+            state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
+            events = _events(piece, rows["matches"], state, matchers, has_policies=shard is None or shard.has_policies)
+            rows["deliveries"] = list(state.fold(events.to_batches(), whole.ends_at))
+            del events  # before the next one is read: a piece is as large as memory allows
         rows["link_quality"] = [state.links.take(piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
         rows["contacts"], met = _contacts(whole, state, is_last=piece.last == last)
@@ -95,10 +98,10 @@ def take(  # what, from where, to what
             rows=rows,
             counts=_counted(piece, window_us),
             tally=_tally(rows["deliveries"], window_us),
-            intervals=state.change(changed, deleted),
+            intervals=state.change(changed, deleted) if folds else state.no_intervals(),
             meetings=met,
         )
-        del whole, piece, events, changed, deleted  # before the next one is read: a piece is as large as memory allows
+        del whole, piece, changed, deleted
 
 
 def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
@@ -112,17 +115,14 @@ def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Ar
     return over.to_batches(), met
 
 
-def _events(
-    piece: Piece, rows: dict[str, list[Arrow]], state: NodeState, matchers: Matchers, *, has_policies: bool
-) -> Arrow:
-    """Return all events of a piece in order, and put what matched into *rows*.
+def _events(piece: Piece, matched: list[Arrow], state: NodeState, matchers: Matchers, *, has_policies: bool) -> Arrow:
+    """Return all events of a piece in order, and add what matched to *matched*.
 
     If there is no policy in the whole log (not *has_policies*), none will ask for reports or for what was published.
     """
     changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
     names = [name for name in EVENT_TABLES if has_policies or name != "reports"]
     events = [other_events(name, batch) for name in names for batch in piece.table(name).to_batches()]
-    matched = rows.setdefault("matches", [])
     publications = piece.table("publications")
     if not publications.num_rows:
         matchers.note(state, changed, deleted)
@@ -138,15 +138,7 @@ def _events(
 
 
 def _counted(piece: Piece, window_us: int | None) -> Arrow:
-    """Count publications by window and subject; those without a subject are not counted."""
-    if window_us is None:
-        return COUNT.empty_table()
-    rows = piece.table("publications", ("published_at", "subject")).drop_null()
-    micros = rows.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
-    windows = pa.array(micros - micros % window_us)
-    counted = pa.table({"window_start": windows, "subject": rows.column("subject")})
-    grouped = counted.group_by(["window_start", "subject"], use_threads=False).aggregate([([], "count_all")])
-    return grouped.rename_columns(COUNT.names).cast(COUNT)
+    return COUNT.empty_table() if window_us is None else counts_of(piece.table("publications"), window_us)
 
 
 def _tally(delivered: list[Arrow], window_us: int | None) -> Arrow:
