@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SPARK_STAMP := $(VENV)/.installed-spark
+CLASSES_STAMP := $(VENV)/.spark-classes
 DEV_STAMP := $(VENV)/.installed-dev
 # What is never imported need not be compiled, and that is most of Spark.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
@@ -22,10 +23,10 @@ FAST := tests/unit tests/property tests/contract tests/differential
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run: $(SPARK_STAMP) java ## Set up, then show Whimbrel at work: a broker, forty devices, the pipeline (some minutes)
+run: $(SPARK_STAMP) $(CLASSES_STAMP) ## Set up, then show Whimbrel at work: a broker, forty devices, the pipeline (some minutes)
 	@source tools/java_home.sh && $(BIN)/whimbrel demo $(ARGS)
 
-test: $(DEV_STAMP) java ## Set up, then run all tests
+test: $(DEV_STAMP) $(CLASSES_STAMP) ## Set up, then run all tests
 	@source tools/java_home.sh && TIMEFORMAT='core seconds: %U by programs, %S by the system; %R s went by' && \
 	  time $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
@@ -60,6 +61,11 @@ $(SPARK_STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing Whimbrel and Spark into $(VENV) (Spark is large: a few minutes the first time) …"
 	@$(PIP) --editable '.[spark]'
 	@$(BIN)/whimbrel warm-up
+	@touch $@
+
+# With the Java that was found or installed, which may be on no path.
+$(CLASSES_STAMP): pyproject.toml constraints.txt | java
+	@source tools/java_home.sh && $(BIN)/whimbrel warm-up
 	@touch $@
 
 $(DEV_STAMP): $(VENV)/bin/python pyproject.toml constraints.txt

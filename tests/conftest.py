@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.core_seconds import CoreSeconds
-from tests.shared_classes import OPTIONS as SHARED
+
+from whimbrel.pipeline.spark.java_classes import OPTIONS, archive_file
 
 settings.register_profile("whimbrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.register_profile("thorough", parent=settings.get_profile("whimbrel"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whimbrel"))
 
 _JAVA = Path(__file__).parents[1] / ".java"
-_CLASSES = _JAVA / "spark-classes.jsa"
 if "JAVA_HOME" not in os.environ and (_JAVA / "home").exists():  # `make java` chose one; `make test` exports it
     os.environ["JAVA_HOME"] = (_JAVA / "home").read_text(encoding="utf-8").strip()
 # Of every Java that is started below: for less than a minute its second compiler costs more than it saves.
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_DAEMON_JAVA_OPTS']} {SHARED.format(_CLASSES)}")
+_CLASSES = archive_file()
+_SUBMIT = "" if _CLASSES is None else OPTIONS.format(_CLASSES)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{os.environ['SPARK_DAEMON_JAVA_OPTS']} {_SUBMIT}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,9 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if (shown := config.getoption("core_seconds")) is not None:
         config.pluginmanager.register(CoreSeconds(shown))
     is_leader = not hasattr(config, "workerinput") and config.getoption("numprocesses", None)
-    if is_leader and not _CLASSES.exists():
-        script = Path(__file__).with_name("shared_classes.py")
-        command = [sys.executable, str(script), str(_CLASSES)]
+    if is_leader and _CLASSES is not None and not _CLASSES.exists():  # `make test` has made it
+        command = [sys.executable, "-m", "whimbrel.pipeline.stream.first_start", str(_CLASSES)]
         made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         config.add_cleanup(lambda: _end(made))
     if is_leader:

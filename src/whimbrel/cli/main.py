@@ -74,7 +74,7 @@ _IN_SHORT = {
     "subscribe": "Subscribe, and print each message.",
     "tickertape": "Follow groups on one scrolling line, and write to them.",
     "user": "Add, list and remove the users of a broker.",
-    "warm-up": "Compile the matcher, once on this machine.",
+    "warm-up": "Compile the matcher and ready Spark, once on this machine.",
 }
 """The line of each in ``whimbrel --help``, short enough for 80 columns."""
 

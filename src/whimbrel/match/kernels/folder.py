@@ -25,7 +25,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-__all__ = ["DONE", "kernels_folder", "safe_folder"]
+__all__ = ["DONE", "cache_places", "kernels_folder", "safe_folder"]
 
 DONE = "all-compiled"
 """The file that says that all kernels are there."""
@@ -39,7 +39,7 @@ def kernels_folder(package: str = "whimbrel.match") -> Path | None:
     digest = sha256()
     for name, content in sorted(_modules(files(package))):
         digest.update(name.encode() + b"\0" + sha256(content).digest())
-    return safe_folder(_places(), digest.hexdigest()[:16])
+    return safe_folder(cache_places("kernels"), digest.hexdigest()[:16])
 
 
 def _modules(package: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
@@ -67,14 +67,14 @@ def safe_folder(places: Iterable[Path], name: str) -> Path | None:
     return None
 
 
-def _places() -> list[Path]:
-    """Return where kernels may be kept; the second is for services that have no home."""
-    temporary = Path(tempfile.gettempdir()) / f"whimbrel-kernels-{os.getuid()}"
+def cache_places(what: str) -> list[Path]:
+    """Return where *what* was made once may be kept; the second place is for services that have no home."""
+    temporary = Path(tempfile.gettempdir()) / f"whimbrel-{what}-{os.getuid()}"
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
         return [temporary]
-    return [home / "whimbrel" / "kernels", temporary]
+    return [home / "whimbrel" / what, temporary]
 
 
 def _is_our_own(folder: Path) -> bool:

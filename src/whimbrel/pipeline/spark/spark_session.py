@@ -32,6 +32,7 @@ except ImportError:
     raise MissingDependencyError("the pipeline", "pyspark", "run: pip install 'whimbrel[spark]'") from None
 
 import whimbrel
+from whimbrel.pipeline.spark.java_classes import started_from_archive
 from whimbrel.pipeline.spark.worker_python import workers_without_zip
 
 __all__ = [
@@ -126,7 +127,7 @@ def local_session(
     if partitions is not None or is_local(master):
         # Spark's 200 are for clusters: here each would be a task of milliseconds that takes ten to start.
         conf.set("spark.sql.shuffle.partitions", str(partitions or 2 * (os.cpu_count() or 1)))
-    with workers_without_zip() if is_local(master) else nullcontext():
+    with workers_without_zip() if is_local(master) else nullcontext(), started_from_archive():
         spark = _started(conf)
     ship_package(spark)
     return spark
