@@ -26,7 +26,9 @@ from whimbrel.log.export import export
 from whimbrel.log.reader import read as read_log
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, time_of
+from whimbrel.pipeline.batch import node_shards
 from whimbrel.pipeline.batch.jobs import run
+from whimbrel.pipeline.batch.node_shards import ShardTask
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.fold.beginnings import beginning, left_out
 from whimbrel.pipeline.plans import Plan, StreamPlan
@@ -178,8 +180,16 @@ def check_one_process(log: Path, logs: dict[str, list[Fact]], cuts: dict[str, Cu
     assert Counter(newer_of(begun.deliveries)) == Counter(newer_of(whole.deliveries))
 
 
-def test_the_batch_job_begins_at_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    """Its groups of sessions go on with what each of them held."""
+def test_the_batch_job_begins_at_a_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shards go on with what the sessions of each held."""
+
+    def in_three(spans: dict[str, tuple[int, int]], cores: int) -> list[ShardTask]:
+        del cores
+        return [ShardTask(node, *span, number, 3) for node, span in spans.items() for number in range(3)]
+
+    monkeypatch.setattr(node_shards, "divided", in_three)
     logs, random = logs_of(7), Random(7)
     write(tmp_path / "log", logs)
     streamed(tmp_path / "log", tmp_path / "whole", random)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from whimbrel.hold.private import is_shared
+from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.rows import Key
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.beginnings import Beginning
@@ -136,19 +137,23 @@ def shard_of(
         policies.append(piece.table("policies", LogPolicies.COLUMNS))
         devices.update(_pairs(piece.table("presence"), "device"))
         devices.update(_pairs(piece.table("sessions"), "device"))  # with its own session a device's choices end
-        shares.update(_pairs(piece.table("interests"), "subject_filter"))
+        shares.update(_shares(piece.table("interests")))
         named.update(_pairs(piece.table("interests"), "policy"))
     if begun is not None:
         policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))
         devices.update(begun.pairs())
-        shares.update(_pairs(begun.interest_rows(), "subject_filter"))
+        shares.update(_shares(begun.interest_rows()))
         named.update(_pairs(begun.interest_rows(), "policy"))
     found = LogPolicies(pa.concat_tables(policies) if policies else None)
-    joined = {pair for pair in shares if is_shared(pair[0])}
     if decides and found.are_any:
-        joined.update(found.joined(reader.node, sorted(named), sorted(devices)))
-    components = Components(sorted(devices), sorted(joined), groups=of)
+        shares.update(found.joined(reader.node, sorted(named), sorted(devices)))
+    components = Components(sorted(devices), sorted(shares), groups=of)
     return Shard(number, of, components, has_policies=found.are_any)
+
+
+def _shares(interests: Arrow) -> Iterator[tuple[str, str]]:
+    some = interests.filter(pc.starts_with(interests.column("subject_filter"), SHARE))
+    return (pair for pair in _pairs(some, "subject_filter") if is_shared(pair[0]))
 
 
 def _pairs(rows: Arrow, column: str) -> Iterator[tuple[str, str]]:
