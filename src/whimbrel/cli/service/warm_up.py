@@ -43,7 +43,7 @@ def _archive_classes() -> None:
         return
     begun, is_done = time.monotonic(), archive.exists()
     if not is_done:
-        typer.echo("writing down Spark's classes, once on this machine: about half a minute")
+        typer.echo("writing down Spark's classes, once on this machine: about a minute")
         if not make_archive(archive):
             typer.echo("Spark's classes could not be written down; Spark starts without, more slowly")
             return

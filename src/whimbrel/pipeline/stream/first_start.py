@@ -12,6 +12,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["make_archive", "write_archive"]
 
@@ -32,16 +36,33 @@ def make_archive(archive: Path) -> bool:
 
 def write_archive(archive: Path) -> None:
     """Use what the pipeline uses of Spark, a little of each, and have Java write down what it loaded."""
-    from whimbrel.pipeline.batch.jobs import run
     from whimbrel.pipeline.spark.java_classes import ARCHIVING, submit_options
     from whimbrel.pipeline.spark.spark_session import local_session
-    from whimbrel.pipeline.stream.stream import Stream
 
     archive.parent.mkdir(parents=True, exist_ok=True)
     making = archive.with_name(f"{archive.name}-{os.getpid()}")
     os.environ.pop("SPARK_SUBMIT_OPTS", None)  # it may name another archive
     with submit_options(f"{_QUICK} {ARCHIVING.format(making)}"):
         spark = local_session(master="local[1]", memory="1g", partitions=1, is_light=True)
+    try:
+        try:
+            _use(spark)
+        finally:
+            gateway = spark.sparkContext._gateway  # noqa: SLF001 # its Java writes the archive as it ends
+            spark.stop()
+            if gateway is not None:
+                gateway.shutdown()
+                gateway.proc.stdin.close()
+                gateway.proc.wait()
+        making.rename(archive)
+    finally:
+        making.unlink(missing_ok=True)
+
+
+def _use(spark: SparkSession) -> None:
+    from whimbrel.pipeline.batch.jobs import run
+    from whimbrel.pipeline.stream.stream import Stream
+
     with tempfile.TemporaryDirectory(prefix="whimbrel-first-start-") as name:
         folder = Path(name)
         _write_log(folder / "log")
@@ -53,19 +74,12 @@ def write_archive(archive: Path) -> None:
                 pass
         finally:
             stream.close()
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 # its Java writes the archive as it ends
-    spark.stop()
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
-    making.rename(archive)
 
 
 def _write_log(log: Path) -> None:
     from whimbrel.log.writer import LogWriter
     from whimbrel.model.device import DeviceState
-    from whimbrel.model.facts import InterestChanged, PresenceChange, PresenceChanged, Reported
+    from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged, Reported
     from whimbrel.model.notification import Notification
     from whimbrel.model.place import Place
     from whimbrel.model.subscription import InterestChange, Subscription
@@ -77,7 +91,8 @@ def _write_log(log: Path) -> None:
             InterestChanged(node=node, seq=1, changed_at=at, change=InterestChange.ADDED, subscription=wanted)
         )
         joined = PresenceChange.JOINED
-        writer.append(PresenceChanged(node=node, seq=2, changed_at=at, device="d", session="s", change=joined))
+        who: dict[str, Any] = {"device": "d", "session": "s", "change": joined, "receipt": Mode.TAKE}
+        writer.append(PresenceChanged(node=node, seq=2, changed_at=at, **who))
         for seq in (3, 4):
             state = DeviceState(device=f"d{seq}", reported_at=at, place=Place(0.0, 0.0))
             writer.append(Reported(node=node, seq=seq, state=state))
