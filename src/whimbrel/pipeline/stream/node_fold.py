@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 import cbor2
 import pyarrow as pa
 from pyspark import SparkFiles
-from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.dead_letters import missing_letters
@@ -31,13 +29,13 @@ from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
-from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
+from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
 from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
 
-__all__ = ["Job", "NodeFold", "NodeReport", "Span", "fold_node", "unpacked_tallies"]
+__all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "unpacked_tallies"]
 
 _TALLIES_BYTES = 8 << 20
 _INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "ended_at")
@@ -92,28 +90,6 @@ class NodeReport(NamedTuple):
     away: dict[str, int] | None
 
 
-class NodeFold(StatefulProcessor):
-    """``fold_node`` as an operator of Spark's."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Find the state."""
-        self._blobs = SparkBlobs(handle)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
-        """Fold the spans of the node *key*; there is one in a batch."""
-        del timerValues
-        found = [Span(row["first"], row["last"], row["nodes"]) for row in rows]
-        for span in sorted(found):
-            for made in fold_node(self._job, key[0], span, self._blobs, _scratch()):
-                yield Row(**made._asdict())
-
-    def close(self) -> None:
-        """Have nothing to let go of."""
-
-
 @dataclass(slots=True)
 class _Kept:
     store: BlobStore
@@ -127,14 +103,14 @@ _kept: dict[tuple[str, str], _Kept] = {}
 _folder: list[Path] = []
 
 
-def _scratch() -> Path:
+def scratch() -> Path:
     """Return a folder of this process for matchers; Spark removes it with its own."""
     if not _folder:
         _folder.append(Path(tempfile.mkdtemp(prefix="matchers-", dir=SparkFiles.getRootDirectory())))
     return _folder[0]
 
 
-def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> Iterator[Made]:
+def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> Iterator[Made]:
     """Take a span into the state of a node that *blobs* have; yield what was made of it.
 
     The state is that of the span's end once everything was yielded.
@@ -144,7 +120,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
     if kept is not None and kept.store.applied == blobs.head().applied:
         kept.store.follow(blobs)
     else:
-        kept, is_cached = _restored(job, node, blobs, scratch), False
+        kept, is_cached = _restored(job, node, blobs, folder), False
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
@@ -155,7 +131,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
             raise LostLogError(node, span.last)
         missing, span = [begun.left_out()], span._replace(first=begun.seq + 1)
         kept.store.replace(begun.seq, begun_rows(begun))
-        kept = _restored(job, node, blobs, scratch)
+        kept = _restored(job, node, blobs, folder)
     elif applied == NOTHING_APPLIED:
         missing = missing_numbers(log, node)
     is_whole = begun is not None or applied != NOTHING_APPLIED
@@ -192,7 +168,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, scratch: Path) -> I
     yield Made("node", node, None, 0, cbor2.dumps(report))
 
 
-def _restored(job: Job, node: str, blobs: Blobs, scratch: Path) -> _Kept:
+def _restored(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
     store = BlobStore(blobs)
     plan = job.plan
     contact = plan.contact if {"contacts", "meetings"} & {*plan.tables} else None
@@ -200,7 +176,7 @@ def _restored(job: Job, node: str, blobs: Blobs, scratch: Path) -> _Kept:
         node, store, retention=plan.retention, assume_receipts=bool(plan.assume_receipts), contact=contact
     )
     reader = SpanReader(Path(job.log), node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
-    return _Kept(store, state, Matchers(scratch), reader)
+    return _Kept(store, state, Matchers(folder), reader)
 
 
 def _check_nothing_missing(log: Path, node: str, span: Span) -> None:

@@ -42,9 +42,10 @@ from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, clear_
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
 from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs, SparkBlobs
 from whimbrel.pipeline.stream.commits import BatchCommits, Taken
-from whimbrel.pipeline.stream.node_fold import Job, NodeFold
+from whimbrel.pipeline.stream.node_fold import Job
+from whimbrel.pipeline.stream.operators import NodeFold, WindowFold
 from whimbrel.pipeline.stream.span_source import SpanSource
-from whimbrel.pipeline.stream.window_fold import WINDOWS, WindowFold
+from whimbrel.pipeline.stream.window_fold import WINDOWS
 from whimbrel.pipeline.unit.made import MADE, Made
 from whimbrel.pipeline.unit.node_state import Held, NodeState
 

@@ -17,20 +17,18 @@ from uuid import uuid4
 import cbor2
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
 from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
-from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore, SparkBlobs
+from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
 from whimbrel.pipeline.stream.windows import Late, Windows
 from whimbrel.pipeline.tables.replicas import planned
 from whimbrel.pipeline.unit.made import Made
 
-__all__ = ["WINDOWS", "WindowFold", "WindowsReport", "fold_windows", "scratch_of"]
+__all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
 
 WINDOWS = "$windows"
 """The operator's key; no node is called so."""
@@ -46,27 +44,6 @@ class WindowsReport(NamedTuple):
     size: int
     size_bytes: int
     notes: tuple[str, ...]
-
-
-class WindowFold(StatefulProcessor):
-    """``fold_windows`` as an operator of Spark's."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Find the state."""
-        self._blobs = SparkBlobs(handle)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
-        """Take in what was made of all nodes."""
-        del key, timerValues
-        found = (Made(row["kind"], row["node"], row["table"], row["rows"], bytes(row["told"])) for row in rows)
-        for made in fold_windows(self._job, found, self._blobs):
-            yield Row(**made._asdict())
-
-    def close(self) -> None:
-        """Have nothing to let go of."""
 
 
 @dataclass(slots=True)
