@@ -19,7 +19,7 @@ from whimbrel.hold.retention import Retention
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Fact, Outcome, Reported
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, ShardTask, divided, fold_shard
+from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, divided, fold_shard
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.single import Delivery, SingleProcess
 
@@ -133,3 +133,12 @@ def test_a_busy_node_has_more_shards() -> None:
     assert Counter(task.node for task in tasks) == {"busy": 4, "calm": 1, "new": 1}
     assert {(task.number, task.of) for task in tasks if task.node == "busy"} == {(n, 4) for n in range(4)}
     assert divided({"small": (0, 99_999)}, cores=8) == [ShardTask("small", 0, 99_999, n, 2) for n in range(2)]
+
+
+def test_a_log_that_is_cut_meanwhile_is_no_other_log(tmp_path: Path) -> None:
+    """The driver has seen another beginning: shards of two beginnings would not fit each other."""
+    ((node, (_, last)),) = write_facts(tmp_path, random_log(Random(1), "n", facts=20, has_receipts=True)).items()
+    told = {"retention": RETENTION, "assume_receipts": False, "now": 0}
+    job = ShardJob(log=str(tmp_path), out=str(tmp_path), folder="", tables=FOLDED, **told)  # type: ignore[arg-type]
+    with pytest.raises(CutLogError, match="run it again"):
+        list(fold_shard(job, ShardTask(node, 7, last)))

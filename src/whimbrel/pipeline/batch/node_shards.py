@@ -151,7 +151,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     """Fold a shard; yield the files that were made."""
     node, first, log = task.node, task.first, Path(job.log)
     begun = beginning(log, node)
-    if begun is not None and begun.seq + 1 != first:
+    if first != (0 if begun is None else begun.seq + 1):
         raise CutLogError(node)
     reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
     shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun, decides=job.assume_receipts)
