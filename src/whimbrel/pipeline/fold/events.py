@@ -129,7 +129,7 @@ def _of_retained(rows: Arrow) -> dict[str, Arrow]:
 _CARRIED = {"publisher": "device", "published_at": "at"} | {
     name: name for name in ("seq", "expires_at", "deadline_at", "subject", "body", "qos")
 }
-"""What is told of a publication, beside who wants it, and under which name."""
+"""By column of ``publications``, the field that an event has it in."""
 
 
 class Seen(Enum):

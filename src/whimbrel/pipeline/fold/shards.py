@@ -1,8 +1,8 @@
 """Shards: the sessions of a node in parts that share nothing, so that a batch run can fold each in another place.
 
 Sessions that share a device, or divide work among them, are in one shard (``components``). Each shard is folded from
-the node's whole log, of which it takes its own rows; what is about no session, or about the node as a whole, is the
-first shard's.
+the node's whole log, of which it takes its own rows; the first shard also takes devices without a session, and the
+rows about the node as a whole (dead letters).
 Rule: all shards of a node together make the rows that one fold of it makes (``test_pipeline_shards``).
 """
 
