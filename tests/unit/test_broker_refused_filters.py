@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from broker_rig import NODE, Rig
+from broker_rig import NODE, Rig, publishing
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
+from whimbrel.hold.private import private_session
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Fact, InterestChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.properties import Properties
 from whimbrel.pipeline.single import SingleProcess
 
 COSTLY = "regex(a, '(x|y)*x(x|y){1000}z')"
@@ -139,3 +143,32 @@ def test_the_pipeline_in_one_process_reads_on(tmp_path: Path) -> None:
         (last + 1, "plain"),
         (last + 2, "plain"),
     }
+
+
+def test_a_costly_one_is_asked_when_its_session_enters_the_area_of_a_retained_message(tmp_path: Path) -> None:
+    """It was accepted once, so it is read as what is stored: a move must not end the broker's turn with an error."""
+    rig = Rig(tmp_path)
+    rig.client("car", expiry_s=600).drop()
+    rig.settle()
+    session, seq = private_session("car"), rig.log.next_seq
+    old = Subscription(session=session, subject_filter="hazard", filter_text="regex(a, '(x|y){900}z')", qos=0)
+    rig.log.append(
+        InterestChanged(
+            node=NODE, seq=seq, changed_at=rig.now, change=InterestChange.ADDED, subscription=old, device="car"
+        )
+    )
+    rig.log.sync()
+    rig.close()
+    again = _restarted(tmp_path)
+    light = again.client("light")
+    for number, text in enumerate(("y" * 901 + "z", "none")):
+        user = (("a", text), ("place", "47.37,8.54"), ("radius", "150"))
+        ice = publishing("hazard", text[-4:].encode(), qos=1, packet_id=number + 1, retain=True)
+        light.send(ice._replace(properties=Properties(user=user)))
+        again.settle()
+        car = again.client("car", clean=False, expiry_s=600)
+        for place in ("47.0,8.0", "47.37,8.54"):
+            car.send(Publish("$whimbrel/report", json.dumps({"place": place}).encode()))
+            again.settle()
+        assert car.payloads() == ([b"yyyz"] if number == 0 else [])
+        car.drop()

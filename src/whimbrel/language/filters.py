@@ -91,9 +91,10 @@ class Filter:
 
     __slots__ = ("text", "tree", "verdict")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, is_stored: bool = False) -> None:
+        """Read *text*; one that *is_stored* was accepted before, so today's bounds for patterns do not refuse it."""
         self.text = text
-        self.tree = parse(text)
+        self.tree = parse_stored(text) if is_stored else parse(text)
         self.verdict = compile_filter(self.tree)
         """Attributes (already checked) to true, false, or None for undefined."""
 

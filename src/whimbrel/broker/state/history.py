@@ -115,5 +115,5 @@ class PastMatches:
         if asked.filter_text is None:
             return True
         if self._filter is None:
-            self._filter = Filter(asked.filter_text)
+            self._filter = Filter(asked.filter_text, is_stored=True)
         return bool(self._filter.matches(fact.attributes))

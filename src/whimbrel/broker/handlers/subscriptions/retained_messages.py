@@ -74,7 +74,7 @@ class RetainedMessages:
                 continue
             if subscription.filter_text is not None:
                 yield  # to read it is a piece of its own
-                ask = partial(Filter(subscription.filter_text).matches, message.attributes())
+                ask = partial(Filter(subscription.filter_text, is_stored=True).matches, message.attributes())
                 if not (yield from allowance.attempting(ask)):
                     continue
             if not self._may_send(link, client, message, now):
@@ -121,7 +121,7 @@ class RetainedMessages:
                 if asked is None:
                     if is_long(subscription.filter_text):
                         yield  # to read it is a piece of its own
-                    asked = Filter(subscription.filter_text)
+                    asked = Filter(subscription.filter_text, is_stored=True)
                 ask = partial(asked.matches, message.attributes())
                 is_wanted = yield from allowance.attempting(ask)
                 if not self._is_asked_for(link, client, subscription, asked_seq):
