@@ -58,6 +58,7 @@ class NaiveHold:
         self.pending: dict[tuple[str, int], dict[Identity, int]] = {}  # (session, seq): lapses
         self.latest: dict[tuple[str, int], int] = {}  # (session, seq): the latest lapse, if it was ever held
         self.flights: dict[tuple[str, str, int], tuple[Identity, ...]] = {}  # (session, device, seq)
+        self.left: dict[tuple[str, str, int], tuple[Identity, ...]] = {}  # (session, device, seq), taken back
         self.endings: dict[tuple[str, int], Ending] = {}  # (session, seq)
         self.settled: set[tuple[str, str | None, int]] = set()
         self.quality: dict[tuple[str, str, int], int] = {}  # (session, device, seq), of flights
@@ -239,14 +240,18 @@ class NaiveHold:
             self._change_receipts(fact)
         elif fact.change is PresenceChange.LEFT:
             assert fact.session is not None
-            self._note_sent(fact.session, fact.device, None)
-            self._go_away(fact.session, fact.device)
+            if (fact.session, fact.device) in self.members:
+                self._note_sent(fact.session, fact.device, fact.sent_seq)
+                self._leave(fact.session, fact.device, fact.sent_seq)
             self.members.pop((fact.session, fact.device), None)
             self.confirming.pop((fact.session, fact.device), None)
         elif fact.change is PresenceChange.DISCONNECTED:
+            left = {s for s, d, _ in self.flights if d == fact.device and (s, d) not in self.members}
             for session in sorted({session for session, device in self.present if device == fact.device}):
                 self._note_sent(session, fact.device, fact.sent_seq)
                 self._go_away(session, fact.device, begun=self._begun(session, fact.device))
+            for session in sorted(left):
+                self._take_back(session, fact.device)
 
     # Rule 16
 
@@ -286,7 +291,8 @@ class NaiveHold:
         return quality == 1 and was_held and is_dropped
 
     def _join(self, session: str, device: str, mode: Mode) -> None:
-        is_back = (session, device) not in self.present
+        is_back = (session, device) in self.members and (session, device) not in self.present
+        self.left = {key: found for key, found in self.left.items() if key[:2] != (session, device)}
         self.members[session, device] = mode
         self.present.add((session, device))
         subscriptions = tuple(found for (s, _), found in self.subscriptions.items() if s == session)
@@ -335,13 +341,40 @@ class NaiveHold:
                         waiting = Ending(Outcome.DELIVERED, *waiting[1:])
                     self._settle(session, device, seq, waiting)
 
+    # Rule 10, of a device that leaves
+
+    def _leave(self, session: str, device: str, sent_seq: int | None) -> None:
+        """Keep in flight what was sent, and take back the rest."""
+        sent = {
+            seq for s, d, seq in self.flights if (s, d) == (session, device) and (sent_seq is None or seq <= sent_seq)
+        }
+        self.present.discard((session, device))
+        self._take_back(session, device, but=sent)
+
+    def _take_back(self, session: str, device: str, *, but: Collection[int] = ()) -> None:
+        """Settle what the session has ended; the rest waits for its end."""
+        for s, d, seq in sorted(self.flights):
+            if (s, d) == (session, device) and seq not in but and (session, seq) in self.pending:
+                self.left[s, d, seq] = self.flights.pop((s, d, seq))
+        self._go_away(session, device, begun=but)
+
     # Rule 7
 
     def _confirm(self, fact: Receipt) -> None:
         session, device, seq = fact.session, fact.device, fact.notification.seq
-        if fact.notification.node != self.node or (session, device, seq) not in self.flights:
+        if fact.notification.node != self.node:
             return
         if fact.outcome in {Outcome.DISPLACED, Outcome.TAKEN_ELSEWHERE} or fact.via == "retained":
+            return
+        if (session, device, seq) in self.left:  # its receipt was on the way
+            via = fact.via if fact.outcome is Outcome.DELIVERED else None
+            found = self.left.pop((session, device, seq))
+            self._settle(session, device, seq, Ending(fact.outcome, found, self.now), via)
+            if fact.outcome is Outcome.DELIVERED:
+                self.received.add((device, seq))
+                self.handed.pop((device, seq), None)
+            return
+        if (session, device, seq) not in self.flights:
             return
         self._receive(session, device, seq, fact.outcome, fact.via)
 
@@ -355,7 +388,7 @@ class NaiveHold:
         if outcome is Outcome.DELIVERED:
             self.received.add((device, seq))
             self.handed.pop((device, seq), None)
-            if self.members[session, device] is Mode.TAKE and (session, seq) in self.pending:
+            if self.members.get((session, device)) is Mode.TAKE and (session, seq) in self.pending:
                 held = tuple(self.pending[session, seq])
                 self._end(session, seq, Ending(Outcome.TAKEN_ELSEWHERE, held, self.now))
         elif session == f"$mqtt/{device}" and (session, seq) in self.pending:
@@ -366,7 +399,9 @@ class NaiveHold:
     def _end(self, session: str, seq: int, ending: Ending) -> None:
         self.pending.pop((session, seq), None)
         self.endings[session, seq] = ending
-        for device in sorted(device for s, device in self.members if s == session):
+        left = {d for s, d, n in self.left if (s, n) == (session, seq)}
+        self.left = {key: found for key, found in self.left.items() if (key[0], key[2]) != (session, seq)}
+        for device in sorted({device for s, device in self.members if s == session} | left):
             if (session, device, seq) in self.settled or (session, device, seq) in self.flights:
                 continue
             if (device, seq) in self.received:
@@ -408,8 +443,10 @@ class NaiveHold:
         for s, seq in sorted(self.pending):
             if s == session:
                 self._end(session, seq, Ending(Outcome.DROPPED, tuple(self.pending[session, seq]), self.now))
-        for device in sorted(device for s, device in self.members if s == session):
-            self._note_sent(session, device, None)
+        departed = {d for s, d, _ in self.flights if s == session and (s, d) not in self.members}
+        for device in sorted({device for s, device in self.members if s == session} | departed):
+            if device not in departed:
+                self._note_sent(session, device, None)
             self._go_away(session, device)
         self.members = {key: mode for key, mode in self.members.items() if key[0] != session}
         self.subscriptions = {key: found for key, found in self.subscriptions.items() if key[0] != session}

@@ -327,7 +327,7 @@ def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
                     confirms=_confirms(step),
                     packet_id=1 if step.change in {PresenceChange.RELEASED, PresenceChange.COMPLETED} else None,
                     sent_seq=None
-                    if step.sent_ago is None or step.change is not PresenceChange.DISCONNECTED
+                    if step.sent_ago is None or step.change not in {PresenceChange.DISCONNECTED, PresenceChange.LEFT}
                     else max(0, seq - step.sent_ago),
                 )
             )

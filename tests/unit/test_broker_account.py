@@ -10,8 +10,11 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.wire.messages import packet_id_of
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Outcome, Receipt
+from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Disconnect, Puback, Publish, Pubrec, Unsubscribe
 from whimbrel.mqtt.properties import Properties, Property
@@ -251,3 +254,86 @@ def _restarted(rig: Rig) -> Rig:
     for fact in read(rig.folder, NODE):
         state.apply(fact)
     return Rig(rig.folder, state=state)
+
+
+# -- devices that leave a named session --------------------------------------------------------------------------------
+
+
+def _leaving_with_copies(rig: Rig, *devices: str) -> list[Peer]:
+    """Return devices of one session, in which each was sent the first of two notifications, and not the second."""
+    owner = rig.client("owner")
+    assert owner.ask("create", session="ann")["ok"]
+    assert owner.ask("subscribe", session="ann", topic="a", qos=1, ttl=60)["ok"]
+    peers = [_join(rig, device, {Property.RECEIVE_MAXIMUM: 1}) for device in devices]
+    owner.send(publishing("a", b"first", 1, 1), publishing("a", b"second", 1, 2))
+    rig.settle()
+    assert [peer.taken(Publish)[0].payload for peer in peers] == [b"first"] * len(devices)
+    return peers
+
+
+def _first(rig: Rig) -> int:
+    """Return the packet identifier of the first of the two."""
+    facts = [fact for fact in read(rig.folder, NODE) if isinstance(fact, Notification) and fact.subject == "a"]
+    return packet_id_of(facts[0].seq)
+
+
+def test_what_a_device_confirms_after_it_left_is_delivered(rig: Rig) -> None:
+    """It had the copy; once there was no row of it, and *taken elsewhere* where another member confirmed before."""
+    phone, tablet = _leaving_with_copies(rig, "phone", "tablet")
+    assert phone.ask("leave", session="ann")["ok"]
+    tablet.send(Puback(_first(rig)))
+    phone.send(Puback(_first(rig)))
+    rig.tick(120)
+    rows = _account(rig, "ann")
+    assert [row.outcome for row in rows if row.device == "phone"] == [Outcome.DELIVERED, Outcome.EXPIRED]
+    assert {row.device for row in rows} == {"phone", "tablet"}
+
+
+def test_what_a_device_left_unconfirmed_ends_as_it_does_in_the_session(rig: Rig) -> None:
+    """It leaves, loses its connection and never returns: each copy that it was handed has one row."""
+    (phone,) = _leaving_with_copies(rig, "phone")
+    assert phone.ask("leave", session="ann")["ok"]
+    phone.drop()
+    rig.tick(120)
+    assert _outcomes(rig, "ann", "phone") == {Outcome.EXPIRED: 2}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_device_that_returns_is_handed_what_it_did_not_confirm(rig: Rig, *, is_restarted: bool) -> None:
+    """Leaving and joining again loses nothing, and nothing is counted twice; also over a restart from the view."""
+    (phone,) = _leaving_with_copies(rig, "phone")
+    assert phone.ask("leave", session="ann")["ok"]
+    assert phone.ask("join", session="ann")["ok"]
+    assert phone.payloads() == []  # the first is on its way, and its window is one
+    if is_restarted:
+        rig.state.view.touch_all()
+        state = BrokerState.restore(NODE, rig.state.view.changes()[0].items())
+        rig.log.sync()
+        rig.close()
+        rig = Rig(rig.folder, state=state)
+        phone = _join(rig, "phone")
+        assert [copy.payload for copy in phone.inbox if isinstance(copy, Publish)] == [b"first", b"second"]
+        phone.send(*(Puback(copy.packet_id) for copy in phone.taken(Publish)))
+    else:
+        phone.send(Puback(_first(rig)))
+        phone.send(*(Puback(copy.packet_id) for copy in phone.taken(Publish)))
+    rig.settle()
+    assert _outcomes(rig, "ann", "phone") == {Outcome.DELIVERED: 2}
+
+
+@pytest.mark.parametrize("confirms", [False, True])
+def test_copies_of_a_device_that_left_are_restored(rig: Rig, *, confirms: bool) -> None:
+    """The view has what is on its way to it and what was taken back, so the account closes after a restart too."""
+    (phone,) = _leaving_with_copies(rig, "phone")
+    assert phone.ask("leave", session="ann")["ok"]
+    rig.state.view.touch_all()
+    rows = dict(rig.state.view.changes()[0])
+    twin = BrokerState.restore(NODE, rows.items())
+    twin.view.touch_all()
+    assert twin.view.changes()[0] == rows
+    if confirms:
+        phone.send(Puback(_first(rig)))
+    phone.drop()
+    rig.tick(120)
+    settled = _outcomes(rig, "ann", "phone")
+    assert settled == ({Outcome.DELIVERED: 1, Outcome.EXPIRED: 1} if confirms else {Outcome.EXPIRED: 2})

@@ -8,7 +8,7 @@ import pytest
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store
 from whimbrel.hold.private import asked_for, client_of, is_private, is_shared, private_session
 from whimbrel.hold.sessions import Hold
-from whimbrel.model.facts import InterestChanged, Outcome
+from whimbrel.model.facts import InterestChanged, Outcome, PresenceChange, PresenceChanged
 from whimbrel.model.subscription import InterestChange, Subscription
 
 A: Identity = ("a", "")
@@ -227,3 +227,15 @@ def test_a_hold_tells_what_a_broker_asks() -> None:
     assert found.qos == 1
     assert (hold.pending_count("$mqtt/c"), hold.pending_count("s"), hold.is_stored(1)) == (1, 0, True)
     assert (hold.members("s"), hold.subscription("s", A)) == ({}, None)
+
+
+def test_a_receipt_counts_once_for_a_device_that_left_and_joined_again() -> None:
+    """What was taken back when it left is its own again: a second receipt finds nothing to settle."""
+    hold = a_hold("ward", qos=None)
+    hold.joined(0, "phone", "ward", takes=False)
+    publish(hold, 1, "ward")
+    left = PresenceChange.LEFT
+    hold.apply(PresenceChanged(node="n", seq=2, changed_at=2, device="phone", change=left, session="ward", sent_seq=0))
+    assert handed(hold.joined(3, "phone", "ward", takes=False)) == [("phone", 2)]
+    receipts = [hold.confirmed(at, "ward", "phone", 1, Outcome.DELIVERED) for at in (4, 5)]
+    assert [settled(each) for each in receipts] == [[("phone", Outcome.DELIVERED, 4)], []]

@@ -11,6 +11,7 @@ from typing import Any
 
 import cbor2
 
+from whimbrel.hold.commands import Identity
 from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.hold.touched_rows import Key, RowTable
 from whimbrel.model.facts import Outcome
@@ -106,8 +107,8 @@ def row_table(state: State) -> RowTable:
 
 def _pending_row(session: Session, seq: int, pending: Pending) -> object:
     end = pending.end
-    flights = {device: session.members[device].in_flight[seq] for device in sorted(pending.in_flight)}
-    return [
+    flights = {device: _flight(session, device, seq) for device in sorted(pending.in_flight)}
+    row: list[object] = [
         [[*identity, lapse] for identity, lapse in pending.held.items()],
         pending.lapses_at,
         None if end is None else [end[0].value, [list(identity) for identity in end[1]], end[2]],
@@ -115,6 +116,15 @@ def _pending_row(session: Session, seq: int, pending: Pending) -> object:
         {device: [list(identity) for identity in flights[device].identities] for device in flights},
         {device: flight.qos for device, flight in flights.items()},
     ]
+    if pending.left:
+        row.append({device: [flight.qos, *map(list, flight.identities)] for device, flight in pending.left.items()})
+    return row
+
+
+def _flight(session: Session, device: str, seq: int) -> Flight:
+    bearer = session.bearer(device)
+    assert bearer is not None, "only a member, or a device that left, has something in flight"
+    return bearer.in_flight[seq]
 
 
 def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
@@ -170,8 +180,8 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
 
 
 def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
-    held, lapses_at, end, settled, in_flight, *qualities = value
-    qos = qualities[0] if qualities else {}
+    held, lapses_at, end, settled, in_flight, *later = value
+    qos, left = (*later, {}, {})[:2]  # older views have neither
     session = state.sessions[name]
     pending = session.pending[seq] = Pending({(subject, own): lapse for subject, own, lapse in held}, lapses_at)
     state.pendings += 1
@@ -181,12 +191,22 @@ def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
         state.lapses.push(lapse, seq, name)
     if end is not None:
         outcome, identities, moment = end
-        pending.end = (Outcome(outcome), tuple((subject, own) for subject, own in identities), moment)
+        pending.end = (Outcome(outcome), _identities(identities), moment)
     pending.settled = set(settled)
     for device, identities in in_flight.items():
         pending.in_flight.add(device)
-        flight = tuple((subject, own) for subject, own in identities)
-        session.members[device].in_flight[seq] = Flight(flight, qos.get(device, state.copies[seq].qos))
+        flight = Flight(_identities(identities), qos.get(device, state.copies[seq].qos))
+        bearer = session.bearer(device)
+        if bearer is None:  # it has left, and not confirmed this yet
+            bearer = session.departed[device] = Member(is_present=False, takes=False)
+            state.departed.setdefault(device, set()).add(name)
+        bearer.in_flight[seq] = flight
+    if left:
+        pending.left = {device: Flight(_identities(found), its_qos) for device, (its_qos, *found) in left.items()}
+
+
+def _identities(found: Any) -> tuple[Identity, ...]:
+    return tuple((subject, own) for subject, own in found)
 
 
 def _subscription_row(subscription: Subscription) -> list[object]:

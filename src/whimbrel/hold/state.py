@@ -14,7 +14,18 @@ from whimbrel.model.facts import Outcome
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["NO_SHARES", "Copy", "FastLane", "Flight", "LaneTerms", "Member", "Pending", "Session", "State"]
+__all__ = [
+    "NO_FLIGHTS",
+    "NO_SHARES",
+    "Copy",
+    "FastLane",
+    "Flight",
+    "LaneTerms",
+    "Member",
+    "Pending",
+    "Session",
+    "State",
+]
 
 
 NO_SHARES: Mapping[str, Matches] = MappingProxyType({})
@@ -27,6 +38,9 @@ class Flight(NamedTuple):
     """For which subscriptions."""
     qos: int
     """With which quality; it keeps that until it is finished, whatever becomes of the subscriptions."""
+
+
+NO_FLIGHTS: Mapping[str, Flight] = MappingProxyType({})
 
 
 class Member:
@@ -53,7 +67,7 @@ class Member:
 class Pending:
     """A notification in a session, until it has ended there and no device has it in flight."""
 
-    __slots__ = ("end", "held", "in_flight", "lapses_at", "settled")
+    __slots__ = ("end", "held", "in_flight", "lapses_at", "left", "settled")
 
     def __init__(self, held: dict[Identity, int], lapses_at: int | None) -> None:
         self.held = held
@@ -63,6 +77,8 @@ class Pending:
         """How it ended here; waiting for those who have it in flight."""
         self.settled: set[str] = set()
         self.in_flight: set[str] = set()
+        self.left: Mapping[str, Flight] = NO_FLIGHTS
+        """Devices that left the session unconfirmed, with what they were handed: each is settled when this ends."""
 
 
 class LaneTerms:
@@ -104,6 +120,7 @@ class Session:
         "access",
         "conditional",
         "counts",
+        "departed",
         "is_private",
         "lane",
         "members",
@@ -121,6 +138,8 @@ class Session:
         self.access: str | None = None
         self.subscriptions: dict[Identity, Subscription] = {}
         self.members: dict[str, Member] = {}
+        self.departed: dict[str, Member] = {}
+        """Devices that left while they had something in flight, until they have confirmed it or are disconnected."""
         self.pending: dict[int, Pending] = {}
         """In order of their numbers."""
         self.counts: dict[Identity, dict[int, None]] = {}
@@ -131,6 +150,10 @@ class Session:
         """How many subscriptions have a policy."""
         self.conditional = 0
         """How many may match and yet not count: shares, and those that want nothing of their own."""
+
+    def bearer(self, device: str) -> Member | None:
+        """Return the device with what it has in flight here, whether it is a member or has left."""
+        return self.members.get(device) or self.departed.get(device)
 
 
 class Copy:
@@ -178,6 +201,7 @@ class State:
     __slots__ = (
         "conditional",
         "copies",
+        "departed",
         "joined",
         "lapses",
         "now",
@@ -194,6 +218,8 @@ class State:
         self.sessions: dict[str, Session] = {}
         self.joined: dict[str, set[str]] = {}
         """By device, the sessions it is present in."""
+        self.departed: dict[str, set[str]] = {}
+        """By device, the sessions that it left with something in flight."""
         self.copies: dict[int, Copy] = {}
         self.lapses = Lapses()
         self.pendings = 0

@@ -69,6 +69,7 @@ class PresenceChange(Enum):
 
 _OF_A_PACKET = frozenset({PresenceChange.RELEASED, PresenceChange.COMPLETED})
 _OF_A_SESSION = frozenset({PresenceChange.JOINED, PresenceChange.LEFT, PresenceChange.RECEIPTS})
+_GOING = frozenset({PresenceChange.DISCONNECTED, PresenceChange.LEFT})
 _WITH_EXPIRY = frozenset({PresenceChange.JOINED, PresenceChange.DISCONNECTED})
 _WITH_RECEIPTS = frozenset({PresenceChange.JOINED, PresenceChange.RECEIPTS})
 
@@ -116,7 +117,8 @@ class PresenceChanged:
     session_expiry_us: int | None = None
     """How long the device's private session outlives its connection; ``None``: not said."""
     sent_seq: int | None = None
-    """The last notification sent to a device that disconnected; ``None``: unknown, so any may have been."""
+    """The last notification sent to a device that disconnected, or of the session that it left, and not confirmed;
+    ``None``: unknown, so any may have been."""
     confirms: bool | None = None
     """Which hand-overs of quality 0 have receipts in the session from here on: all of them, or, if false, those of
     notifications that may expire; ``None``: none, as in logs from before (rule 16 of the hold)."""
@@ -147,8 +149,8 @@ class PresenceChanged:
                 )
             whole("session_expiry_us", self.session_expiry_us, 0, INT64_MAX)
         if self.sent_seq is not None:
-            if self.change is not PresenceChange.DISCONNECTED:
-                raise InvalidValueError("sent_seq", self.sent_seq, "none unless disconnected")
+            if self.change not in _GOING:
+                raise InvalidValueError("sent_seq", self.sent_seq, "none unless disconnected or left")
             whole("sent_seq", self.sent_seq, 0, INT64_MAX)
         self._check_joining()
 

@@ -190,7 +190,11 @@ _LOG = (
             _maybe("receipt", pa.string(), "take or keep, as the device joined; null where it does not join."),
             _maybe("packet_id", pa.int32(), "The publication released or completed; null with other changes."),
             _maybe("session_expiry_us", pa.int64(), "How long its private session outlives it; null if not said."),
-            _maybe("sent_seq", pa.int64(), "The last notification sent to the leaving device; null if unknown."),
+            _maybe(
+                "sent_seq",
+                pa.int64(),
+                "The last notification sent to the leaving device, and not confirmed; null if unknown.",
+            ),
             _maybe(
                 "confirms",
                 pa.bool_(),

@@ -272,6 +272,13 @@ def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
         st.builds(
             PresenceChanged,
             **{**changed, "device": _WORDS},
+            change=st.just(PresenceChange.LEFT),
+            session=_WORDS,
+            sent_seq=st.none() | _COUNTS,
+        ),
+        st.builds(
+            PresenceChanged,
+            **{**changed, "device": _WORDS},
             change=st.just(PresenceChange.JOINED),
             session=_WORDS,
             receipt=st.sampled_from(Mode),

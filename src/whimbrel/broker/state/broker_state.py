@@ -292,7 +292,7 @@ class BrokerState:
         client = self.clients.get(fact.device)
         if client is not None:
             if change is PresenceChange.LEFT:
-                client.withdraw(fact.session or "")
+                client.withdraw(fact.session or "", is_deleted=False)
             if change is PresenceChange.DISCONNECTED:
                 self.wills.present(fact)
                 client.land()
@@ -363,7 +363,7 @@ class BrokerState:
             if not is_private(fact.session):
                 for device in self.hold.members(fact.session):
                     if (member := self.clients.get(device)) is not None:
-                        member.withdraw(fact.session)
+                        member.withdraw(fact.session, is_deleted=True)
             elif fact.device is not None:
                 self.decisions.end(fact.device, fact.seq)
                 gone = self.clients.pop(fact.device, None)

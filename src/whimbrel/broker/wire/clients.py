@@ -383,10 +383,16 @@ class Client:
         """Take the terms that came to count for a copy after it was acknowledged."""
         return self._also.pop(seq, ())
 
-    def withdraw(self, session: str) -> None:
-        """Let nothing count for a session any more; what waits and counts for no other is not sent."""
-        for identifier, out in self.flying.items():
-            self.flying[identifier] = _without(out, session)
+    def last_sent(self, session: str) -> int:
+        """Return the number of the newest copy that was sent for a session and is not confirmed; 0 if there is none."""
+        sent = (out.message.seq for out in self.flying.values() if out.is_held and _counts_for(out, session))
+        return max(sent, default=0)
+
+    def withdraw(self, session: str, *, is_deleted: bool) -> None:
+        """Send nothing more for a session; the receipts of what was sent count there unless it is deleted."""
+        if is_deleted:
+            for identifier, out in self.flying.items():
+                self.flying[identifier] = _without(out, session)
         waiting, self.queue = self.queue, deque()
         self.sent -= len(waiting)  # what stays is counted anew
         self.queued_bytes = sum(len(out.message.body) for out in self.live)
@@ -397,6 +403,10 @@ class Client:
                 self.extend_retained([left])
             elif left.terms:
                 self.put(left)
+
+
+def _counts_for(out: Outgoing, session: str) -> bool:
+    return any(terms.session == session for terms in out.terms)
 
 
 def _without(out: Outgoing, session: str) -> Outgoing:

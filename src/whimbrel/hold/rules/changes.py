@@ -78,12 +78,8 @@ class Changes:
                 yield
             if pending.end is None:
                 self._endings.end(session, seq, _DROPPED, tuple(pending.held), self._state.now, out)
-        for device in sorted(session.members):
-            member = session.members[device]
-            self._members.away(device, name)
-            self._view.touch(("member", name, device))
-            yield from self._members.note_sent(device, member)
-            yield from self._members.let_go(session, device, member, out)
+        for device in sorted({*session.members, *session.departed}):
+            yield from self._members.release(session, device, out)
         for identity in session.subscriptions:
             self._view.touch(("subscription", name, *identity))
             self._view.touch(("turn", identity[0], name))

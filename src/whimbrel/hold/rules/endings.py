@@ -82,13 +82,22 @@ class Endings:
         if self._view.is_followed:
             self._view.touch(("pending", session.name, seq))
         received = self._state.copies[seq].received
-        for device in sorted(session.members):
+        for device in sorted({*session.members, *pending.left} if pending.left else session.members):
             if device not in pending.settled and device not in pending.in_flight:
                 has_it = device in received
                 self.settle(
                     session.name, device, seq, pending, identities, _DELIVERED if has_it else outcome, moment, out
                 )
         self.close(session, seq, pending, out)
+
+    def take_back(self, session: Session, device: str, seq: int, pending: Pending, out: list[Command]) -> None:
+        """Let a device have a notification in flight no more; settle it with the outcome that waits for it, if any."""
+        pending.in_flight.discard(device)
+        if pending.end is not None:
+            outcome, identities, moment = pending.end
+            outcome = _DELIVERED if device in self._state.copies[seq].received else outcome
+            self.settle(session.name, device, seq, pending, identities, outcome, moment, out)
+            self.close(session, seq, pending, out)
 
     def close(self, session: Session, seq: int, pending: Pending, out: list[Command]) -> None:
         """Remove a notification that has ended, once no device has it in flight any more."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, TellAll
 from whimbrel.hold.private import client_of, private_session
 from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, hand_over_qos
+from whimbrel.hold.rules.departures import Departures
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
 from whimbrel.hold.rules.keeping import Keeping, put_in_order
@@ -33,6 +34,7 @@ class Members:
     def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, keeping: Keeping) -> None:
         self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
         self._keeping = keeping
+        self._departures = Departures(state, view, endings)
 
     def presence(self, fact: PresenceChanged) -> Work:
         """Take in that a device joins, leaves, goes away, or confirms otherwise from now on."""
@@ -46,7 +48,8 @@ class Members:
             return at_once(self._change_receipts(fact.changed_at, fact.device, fact.session, confirms=is_confirming))
         if fact.change is PresenceChange.LEFT:
             assert fact.session is not None
-            return self._leave(fact.changed_at, fact.device, fact.session)
+            sent_seq = INT64_MAX if fact.sent_seq is None else fact.sent_seq
+            return self._leave(fact.changed_at, fact.device, fact.session, sent_seq)
         if fact.change is PresenceChange.DISCONNECTED:
             return self._disconnect(fact.changed_at, fact.device, sent_seq=fact.sent_seq)
         return at_once(self._endings.tick(fact.changed_at))
@@ -67,6 +70,7 @@ class Members:
             member = session.members[device] = Member(is_present=True, takes=takes)
             self._view.touch(("session", name))
         begun = set() if member.is_present else set(member.in_flight)
+        self._departures.join(session, device, member)
         member.is_present, member.takes, member.confirms, member.away_at = True, takes, confirms, None
         self._state.joined.setdefault(device, set()).add(name)
         self._view.touch(("member", name, device))
@@ -74,6 +78,7 @@ class Members:
         for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
             if count % PIECE == 0:
                 yield
+            self._departures.come_back(session, device, seq, pending)
             if seq in begun:
                 flight = member.in_flight[seq]
                 counted = ((name, flight.identities),)
@@ -176,14 +181,16 @@ class Members:
     def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
         """Return what a device has in flight through another session than the one it is joining."""
         # Only its own sessions are looked at: a notification may be held in thousands.
-        for name in (*self._state.joined.get(device, ()), private_session(device)):
+        joined, departed = self._state.joined.get(device, ()), self._state.departed.get(device, ())
+        for name in (*joined, *departed, private_session(device)):
             session = self._state.sessions.get(name) if name != joining else None
-            pending = None if session is None else session.pending.get(seq)
-            if session is not None and pending is not None and device in pending.in_flight:
-                return session.members[device].in_flight[seq]
+            bearer = None if session is None else session.bearer(device)
+            flight = None if bearer is None else bearer.in_flight.get(seq)
+            if flight is not None:
+                return flight
         return None
 
-    def _leave(self, at: int, device: str, name: str) -> Work:
+    def _leave(self, at: int, device: str, name: str, sent_seq: int) -> Work:
         """Let a device be no member of a session any more (rule 10)."""
         out: list[Command] = []
         self._endings.advance(at, out)
@@ -194,8 +201,8 @@ class Members:
             self.away(device, name)
             self._view.touch(("session", name))
             self._view.touch(("member", name, device))
-            yield from self.note_sent(device, member)
-            yield from self.let_go(session, device, member, out)
+            yield from self.note_sent(device, member, sent_seq)
+            yield from self._departures.leave(session, device, member, sent_seq, out)
         return out
 
     def disconnected(self, at: int, device: str, *, sent_seq: int | None = None) -> list[Command]:
@@ -217,6 +224,7 @@ class Members:
             if session.is_private:
                 begun = self._begun(session, device, member)
             yield from self.let_go(session, device, member, out, begun=begun)
+        yield from self._departures.disconnect(device, out)
         return out
 
     def note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
@@ -269,16 +277,18 @@ class Members:
                 yield
             if seq in begun:
                 continue
-            pending = session.pending[seq]
-            pending.in_flight.discard(device)
             self._view.touch(("pending", session.name, seq))
-            if pending.end is not None:
-                outcome, identities, moment = pending.end
-                has_it = device in self._state.copies[seq].received
-                self._endings.settle(
-                    session.name, device, seq, pending, identities, _DELIVERED if has_it else outcome, moment, out
-                )
-                self._endings.close(session, seq, pending, out)
+            self._endings.take_back(session, device, seq, session.pending[seq], out)
+
+    def release(self, session: Session, device: str, out: list[Command]) -> Iterator[None]:
+        """Take back what a device has in flight in a session that is deleted, whether it is a member or has left."""
+        member = session.members.get(device)
+        if member is not None:
+            self.away(device, session.name)
+            self._view.touch(("member", session.name, device))
+            yield from self.note_sent(device, member)
+            yield from self.let_go(session, device, member, out)
+        yield from self._departures.end(session, device, out)
 
     def _serve_shares(self, seq: int, identities: tuple[Identity, ...], out: list[Command]) -> None:
         """Let others serve the shares of what was withheld from a client (rule 21)."""
@@ -322,9 +332,13 @@ class Members:
                     out.append(_NEW(Forget, (seq,)))
                 return out
             self._lanes.land(lane)
-        member = found.members.get(device)
-        if member is not None and seq in member.in_flight:
-            self.confirm(found, device, member, seq, outcome, out, via=via)
+        bearer = found.bearer(device)
+        if bearer is not None and seq in bearer.in_flight:
+            self.confirm(found, device, bearer, seq, outcome, out, via=via)
+            if not bearer.in_flight and bearer is found.departed.get(device):
+                self._departures.forget(found, device)
+        else:
+            self._departures.confirm(found, device, seq, outcome, out, via=via)
         return out
 
     def confirm(

@@ -339,7 +339,7 @@ def _presence(found: _Suspects) -> None:
     belongs("receipt", joined, is_needed=True)
     belongs("packet_id", PresenceChange.RELEASED, PresenceChange.COMPLETED, is_needed=True)
     belongs("session_expiry_us", joined, disconnected, is_needed=False)
-    belongs("sent_seq", disconnected, is_needed=False)
+    belongs("sent_seq", disconnected, PresenceChange.LEFT, is_needed=False)
     belongs("confirms", joined, PresenceChange.RECEIPTS, is_needed=False)
     belongs("owner", joined, is_needed=False)
     is_said = found.column("confirms").is_valid()

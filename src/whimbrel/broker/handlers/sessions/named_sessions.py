@@ -139,6 +139,7 @@ class Sessions:
         return ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def _presence(self, device: str, session: str, now: int, *, mode: Mode | None) -> PresenceChanged:
+        client = self._state.clients.get(device) if mode is None else None
         return PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,
@@ -147,6 +148,7 @@ class Sessions:
             change=PresenceChange.LEFT if mode is None else PresenceChange.JOINED,
             session=session,
             receipt=mode,
+            sent_seq=None if client is None or client.link is None else client.last_sent(session),
             # What one device takes is taken from the others: that it was sent is written down at every QoS.
             confirms=None if mode is None else True,
         )
