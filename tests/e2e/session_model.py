@@ -728,19 +728,31 @@ class Judge:
         acknowledged = view.acknowledged.copy()
         heard = {each.number for each in view.heard}
         wanted: set[int] = set()
+        unanswered: set[int] = set()  # also what it was sent for sessions that it has left since
         for due in connection.due:
             if due.qos and acknowledged[due.number] > 0:
                 acknowledged[due.number] -= 1
-            elif not due.qos and (due.number in heard or not due.has_receipt):
+                continue
+            unanswered.add(due.number)
+            if not due.qos and (due.number in heard or not due.has_receipt):
                 continue  # it was sent, and that is all
-            elif due.sessions and not due.is_expired:
+            if due.sessions and not due.is_expired:
                 wanted.add(due.number)
-        flights = {self._notifications[seq] for _, device, seq in self.hold.flights if device == view.device}
-        found = {number_of(each.body) for each in flights}
-        if found - wanted:
-            self._accuse(view.device, f"{sorted(found - wanted)} were acknowledged, and the log has no receipt")
+        found, left = self._flights_of(view.device)
+        if found - wanted or left - unanswered:
+            without = sorted((found - wanted) | (left - unanswered))
+            self._accuse(view.device, f"{without} were acknowledged, and the log has no receipt")
         if wanted - found:
             self._accuse(view.device, f"{sorted(wanted - found)} were not acknowledged, and the log has a receipt")
+
+    def _flights_of(self, device: str) -> tuple[set[int], set[int]]:
+        """Return what a device has in flight by the log: in its sessions, and in those that it has left."""
+        found: tuple[set[int], set[int]] = set(), set()
+        for session, bearer, seq in self.hold.flights:
+            if bearer == device:
+                has_left = (session, device) not in self.hold.members
+                found[has_left].add(number_of(self._notifications[seq].body))
+        return found
 
     def _judge_lost(self, view: View, heard: Iterable[Heard]) -> None:
         """Judge what is not in the log: a broker that was killed may have said it, if it was owed to nobody."""
