@@ -422,6 +422,24 @@ def _request(number: int) -> bytes:
     return encode(Publish("$whimbrel/session/create", body, properties=properties), V5)
 
 
+def _large_reports(target: Target) -> Counter[str]:
+    """Report nine kilobytes of members from 1,500 devices, whose sessions stay."""
+    members = {f"m{number}": "x" * 70 for number in range(100)}
+    report = json.dumps({"battery": 0.5, **members}).encode()
+    with HostileLinks() as crowd:
+        deadline = target.begin()
+        for number in range(target.size(1_500)):
+            link = crowd.open(target.port, connect(f"device-{number}", is_clean=False, expiry_s=900))
+            if link is None or time.monotonic() > deadline:
+                break
+            link.send(publish("$whimbrel/report", report, qos=1, packet_id=1))
+            while not link.is_closed and not any(isinstance(each, Puback) for each in link.take()):
+                crowd.turn()
+        while time.monotonic() < deadline:
+            crowd.turn()
+        return crowd.told
+
+
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
@@ -549,6 +567,13 @@ ATTACKS = (
         act=_return_again,
         wanted=("returned",),
         allowed_mib=192,
+    ),
+    Attack(
+        name="reports: 9 KB each from 1,500 devices, under 48 MiB",
+        act=_large_reports,
+        settings="[limits]\nmemory_bytes = 50331648\n",
+        wanted=("PUBACK 0x97",),
+        allowed_mib=112,
     ),
     Attack(
         name="login: 300 wrong passwords a second",

@@ -17,6 +17,7 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.state import State
 from whimbrel.log.reader import read
+from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
@@ -129,7 +130,8 @@ def test_named_sessions_and_what_they_hold_are_counted(tmp_path: Path) -> None:
         assert client.ask("subscribe", session=name, topic="t", filter="a == 1")["ok"]
         assert client.ask("leave", session=name)["ok"]
     subscribed = rig.broker.memory.used
-    assert subscribed > before + 2 * subscription_bytes("a == 1")
+    plain = Subscription(session="one", subject_filter="t", filter_text="a == 1")
+    assert subscribed > before + 2 * subscription_bytes(plain)
     client.send(publishing("t", b'{"a": 1, "b": "' + bytes(8_000).hex().encode() + b'"}', 1, 9))
     rig.settle()
     assert 16_000 + 2 * PENDING_BYTES < rig.broker.memory.used - subscribed < 30_000
@@ -241,7 +243,7 @@ def test_packets_that_are_not_complete_count(tmp_path: Path) -> None:
 
 def test_a_large_packet_is_not_taken_in_where_there_is_no_room(tmp_path: Path) -> None:
     """So many of them that they could not even be answered: a client is told and disconnected, small ones are not."""
-    rig = _limited(tmp_path, 80_000, packet_bytes=10_000)
+    rig = _limited(tmp_path, 98_000, packet_bytes=10_000)
     assert rig.broker.memory.has_room()
     small, first, second = (rig.client(name) for name in ("small", "first", "second"))
     rig.broker._limits = replace(rig.broker._limits, packet_bytes=1_000_000)

@@ -19,6 +19,7 @@ from typing import cast
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
+from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import UserChanges
@@ -43,6 +44,7 @@ from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
 from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
+from whimbrel.broker.memory import CONNECTION_BYTES
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
@@ -279,6 +281,7 @@ class Broker:
         link.last_at = now
         link.room = self.config.limits.send_buffer_bytes
         self.links.add(link)
+        self.memory.counted += CONNECTION_BYTES
         return link
 
     def receive(self, link: Link, data: bytes, now: int) -> None:
@@ -293,7 +296,7 @@ class Broker:
             machine.hold(data)
         else:
             packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
-        if len(link.held) != link.incoming_bytes or link.meter is not None:
+        if len(link.held) != link.incoming_bytes or link.meter is not None or machine.alias_bytes:
             self._back_pressure.count_incoming(link)
         if not link.is_busy:
             self._handle_all(link, packets, now)
@@ -353,6 +356,8 @@ class Broker:
                     link.behind += packets[at:]
                     break
             left -= at - begin
+        if link.behind:
+            self._back_pressure.count_incoming(link)
         if link.parked is not None and machine.held_bytes > self._most_held:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
         if link.closing is None and not link.is_busy:
@@ -375,7 +380,10 @@ class Broker:
 
     def closed(self, link: Link, now: int) -> None:
         """Take in that a connection is gone."""
-        self.links.discard(link)
+        if link in self.links:
+            self.links.remove(link)
+            self.memory.counted -= CONNECTION_BYTES
+            link.set_keyring(NO_KEYS_AT_ALL, self.memory)
         if link.meter is not None:
             self.rates.close(link.meter)
         self.memory.count_incoming(-link.incoming_bytes)

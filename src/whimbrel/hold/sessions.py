@@ -114,6 +114,11 @@ class Hold:
         """Tell whether there is such a session."""
         return session in self._state.sessions
 
+    def member_count(self, session: str) -> int:
+        """Return how many devices a session has, present or not."""
+        found = self._state.sessions.get(session)
+        return 0 if found is None else len(found.members)
+
     def members(self, session: str) -> dict[str, tuple[bool, bool]]:
         """Return whether each device of a session is present, and whether it takes."""
         found = self._state.sessions.get(session)

@@ -23,6 +23,8 @@ MAX_RECEIVE = 65_535
 """The receive maximum of a client that does not give one."""
 
 _FROM_SERVERS = (Connack, Suback, Unsuback, Pingresp)
+_ALIAS_BYTES = 200
+"""Memory of an alias beside its topic, about."""
 
 
 class Phase(Enum):
@@ -57,6 +59,7 @@ class ServerConnection:
         "_limits",
         "_outbound",
         "_outbound_maximum",
+        "alias_bytes",
         "failure",
         "max_packet_bytes",
         "mount",
@@ -77,6 +80,8 @@ class ServerConnection:
         self._aliases: dict[int, str] = {}
         self._outbound: dict[str, int] = {}
         self._outbound_maximum = 0
+        self.alias_bytes = 0
+        """How much memory the topics take that are known by an alias, in both directions, about."""
         self.phase = Phase.NEW
         self.version = V5
         self.failure: ProtocolError | None = None
@@ -183,6 +188,7 @@ class ServerConnection:
             allowed = f"allowed are 1 to {self._limits.topic_alias_maximum}"
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}, {allowed}")
         if packet.topic:
+            self.alias_bytes += _alias_bytes(packet.topic) - _alias_bytes(self._aliases.get(alias))
             self._aliases[alias] = packet.topic
             return packet
         topic = self._aliases.get(alias)
@@ -222,4 +228,9 @@ class ServerConnection:
         if len(self._outbound) >= self._outbound_maximum:
             return 0, False
         alias = self._outbound[topic] = len(self._outbound) + 1
+        self.alias_bytes += _alias_bytes(topic)
         return alias, False
+
+
+def _alias_bytes(topic: str | None) -> int:
+    return 0 if topic is None else _ALIAS_BYTES + len(topic)

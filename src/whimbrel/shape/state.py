@@ -16,11 +16,13 @@ from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
 from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged, Reported
 from whimbrel.model.place import Place
 from whimbrel.shape.faults import Fault
-from whimbrel.shape.variables import AutomaticVariables, ManualVariables
+from whimbrel.shape.variables import DEVICE_BYTES, AutomaticVariables, ManualVariables
 
-__all__ = ["FAILURES", "PolicyVersion", "ShapeState"]
+__all__ = ["FAILURES", "PolicyVersion", "ShapeState", "policy_bytes"]
 
 FAILURES = 10
+_CHOICE_BYTES, _POLICY_BYTES, _CHARACTER_BYTES = 250, 2_000, 24
+"""Memory of a device's choice, and of a policy and each character of it: it is there as text and compiled."""
 _BLAMED = frozenset(fault.value for fault in Fault if fault.is_of_policy)
 
 
@@ -34,6 +36,11 @@ class PolicyVersion:
     text: str
 
 
+def policy_bytes(text: str) -> int:
+    """Return how much memory a policy takes, about."""
+    return _POLICY_BYTES + _CHARACTER_BYTES * len(text)
+
+
 class ShapeState:
     """The state of one node's policies and devices."""
 
@@ -44,6 +51,8 @@ class ShapeState:
         self.variables: dict[tuple[str, str], ManualVariables] = {}
         self.failures: dict[str, int] = {}
         """By policy, how often it failed in a row by its own fault."""
+        self.size_bytes = 0
+        """How much memory all of it takes, about."""
         self.touched: set[tuple[str, ...]] = set()
         """The keys of rows that have changed, for a view that follows (``rows``)."""
 
@@ -53,14 +62,36 @@ class ShapeState:
             self._apply_decision(fact)
         elif isinstance(fact, Reported):
             self.touched.add(("device", fact.state.device))
-            self.devices.setdefault(fact.state.device, AutomaticVariables()).take(fact.state)
+            automatic = self._device(fact.state.device)
+            before = automatic.size_bytes
+            automatic.take(fact.state)
+            self.size_bytes += automatic.size_bytes - before
         elif isinstance(fact, PolicyChanged):
             self._apply_policy(fact)
 
     def moved(self, device: str, place: Place, reported_at: int) -> None:
         """Take in a report that only says where a device is."""
         self.touched.add(("device", device))
-        self.devices.setdefault(device, AutomaticVariables()).move(place, reported_at)
+        self._device(device).move(place, reported_at)
+
+    def _device(self, device: str) -> AutomaticVariables:
+        found = self.devices.get(device)
+        if found is None:
+            found = self.devices[device] = AutomaticVariables()
+            self.size_bytes += found.size_bytes
+        return found
+
+    def growth(self, device: str, members: Attributes) -> int:
+        """Return how much more memory a report of *device* with these *members* would take, about."""
+        found = self.devices.get(device)
+        return AutomaticVariables().growth(members) + DEVICE_BYTES if found is None else found.growth(members)
+
+    def measure(self) -> None:
+        """Find out how much memory all of it takes: rows were restored."""
+        self.size_bytes = sum(each.size_bytes for each in self.devices.values())
+        self.size_bytes += sum(each.size_bytes for each in self.variables.values())
+        self.size_bytes += _CHOICE_BYTES * len(self.choices)
+        self.size_bytes += sum(policy_bytes(version.text) for version in self.policies.values())
 
     def automatic(self, device: str) -> Attributes:
         """Return the automatic variables of *device*; those of a device that never reported are none."""
@@ -99,8 +130,9 @@ class ShapeState:
     def forget(self, device: str) -> None:
         """Forget a device that is gone for good."""
         self.touched.add(("device", device))
-        self.devices.pop(device, None)
-        self.choices.pop(device, None)
+        gone = self.devices.pop(device, None)
+        self.size_bytes -= 0 if gone is None else gone.size_bytes
+        self._unchoose(device)
         for key in [key for key in self.variables if key[0] == device]:
             self._drop_variables(key)
 
@@ -116,7 +148,9 @@ class ShapeState:
             key = device, policy
             self.touched.add(("variables", *key))
             manual = self.variables.setdefault(key, ManualVariables())
+            before = manual.size_bytes
             manual.take(changed, removed)
+            self.size_bytes += manual.size_bytes - before
             if not manual.values:
                 del self.variables[key]
 
@@ -129,8 +163,20 @@ class ShapeState:
             self.touched.add(("policy", policy))
 
     def _drop_variables(self, key: tuple[str, str]) -> None:
-        if self.variables.pop(key, None) is not None:
+        gone = self.variables.pop(key, None)
+        if gone is not None:
+            self.size_bytes -= gone.size_bytes
             self.touched.add(("variables", *key))
+
+    def _unchoose(self, device: str) -> str | None:
+        """Forget what a device has chosen, and return it."""
+        before = self.choices.pop(device, None)
+        self.size_bytes -= 0 if before is None else _CHOICE_BYTES
+        return before
+
+    def _drop_policy(self, name: str) -> None:
+        gone = self.policies.pop(name, None)
+        self.size_bytes -= 0 if gone is None else policy_bytes(gone.text)
 
     def _apply_policy(self, fact: PolicyChanged) -> None:
         self.touched.add(("policy", fact.name or "") if fact.device is None else ("device", fact.device))
@@ -139,18 +185,21 @@ class ShapeState:
                 assert fact.name is not None
                 assert fact.text is not None
                 version = PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text)
+                self._drop_policy(fact.name)
                 self.policies[fact.name] = version
+                self.size_bytes += policy_bytes(fact.text)
                 self.failures.pop(fact.name, None)
             case PolicyChange.REMOVED:
                 assert fact.name is not None
-                self.policies.pop(fact.name, None)
+                self._drop_policy(fact.name)
                 self.failures.pop(fact.name, None)
                 for key in [key for key in self.variables if key[1] == fact.name]:
                     self._drop_variables(key)
             case PolicyChange.CHOSEN:
                 assert fact.device is not None
-                before = self.choices.pop(fact.device, None)
+                before = self._unchoose(fact.device)
                 if before is not None and before != fact.name:
                     self._drop_variables((fact.device, before))
                 if fact.name is not None:
                     self.choices[fact.device] = fact.name
+                    self.size_bytes += _CHOICE_BYTES

@@ -24,6 +24,7 @@ from whimbrel.model.device import MEMBER_LIMITS, DeviceState, network_connection
 from whimbrel.model.place import Place
 
 __all__ = [
+    "DEVICE_BYTES",
     "MOST_LINKS",
     "SILENCE_US",
     "AutomaticVariables",
@@ -38,6 +39,8 @@ __all__ = [
 
 SILENCE_US = 7 * 24 * 3_600 * 1_000_000
 """A device that was silent for so long begins its NetworkConnection anew."""
+DEVICE_BYTES, _MEMBER_BYTES = 700, 350
+"""Memory of what a device reported of itself, and of each other member of its reports beside name and value, about."""
 _NUMBER_BYTES = 8
 _LONG = 65_536
 """Longer than any limit of ours: how many bytes it has makes no difference."""
@@ -52,9 +55,11 @@ def next_connection(before: float | None, received: int | None, sent: int | None
 class AutomaticVariables:
     """The automatic variables of one device at one node."""
 
-    __slots__ = ("_members", "_own", "_reported_at", "values")
+    __slots__ = ("_members", "_own", "_reported_at", "size_bytes", "values")
 
     def __init__(self) -> None:
+        self.size_bytes = DEVICE_BYTES
+        """How much memory it takes, about."""
         self._reported_at: int | None = None
         self._own: dict[str, Scalar] = {}
         self._members: dict[str, dict[str, Scalar]] = {}
@@ -69,6 +74,7 @@ class AutomaticVariables:
         found = cls()
         found._reported_at, found._own, found._members = reported_at, own, members
         found._put_together()
+        found._measure()
         return found
 
     def snapshot(self) -> tuple[int | None, Attributes, Mapping[str, Attributes]]:
@@ -92,6 +98,15 @@ class AutomaticVariables:
             own |= {"Place.latitude": state.place.latitude, "Place.longitude": state.place.longitude}
         self._take_members(state.members)
         self._put_together()
+        self._measure()
+
+    def growth(self, members: Attributes) -> int:
+        """Return how much more memory a report with these *members* would take, about."""
+        roots = {name.partition(".")[0] for name in members}
+        return _members_bytes(members) - sum(_members_bytes(self._members.get(root, {})) for root in roots)
+
+    def _measure(self) -> None:
+        self.size_bytes = DEVICE_BYTES + sum(map(_members_bytes, self._members.values()))
 
     def move(self, place: Place, reported_at: int) -> None:
         """Take a report in that only says where the device is."""
@@ -139,6 +154,11 @@ class ManualVariables:
     def __init__(self) -> None:
         self.values: dict[str, Scalar] = {}
 
+    @property
+    def size_bytes(self) -> int:
+        """How much memory they take, about."""
+        return _members_bytes(self.values)
+
     def take(self, changed: Attributes, removed: tuple[str, ...]) -> None:
         """Take in what a decision set and removed."""
         for name in removed:
@@ -152,6 +172,10 @@ def variable_bytes(name: str, value: Scalar) -> int:
     if isinstance(value, str):
         return size + (len(value) if len(value) > _LONG else utf8_size("variable", value))
     return size + (len(value) if isinstance(value, bytes) else _NUMBER_BYTES)
+
+
+def _members_bytes(values: Mapping[str, Scalar]) -> int:
+    return sum(_MEMBER_BYTES + variable_bytes(name, value) for name, value in values.items())
 
 
 def fit(values: Mapping[str, Scalar], changes: Mapping[str, Scalar | None], limits: PolicyLimits) -> bool:

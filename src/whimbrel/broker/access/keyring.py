@@ -61,6 +61,9 @@ class Keyring:
     def __or__(self, other: Keyring) -> Keyring:
         return Keyring(self.publications | other.publications, self.subscriptions | other.subscriptions)
 
+    def __len__(self) -> int:
+        return len(self.publications.hashes) + len(self.subscriptions.hashes)
+
     def without(self, other: Keyring) -> Keyring:
         """Return what is left when the keys of *other* are taken away; those that are not there do not matter."""
         return Keyring(

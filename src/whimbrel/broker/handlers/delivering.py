@@ -211,6 +211,7 @@ class Delivering:
                 self._wrong_kind(client, "PUBCOMP", identifier, out.qos)
             return
         client.releasing.discard(identifier)
+        client.recount()
         fact = PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,

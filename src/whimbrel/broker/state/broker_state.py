@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, NAMED_SESSION_BYTES, PLACE_BYTES
+from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, PLACE_BYTES, session_bytes
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
@@ -77,7 +77,7 @@ class BrokerState:
         self.clients: dict[str, Client] = {}
         self.held = HeldMessages(self.memory)
         self.retained = Retained(self.memory)
-        self.areas = RetainedAreas(lambda session: self._touch(("arrived", session)))
+        self.areas = RetainedAreas(lambda session: self._touch(("arrived", session)), self.memory)
         self.fences = Fences(self.hold.places.sightings)
         self.wills = Wills(self._touch_will, self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
@@ -251,6 +251,7 @@ class BrokerState:
         publisher = self.clients.get(message.publisher or "") if packet_id else None
         if publisher is not None:
             publisher.received.add(packet_id)
+            publisher.recount()
             self._touch(("client", publisher.id))
 
     def _retain(self, message: Message, found: Found) -> None:
@@ -281,7 +282,7 @@ class BrokerState:
         if change is PresenceChange.JOINED and fact.session is not None and is_private(fact.session):
             client = self.clients.get(fact.device)
             if client is None:
-                client = self.clients[fact.device] = Client(fact.device, fact.session)
+                client = self.clients[fact.device] = Client(fact.device, fact.session, self.memory)
                 self.memory.counted += CLIENT_BYTES
             client.expiry_us = fact.session_expiry_us or 0
             client.disconnected_at = None
@@ -303,9 +304,13 @@ class BrokerState:
                 self._let_confirm(client, is_confirming=bool(fact.confirms))
             elif change is PresenceChange.RELEASED:
                 client.received.discard(fact.packet_id or 0)
+                client.recount()
             elif change is PresenceChange.COMPLETED:
                 client.releasing.discard(fact.packet_id or 0)
+                client.recount()
+        before = session_bytes(self.hold, fact.session)
         commands = yield from self.hold.applying(fact)
+        self.memory.counted += session_bytes(self.hold, fact.session) - before
         if fact.session is not None and change in _MEMBERSHIP:
             self.routes.near.members_changed(fact.session, is_named=not is_private(fact.session))
         return commands
@@ -342,9 +347,9 @@ class BrokerState:
 
     def _applying_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
         """Apply a change of a session in pieces; return the hold's commands."""
-        before = self.hold.named_count
+        before = session_bytes(self.hold, fact.session)
         commands = yield from self._applying_to_session(fact)
-        self.memory.counted += (self.hold.named_count - before) * NAMED_SESSION_BYTES
+        self.memory.counted += session_bytes(self.hold, fact.session) - before
         return commands
 
     def _applying_to_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
@@ -369,9 +374,7 @@ class BrokerState:
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
                     self.memory.counted -= CLIENT_BYTES
-                    gone.land()
-                    gone.received.clear()
-                    gone.releasing.clear()
+                    gone.end()
                 self._touch(("client", fact.device))
         commands = yield from self.hold.applying(fact)
         if fact.change is SessionChange.DELETED:
@@ -396,6 +399,7 @@ class BrokerState:
     def releasing(self, client: Client, identifier: int) -> None:
         """Note that a client has received a QoS 2 hand-over: PUBREL is repeated until PUBCOMP."""
         client.releasing.add(identifier)
+        client.recount()
         self._touch(("client", client.id))
 
     def _granted(self, fact: Receipt) -> int:
@@ -472,7 +476,8 @@ class BrokerState:
                     yield key, value
 
         state = cls(node, hold=Hold.restore(node, of_the_hold(), heeds_places=True), routes=routes)
-        state.memory.counted += state.hold.named_count * NAMED_SESSION_BYTES + len(state.hold.places) * PLACE_BYTES
+        state.memory.counted += sum(session_bytes(state.hold, session) for session in state.hold.sessions())
+        state.memory.counted += len(state.hold.places) * PLACE_BYTES
         state.view.restore(node, own)
         state.memory.counted += len(state._links.state) * LINK_BYTES
         for session in state.hold.sessions():

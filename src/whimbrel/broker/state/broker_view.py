@@ -144,13 +144,15 @@ class BrokerView:
             else:
                 self._held.restore(_message(node, value))
         self._links.restore(links)
+        self._decisions.measure()
 
     def _restore_client(self, name: str, value: bytes) -> None:
-        client = self._clients[name] = Client(name, "")
+        client = self._clients[name] = Client(name, "", self._memory)
         self._memory.counted += CLIENT_BYTES
         client.session, client.expiry_us, client.disconnected_at, received, releasing, *more = cbor2.loads(value)
         client.received, client.releasing = set(received), set(releasing)
         client.owner, client.is_unclaimed = more or (None, True)  # older views have no owners
+        client.recount()
 
 
 def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:

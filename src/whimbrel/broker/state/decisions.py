@@ -53,7 +53,9 @@ class Decisions:
         if fact.seq <= self.seq:  # it was taken in when it was appended
             return
         self.seq = fact.seq
+        before = self.shape.size_bytes
         self.shape.apply(fact)
+        self._memory.counted += self.shape.size_bytes - before
         if isinstance(fact, Decided) and is_held:
             self._keep(fact)
 
@@ -61,7 +63,9 @@ class Decisions:
         """Take in a report that only says where a device is."""
         if seq > self.seq:
             self.seq = seq
+            before = self.shape.size_bytes
             self.shape.moved(device, place, reported_at)
+            self._memory.counted += self.shape.size_bytes - before
 
     def _keep(self, fact: Decided) -> None:
         seq, device = fact.notification.seq, fact.device
@@ -95,7 +99,9 @@ class Decisions:
         if seq <= self.seq:
             return
         self.seq = seq
+        before = self.shape.size_bytes
         self.shape.forget(device)
+        self._memory.counted += self.shape.size_bytes - before
         for kept in [kept for kept, found in self._kept.items() if device in found]:
             self.received(device, kept)
 
@@ -127,6 +133,12 @@ class Decisions:
         _, seq, device = key
         kept = self.kept(str(device), seq)  # type: ignore[arg-type]  # the first part of such a key is a number
         return cbor2.dumps([body_of(fact)[0] for fact in kept]) if kept else None
+
+    def measure(self) -> None:
+        """Count what was restored of policies and devices."""
+        before = self.shape.size_bytes
+        self.shape.measure()
+        self._memory.counted += self.shape.size_bytes - before
 
     def restore_row(self, key: Key, value: bytes) -> None:
         """Take in a row of a view."""

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Generator, Iterator
 from operator import attrgetter
 
-from whimbrel.broker.memory import Memory
+from whimbrel.broker.memory import LEVEL_BYTES, Memory
 from whimbrel.broker.wire.messages import Message, kept_bytes
 
 __all__ = ["Retained"]
@@ -60,7 +60,9 @@ class Retained:
 
     def growth(self, subject: str, payload_bytes: int) -> int:
         """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
-        return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
+        if subject in self._messages:
+            return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
+        return kept_bytes(len(subject) + payload_bytes) + _path_bytes(subject)
 
     def put(self, message: Message, source: str | None = None) -> None:
         """Keep *message*, which a client of the user *source* published, as the last of its subject."""
@@ -70,6 +72,8 @@ class Retained:
         else:
             self.sources[message.subject] = source
         self._count(message.size - self.size_of(message.subject))
+        if message.subject not in self._messages:
+            self._memory.counted += _path_bytes(message.subject)
         self._messages[message.subject] = message
         level = self._root
         for name in message.subject.split("/"):
@@ -85,6 +89,7 @@ class Retained:
         self.sources.pop(subject, None)
         if removed is not None:
             self._count(-removed.size)
+            self._memory.counted -= _path_bytes(subject)
             path = [self._root]
             levels = subject.split("/")
             for name in levels:
@@ -164,3 +169,8 @@ def _all_below(level: _Level, *, is_root: bool) -> Iterator[Message | None]:
         each = pending.pop()
         yield each.message
         pending += each.below.values()
+
+
+def _path_bytes(subject: str) -> int:
+    """Return how much memory the levels of a subject take, if no other subject shares them."""
+    return LEVEL_BYTES * (subject.count("/") + 1)

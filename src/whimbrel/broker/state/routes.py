@@ -23,6 +23,7 @@ from whimbrel.broker.access.work_budget import pattern_instructions
 from whimbrel.broker.memory import Memory, subscription_bytes
 from whimbrel.broker.placing import Placing
 from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, needs_place
+from whimbrel.broker.state.remembered import Remembered
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
@@ -42,7 +43,9 @@ __all__ = ["Found", "Routes", "is_long"]
 Found = list[tuple[str, tuple[Identity, ...]]]
 """By session, in order, the subscriptions that want a notification."""
 
-_REMEMBERED, _REMEMBERED_SESSIONS = 100_000, 16
+_REMEMBERED_SESSIONS = 16
+_MATCH_BYTES = 250
+"""Memory of one session that wants a subject, with its subscriptions, about."""
 _BY_SESSION = itemgetter(0)
 _PIECE_S = 0.004
 """How long the patterns may be asked at a stretch."""
@@ -106,7 +109,7 @@ class Routes:
         """Filters that were read for subscriptions which are not put yet."""
         self._anywhere: Counter[str] = Counter()
         """By session, how many of its subscriptions hear areas from anywhere (``near=any``)."""
-        self._remembered: dict[str, Found] = {}
+        self._remembered = Remembered[Found](self.memory, item_bytes=_MATCH_BYTES)
         self._remembered_sessions: dict[str, dict[str, tuple[Identity, ...]]] = {}
         """The same by session, of subjects that many want and that were published for an area."""
         self.epoch = 0
@@ -188,7 +191,7 @@ class Routes:
         if instructions:
             self._programs[number] = instructions
             self.pattern_instructions += instructions
-        size = subscription_bytes(subscription.filter_text, is_near=is_near)
+        size = subscription_bytes(subscription)
         self._wanted[number] = (subscription.session, identity, subject_filter, size)
         if isinstance(subscription.near, Anywhere):
             self._anywhere[subscription.session] += 1
@@ -243,9 +246,7 @@ class Routes:
         found = self._remembered.get(subject)
         if found is None:
             found = self._merged(self._plain.match(subject))
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            self._remembered[subject] = found
+            self._remembered.put(subject, found, len(found))
         return found
 
     def by_content(

@@ -18,6 +18,8 @@ __all__ = ["TermsCache"]
 
 _EXACTLY_ONCE = 2
 _MOST_TERMS = 10_000
+_IDENTITIES_A_TERM = 8
+"""So many subscriptions of one combination count as one more: its terms name each of them."""
 
 
 class TermsCache:
@@ -49,12 +51,13 @@ class TermsCache:
                 tuple(self._policy(session, identity) for identity in identities),
             )
             self._by_session.setdefault(session, {})[device, identities] = found
-            self._size += 1
+            self._size += 1 + len(identities) // _IDENTITIES_A_TERM
         return found
 
     def forget(self, session: str) -> None:
         """Forget the terms of a session whose subscriptions have changed."""
-        self._size -= len(self._by_session.pop(session, ()))
+        gone = self._by_session.pop(session, ())
+        self._size -= sum(1 + len(identities) // _IDENTITIES_A_TERM for _, identities in gone)
 
     def options(self, session: str, identities: tuple[Identity, ...]) -> tuple[tuple[int, ...], bool]:
         """Return the identifiers of subscriptions, and whether any asks for retain as it was published."""

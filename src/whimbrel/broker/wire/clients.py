@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
+from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, Keyring
 from whimbrel.broker.access.rate_limits import Meter
+from whimbrel.broker.memory import IDENTIFIER_BYTES, KEY_BYTES, RETAINED_COPY_BYTES, Memory
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
 from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.hold.access import Right
@@ -184,6 +185,11 @@ class Link:
         """The named session that SUBSCRIBE is for; None if it is for the private one."""
         return self.joining[0].session if self.joining else None
 
+    def set_keyring(self, keyring: Keyring, memory: Memory) -> None:
+        """Take *keyring* as its keys from now on, and count them."""
+        memory.counted += KEY_BYTES * (len(keyring) - len(self.keyring))
+        self.keyring = keyring
+
     def is_here(self) -> bool:
         """Tell whether it is neither closed nor to be closed."""
         return self.closing is None
@@ -195,6 +201,9 @@ class Client:
     __slots__ = (
         "_again",
         "_also",
+        "_counted_bytes",
+        "_memory",
+        "_retained_waiting",
         "asked",
         "confirms",
         "disconnected_at",
@@ -217,8 +226,9 @@ class Client:
         "session",
     )
 
-    def __init__(self, client_id: str, session: str) -> None:
-        self.id, self.session = client_id, session
+    def __init__(self, client_id: str, session: str, memory: Memory) -> None:
+        self.id, self.session, self._memory = client_id, session, memory
+        self._counted_bytes = self._retained_waiting = 0
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
         self.owner: str | None = None
@@ -255,6 +265,13 @@ class Client:
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""
 
+    def recount(self) -> None:
+        """Count the memory of its packet identifiers, and of retained messages that wait for it."""
+        size = IDENTIFIER_BYTES * (len(self.received) + len(self.releasing))
+        size += RETAINED_COPY_BYTES * self._retained_waiting
+        self._memory.counted += size - self._counted_bytes
+        self._counted_bytes = size
+
     @property
     def is_persistent(self) -> bool:
         """Whether the session outlives the connection."""
@@ -286,12 +303,15 @@ class Client:
                 deque(out for out in self.queue if out.via != RETAINED or out.terms != terms),
             )
             self.sent -= len(waiting) - len(self.queue)
+            self._retained_waiting -= len(waiting) - len(self.queue)
         self.extend_retained(found)
 
     def extend_retained(self, found: list[Outgoing]) -> None:
         """Let more of what is retained wait."""
         self.sent += len(found)
         self.queue.extend(found)
+        self._retained_waiting += len(found)
+        self.recount()
 
     def put_live(self, out: Outgoing) -> None:
         """Let a QoS 0 copy wait for the link alone."""
@@ -320,6 +340,8 @@ class Client:
         self.sent -= len(self.queue) + len(self.live)  # it is due again when it is handed over again
         self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
         self._again += [out for out in self.queue if out.via == RETAINED and out.qos]
+        self._retained_waiting = len(self._again)
+        self.recount()
         self.flying.clear()
         self.queue.clear()
         self.live.clear()
@@ -330,7 +352,17 @@ class Client:
     def put_again(self) -> None:
         """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
         again, self._again = self._again, []
+        self._retained_waiting -= len(again)
         self.extend_retained(again)
+
+    def end(self) -> None:
+        """Let go of everything: its session is over."""
+        self.land()
+        self._again.clear()
+        self.received.clear()
+        self.releasing.clear()
+        self._retained_waiting = 0
+        self.recount()
 
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""
@@ -362,6 +394,9 @@ class Client:
         out = self.queue.popleft()
         if out.via is not RETAINED:
             self.queued_bytes -= len(out.message.body)
+        else:
+            self._retained_waiting -= 1
+            self.recount()
         if self._also and out.is_held:
             for terms in self._also.pop(out.message.seq, ()):
                 out = out._replace(terms=(*out.terms, terms), identifiers=(*out.identifiers, *terms.identifiers))
@@ -395,6 +430,7 @@ class Client:
                 self.flying[identifier] = _without(out, session)
         waiting, self.queue = self.queue, deque()
         self.sent -= len(waiting)  # what stays is counted anew
+        self._retained_waiting = 0
         self.queued_bytes = sum(len(out.message.body) for out in self.live)
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
@@ -403,6 +439,7 @@ class Client:
                 self.extend_retained([left])
             elif left.terms:
                 self.put(left)
+        self.recount()
 
 
 def _counts_for(out: Outgoing, session: str) -> bool:

@@ -178,7 +178,7 @@ class Message:
     @property
     def size(self) -> int:
         """How many bytes it occupies while it is kept, about."""
-        size = len(self.body)  # as ``kept_bytes`` says, which takes as long again
+        size = len(self.body) + len(self.properties)  # as ``kept_bytes`` says, which takes as long again
         return size + _OVERHEAD if size > LONG else 3 * size + _OVERHEAD
 
     def packet(

@@ -10,10 +10,11 @@ from __future__ import annotations
 from whimbrel.broker.config import LimitSettings
 from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.memory import Memory
+from whimbrel.broker.memory import PACKET_BYTES, Memory
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.sender import Sender
+from whimbrel.mqtt.packets import Packet, Publish
 
 __all__ = ["BackPressure"]
 
@@ -23,6 +24,10 @@ _INCOMING_SHARE = 8
 """While memory is full, packets that are not complete may take one in so many of it, so that they can be answered."""
 _LEAST_BUFFER = 1 << 16
 """How many bytes may wait in a connection while memory is full."""
+
+
+def _waiting_bytes(packet: Packet) -> int:
+    return PACKET_BYTES + (len(packet.payload) if isinstance(packet, Publish) else 0)
 
 
 class BackPressure:
@@ -45,7 +50,9 @@ class BackPressure:
 
     def count_incoming(self, link: Link) -> None:
         """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
-        size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow))
+        size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow)) + link.machine.alias_bytes
+        if link.behind:
+            size += sum(map(_waiting_bytes, link.behind))
         change, link.incoming_bytes = size - link.incoming_bytes, size
         self._memory.count_incoming(change)
         if size > _LONG_PACKET and change > 0 and self._memory.incoming > self._most_incoming:

@@ -124,7 +124,8 @@ class Connecting:
         """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
         link.is_ours = is_marked(connect.properties.user)
         by_name = self._config.sessions.username_is_session
-        wanted, link.keyring = wanted_by(connect, username_is_session=by_name)
+        wanted, keyring = wanted_by(connect, username_is_session=by_name)
+        link.set_keyring(keyring, self._state.memory)
         policy_of(connect)
         if not wanted:
             return (), now

@@ -50,6 +50,7 @@ class PublicationAnswers:
             self._sender.send(link, _PUBACK + identifier.to_bytes(2))
         else:
             client.received.add(identifier)
+            client.recount()
             self._sender.send(link, _PUBREC + identifier.to_bytes(2))
 
     def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word

@@ -22,6 +22,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.remembered import Remembered
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Outgoing, Terms
 from whimbrel.broker.wire.messages import Message
@@ -39,6 +40,8 @@ Others: TypeAlias = dict[Client, tuple[int, ...]]
 
 _BY_SESSION = itemgetter(0)
 _REMEMBERED = 100_000
+_SEAT_BYTES = 750
+"""Memory of one client in a lane, about."""
 _LENGTHS = 256
 
 
@@ -205,7 +208,7 @@ class Lanes:
     def __init__(self, state: BrokerState, is_refused: Callable[[str], object]) -> None:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
-        self._lanes: dict[str, Lane | None] = {}
+        self._lanes = Remembered[Lane | None](state.memory, item_bytes=_SEAT_BYTES)
         self._plain: dict[int, Client] = {}
         """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
 
@@ -247,9 +250,7 @@ class Lanes:
             self._plain.clear()
 
     def _remember(self, subject: str, lane: Lane | None) -> Lane | None:
-        if len(self._lanes) >= _REMEMBERED:
-            self._lanes.clear()
-        self._lanes[subject] = lane
+        self._lanes.put(subject, lane, 0 if lane is None else len(lane.found))
         return lane
 
     def of(self, subject: str, found: Found) -> Lane | None:

@@ -24,6 +24,7 @@ from whimbrel.log.compact import move_body
 from whimbrel.model.place import Place
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES
+from whimbrel.shape.variables import DEVICE_BYTES
 
 __all__ = ["Moves"]
 
@@ -43,7 +44,8 @@ class Moves:
         if self._admission.is_refusing or not self._authorizer.may_publish(link, client.id, REPORT):
             return 0
         state, commits, device = self._state, self._commits, client.id
-        if device not in state.hold.places and state.memory.refusal(PLACE_BYTES, is_lasting=True) is not None:
+        grows = 0 if device in state.hold.places else PLACE_BYTES + DEVICE_BYTES
+        if grows and state.memory.refusal(grows, is_lasting=True) is not None:
             return 0
         append, read, name = commits.append_body, _MOVE.fullmatch, client.id_bytes
         taken, seq = 0, commits.seq

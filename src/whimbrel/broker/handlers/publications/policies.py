@@ -43,7 +43,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Pubrec
 from whimbrel.shape.agents import admitting
-from whimbrel.shape.state import PolicyVersion
+from whimbrel.shape.state import PolicyVersion, policy_bytes
 
 __all__ = ["Policies", "check_policy_name", "owner_of"]
 
@@ -168,9 +168,18 @@ class Policies:
         else:
             policy = finish(pieces)
         self._check_room(name)  # others may have put theirs meanwhile
+        self._check_memory(name, text)
         self._check_owner(link, name)
         self._agents.put(policy)
         self._enter(link, client, packet, None, self._fact(PolicyChange.PUT, owner, now, name=name, text=text))
+
+    def _check_memory(self, name: str, text: str) -> None:
+        """Refuse a policy for which there is no memory; one that replaces a longer one needs none."""
+        before = self._shape.policies.get(name)
+        grows = policy_bytes(text) - (0 if before is None else policy_bytes(before.text))
+        full = self._state.memory.refusal(grows, is_lasting=True) if grows > 0 else None
+        if full is not None:
+            raise ProtocolError(*full)
 
     def _check_owner(self, link: Link, name: str) -> None:
         before = self._shape.policies.get(name)

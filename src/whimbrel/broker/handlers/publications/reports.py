@@ -65,8 +65,8 @@ class Reports:
             state = replace(state, sent=None)
         else:
             client.reported_sent = client.sent
-        if state.place is not None and client.id not in self._state.hold.places:
-            full = self._state.memory.refusal(PLACE_BYTES, is_lasting=True)
+        if (grows := self._growth(state)) > 0:
+            full = self._state.memory.refusal(grows, is_lasting=True)
             if full is not None:
                 self._publishing.answers.refuse(link, client, packet, *full)
                 return
@@ -75,6 +75,11 @@ class Reports:
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
         self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
         self._state.take(fact)
+
+    def _growth(self, report: DeviceState) -> int:
+        """Return how much more memory a report takes than what is known of its device, about."""
+        is_new_place = report.place is not None and report.device not in self._state.hold.places
+        return self._state.decisions.shape.growth(report.device, report.members) + is_new_place * PLACE_BYTES
 
     def _taken(self, link: Link, client: Client, packet: Publish, fact: Reported) -> None:
         self._state.apply(fact)

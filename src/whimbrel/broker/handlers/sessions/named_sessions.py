@@ -281,6 +281,13 @@ class Sessions:
 
     def _access_of(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
         """Return the access that a request asks for, and the time when it is known; hashing takes long."""
+        access, now = yield from self._access_asked(asked, otherwise, now)
+        full = self._state.memory.refusal(len(access or ""))
+        if full is not None:
+            raise ProtocolError(*full)
+        return access, now
+
+    def _access_asked(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
         request, link = asked.request, asked.link
         if request.list is not None:
             return request.list.to_text(), now
@@ -463,7 +470,8 @@ class Sessions:
 
     def _set_keys(self, asked: Asked) -> None:
         request, link = asked.request, asked.link
-        link.keyring = link.keyring.without(read_keys(request.remove)) | read_keys(request.add)
+        keyring = link.keyring.without(read_keys(request.remove)) | read_keys(request.add)
+        link.set_keyring(keyring, self._state.memory)
         self._answers.answer(asked, {})
 
     # -- operating ---------------------------------------------------------------------------------------------------

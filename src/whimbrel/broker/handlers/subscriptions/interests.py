@@ -266,9 +266,7 @@ class Interests:
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
         if identity not in subscribed:
-            full = self._state.memory.refusal(
-                subscription_bytes(subscription.filter_text, is_near=subscription.near is not None)
-            )
+            full = self._state.memory.refusal(subscription_bytes(subscription))
             if full is not None:
                 raise ProtocolError(*full)
         self._check_fences(subscription, subscribed)

@@ -7,6 +7,7 @@ from functools import partial
 
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
+from whimbrel.broker.memory import RETAINED_COPY_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.routes import is_long
@@ -106,7 +107,8 @@ class RetainedMessages:
         for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
             now = self._commits.last_at
             if done % PIECE == 0:
-                client.extend_retained(waiting)
+                if not self._extend(link, client, waiting):
+                    return
                 waiting.clear()
                 self._delivering.pump(client, now)
                 yield
@@ -136,11 +138,21 @@ class RetainedMessages:
                 waiting.append(out)  # it is kept, so it can wait at QoS 0 too
             else:
                 self._sender.live(link, message, identifiers, now, retain=True)
-        client.extend_retained(waiting)
+        if not self._extend(link, client, waiting):
+            return
         key = (subscription.session, wanted, subscription.name)
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
         self._delivering.pump(client, self._commits.last_at)
+
+    def _extend(self, link: Link, client: Client, waiting: list[Outgoing]) -> bool:
+        """Let retained messages wait for a client; close its connection, and return False, where there is no memory."""
+        full = self._state.memory.refusal(RETAINED_COPY_BYTES * len(waiting)) if waiting else None
+        if full is not None:
+            self._sender.fail(link, *full)
+            return False
+        client.extend_retained(waiting)
+        return True
 
     def _may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
         """Tell whether a retained message may be sent: by its expiry, its reader's rights, and its publisher's."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import cbor2
 
+from whimbrel.broker.memory import AREA_BYTES, SEEN_BYTES, Memory
 from whimbrel.broker.wire.messages import Message
 from whimbrel.model.place import Area, Place
 
@@ -35,8 +36,8 @@ def is_wide(area: Area) -> bool:
 class RetainedAreas:
     """The retained messages with an area; *touch* is told whose memory of them changed."""
 
-    def __init__(self, touch: Callable[[str], None]) -> None:
-        self._touch = touch
+    def __init__(self, touch: Callable[[str], None], memory: Memory) -> None:
+        self._touch, self._memory = touch, memory
         self._areas: dict[str, tuple[Message, Area]] = {}
         """By subject."""
         self._wide: dict[str, None] = {}
@@ -63,6 +64,7 @@ class RetainedAreas:
         if area is None:
             return
         self._areas[message.subject] = (message, area)
+        self._memory.counted += AREA_BYTES
         if is_wide(area):
             self._wide[message.subject] = None
         else:
@@ -74,6 +76,7 @@ class RetainedAreas:
         found = self._areas.pop(subject, None)
         if found is None:
             return
+        self._memory.counted -= AREA_BYTES
         self._wide.pop(subject, None)
         for cell in _cells_of(found[1]):
             if subject in self._cells.get(cell, ()):
@@ -97,14 +100,18 @@ class RetainedAreas:
         if message.subject not in self._areas:
             return
         seen = self._seen.setdefault(session, {})
+        before = len(seen)
         seen[message.seq] = None
         if len(seen) > _MOST_SEEN:
             del seen[next(iter(seen))]
+        self._memory.counted += SEEN_BYTES * (len(seen) - before)
         self._touch(session)
 
     def end(self, session: str) -> None:
         """Take in that a session is no more."""
-        if self._seen.pop(session, None) is not None:
+        seen = self._seen.pop(session, None)
+        if seen is not None:
+            self._memory.counted -= SEEN_BYTES * len(seen)
             self._touch(session)
 
     # -- the view ----------------------------------------------------------------------------------------------------
@@ -120,7 +127,8 @@ class RetainedAreas:
 
     def restore(self, session: str, row: bytes) -> None:
         """Take in a row of a view."""
-        self._seen[session] = dict.fromkeys(cbor2.loads(row))
+        seen = self._seen[session] = dict.fromkeys(cbor2.loads(row))
+        self._memory.counted += SEEN_BYTES * len(seen)
 
 
 def _cells_of(area: Area) -> Iterator[tuple[int, int]]:
