@@ -197,6 +197,19 @@ def in_flight(rig: Rig, count: int) -> object:
     return peer, _held(rig, 5 * count, [])
 
 
+def unconfirmed_copies(rig: Rig, count: int) -> object:
+    """Send a client copies of QoS 1 that it never acknowledges, and that no stored session has."""
+    peer, publisher = rig.client("subscriber"), rig.client("publisher")
+    peer.send(subscribing("t", qos=1))
+    rig.settle()
+    for number in range(count):
+        publisher.send(publishing("t", f"{number}".encode() + bytes(10_000), 1, number % 60 + 1))
+        rig.settle()
+        peer.take()
+    publisher.take()
+    return peer, publisher
+
+
 def unreleased_copies(rig: Rig, count: int) -> object:
     """Packet identifiers of QoS 2 that a subscriber never completes."""
     peer, publisher = rig.client("subscriber", expiry_s=900), rig.client("publisher")
@@ -280,8 +293,8 @@ def visited_areas(rig: Rig, count: int) -> object:
 KINDS: list[Kind] = [
     *(reports, moves, absent_clients, connected_clients, connections, subscriptions, long_topic_filters),
     *(deep_topic_filters, long_filters, polygons, subscription_keys, connection_keys, access_lists, memberships, wills),
-    *(retained_messages, deep_retained_messages, retained_properties, held_messages, in_flight, unreleased_copies),
-    *(unreleased_publications, waiting_retained_messages, policies, topic_aliases, visited_areas),
+    *(retained_messages, deep_retained_messages, retained_properties, held_messages, in_flight, unconfirmed_copies),
+    *(unreleased_copies, unreleased_publications, waiting_retained_messages, policies, topic_aliases, visited_areas),
 ]
 
 
@@ -316,6 +329,7 @@ _ENDING: dict[Kind, int] = {
     connection_keys: 0,
     long_filters: 0,
     in_flight: 0,
+    unconfirmed_copies: 0,
     unreleased_copies: 0,
     unreleased_publications: 0,
     topic_aliases: 0,
@@ -383,3 +397,21 @@ def test_what_is_remembered_of_subjects_is_bounded_by_memory(tmp_path: Path) -> 
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < (32 << 20) // 8
+
+
+def test_a_client_that_never_acknowledges_is_disconnected_before_it_keeps_too_much(tmp_path: Path) -> None:
+    """It may have 65,535 copies in flight, each of a megabyte: the bound is one of bytes."""
+    rig = _rig(tmp_path)
+    peer, publisher = rig.client("subscriber"), rig.client("publisher")
+    peer.send(subscribing("t", qos=1))
+    rig.settle()
+    sent = 0
+    while not peer.is_closed and sent < 30:
+        publisher.send(publishing("t", bytes(1_000_000), 1, 1))
+        rig.settle()
+        publisher.take()
+        peer.take()
+        sent += 1
+    assert peer.is_closed
+    assert sent == 17, "twice what may wait in a connection"
+    assert rig.broker.memory.used < 100_000

@@ -56,6 +56,7 @@ from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
+    V5,
     Connect,
     Disconnect,
     Packet,
@@ -356,7 +357,7 @@ class Broker:
                     link.behind += packets[at:]
                     break
             left -= at - begin
-        if link.behind:
+        if link.behind or link.stalled is not None:
             self._back_pressure.count_incoming(link)
         if link.parked is not None and machine.held_bytes > self._most_held:
             self._sender.close(link, f"{machine.held_bytes} bytes came before CONNECT was answered")
@@ -384,6 +385,7 @@ class Broker:
             self.links.remove(link)
             self.memory.counted -= CONNECTION_BYTES
             link.set_keyring(NO_KEYS_AT_ALL, self.memory)
+        self._publishing.stalled.forget(link)
         if link.meter is not None:
             self.rates.close(link.meter)
         self.memory.count_incoming(-link.incoming_bytes)
@@ -450,6 +452,8 @@ class Broker:
         self._connecting.tick(stamp)
         self._sessions.absent.tick(stamp)
         self.history.look()
+        for link in self._publishing.stalled.retry(stamp):
+            self._back_pressure.count_incoming(link)
         self._delivering.pump_ready(stamp)
         self._let_go(now)
 
@@ -560,5 +564,11 @@ class Broker:
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
         elif len(self.links) > most:
             self._connecting.refuse(link, ReasonCode.SERVER_BUSY, f"{most} connections, no more are allowed")
+        elif connect.version != V5 and (full := self._no_room_for(link, connect)) is not None:
+            self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, full)
         else:
             self._driver.start(self._connecting.connect(link, connect, now))
+
+    def _no_room_for(self, link: Link, connect: Connect) -> str | None:
+        """Return why a client may not return yet whose publications found no room, if so."""
+        return self._publishing.stalled.refusal(connect.client_id, link.machine.mount + connect.client_id)

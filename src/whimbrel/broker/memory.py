@@ -40,6 +40,7 @@ __all__ = [
     "RETAINED_COPY_BYTES",
     "SEEN_BYTES",
     "Memory",
+    "NoRoom",
     "session_bytes",
     "subscription_bytes",
 ]
@@ -97,6 +98,12 @@ def session_bytes(hold: Hold, session: str | None) -> int:
     return NAMED_SESSION_BYTES + len(hold.access(session) or "") + MEMBER_BYTES * hold.member_count(session)
 
 
+class NoRoom(str):
+    """Why there is no room now; there may be later, without anything that its client does."""
+
+    __slots__ = ()
+
+
 class _Tally(Protocol):
     pendings: int
     """How many notifications are pending, counted in each session."""
@@ -138,11 +145,12 @@ class Memory:
             self.set_outgoing(self.measure())
         return self.used + more <= self.most
 
-    def refusal(self, more: int = 0, *, is_lasting: bool = False) -> tuple[ReasonCode, str] | None:
+    def refusal(self, more: int = 0, *, is_lasting: bool = False) -> tuple[ReasonCode, NoRoom] | None:
         """Return why nothing more is kept, if so; what *is_lasting* may not take the last eighth."""
         if self.has_room(more + (self.most // _PASSING if is_lasting else 0)):
             return None
-        return ReasonCode.QUOTA_EXCEEDED, f"all that is kept takes {self.most} bytes (limits.memory_bytes), no more may"
+        reason = f"all that is kept takes {self.most} bytes (limits.memory_bytes), no more may"
+        return ReasonCode.QUOTA_EXCEEDED, NoRoom(reason)
 
     def count_incoming(self, change: int) -> None:
         """Count bytes that came or were handled."""

@@ -77,7 +77,8 @@ class Delivering:
             most = self._most_bytes if self._state.memory.has_room() else 0
             for out in client.shed(most):  # QoS 0 that cannot wait any longer
                 self._receipt(client, out, Outcome.DROPPED, now)
-        if client.queued_bytes > self._most_bytes and not client.expiry_us and client.link is not None:
+        is_slow = client.queued_bytes > self._most_bytes or client.unheld_bytes > 2 * self._most_bytes
+        if is_slow and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1
             reason = f"more than {self._most_bytes} bytes wait to be acknowledged"
@@ -167,6 +168,7 @@ class Delivering:
                 self._receipt(client, out, Outcome.DELIVERED, now)
                 continue
             del flying[identifier]  # the hold does not know of it, so this is all
+            client.let_go(out)
             receipts += 1
             via = out.via
             for terms in out.terms:
@@ -238,7 +240,9 @@ class Delivering:
         self._sender.counters.receipts += bool(out.terms)
         self._state.decisions.received(client.id, message.seq)
         if out.qos:
-            client.flying.pop(packet_id_of(message.seq), None)
+            gone = client.flying.pop(packet_id_of(message.seq), None)
+            if gone is not None:
+                client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq
             if outcome is Outcome.DELIVERED and out.via is RETAINED:

@@ -14,18 +14,20 @@ from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, Keyring
 from whimbrel.broker.access.rate_limits import Meter
 from whimbrel.broker.memory import IDENTIFIER_BYTES, KEY_BYTES, RETAINED_COPY_BYTES, Memory
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
-from whimbrel.broker.wire.messages import Message, packet_id_of
+from whimbrel.broker.wire.messages import LONG, Message, packet_id_of
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.facts import Mode
-from whimbrel.mqtt.packets import Packet
+from whimbrel.mqtt.packets import Packet, Publish
 from whimbrel.mqtt.server import Phase, ServerConnection
 
-__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
+__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "StalledPublications", "Terms"]
 
 
+_NOTED_STEP = 1 << 16
+"""What waits for a client and is not held is counted in steps of so many bytes."""
 LIVE, HELD = "live", "held"
 """How a message comes that is not retained, as receipts say it."""
 
@@ -74,6 +76,16 @@ class Joining(NamedTuple):
     """Who might do what in it when this was decided; if that has changed, it is decided anew."""
 
 
+class StalledPublications:
+    """Publications of a connection that wait for room (``handlers.publications.stalled``), and why."""
+
+    __slots__ = ("packets", "reason", "size_bytes")
+
+    def __init__(self, reason: str) -> None:
+        self.packets: list[Publish] = []
+        self.reason, self.size_bytes = reason, 0
+
+
 class Link:
     """A connection as the core sees it; *shell* is whatever carries the bytes."""
 
@@ -111,6 +123,7 @@ class Link:
         "room",
         "shaping",
         "shell",
+        "stalled",
         "unsent",
         "user",
         "user_epoch",
@@ -171,6 +184,7 @@ class Link:
         self.is_busy = False
         """A packet of it is being handled piece by piece; those that came ``behind`` wait."""
         self.behind: list[Packet] = []
+        self.stalled: StalledPublications | None = None
         self.meter: Meter | None = None
         """What it may send by its rate limits, once its CONNECT is answered; None if there are none."""
         self.joining: tuple[Joining, ...] = ()
@@ -203,6 +217,9 @@ class Client:
         "_also",
         "_counted_bytes",
         "_memory",
+        "_note_above",
+        "_note_below",
+        "_noted_bytes",
         "_retained_waiting",
         "asked",
         "confirms",
@@ -224,11 +241,15 @@ class Client:
         "sent",
         "sent_seq",
         "session",
+        "unheld_bytes",
     )
 
     def __init__(self, client_id: str, session: str, memory: Memory) -> None:
         self.id, self.session, self._memory = client_id, session, memory
-        self._counted_bytes = self._retained_waiting = 0
+        self._counted_bytes = self._noted_bytes = self._retained_waiting = 0
+        self._note_above, self._note_below = _NOTED_STEP, -_NOTED_STEP
+        self.unheld_bytes = 0
+        """Bytes that wait for it or are in flight, and that neither the hold nor what is retained has."""
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
         self.owner: str | None = None
@@ -281,7 +302,28 @@ class Client:
         """Let something wait for its turn that is not retained."""
         self.sent += 1
         self.queue.append(out)
-        self.queued_bytes += len(out.message.body)
+        size = len(out.message.body)
+        self.queued_bytes += size
+        if not out.is_held:
+            if size > LONG:
+                out.message.keep()
+            self.unheld_bytes += size
+            if self.unheld_bytes > self._note_above:
+                self._note_unheld()
+
+    def let_go(self, out: Outgoing) -> None:
+        """Take in that a copy is not kept for this client any more."""
+        if not out.is_held and out.via is not RETAINED:
+            self.unheld_bytes -= len(out.message.body)
+            if self.unheld_bytes <= self._note_below:
+                self._note_unheld()
+
+    def _note_unheld(self) -> None:
+        """Count what waits and is not held, in steps, because it changes with every copy; little counts as nothing."""
+        noted = -(-self.unheld_bytes // _NOTED_STEP) * _NOTED_STEP if self.unheld_bytes > _NOTED_STEP else 0
+        self._memory.counted += noted - self._noted_bytes
+        self._noted_bytes = noted
+        self._note_above, self._note_below = max(noted, _NOTED_STEP), noted - _NOTED_STEP
 
     def unqueue(self, seq: int) -> Outgoing | None:
         """Take a message out of the queue that was received before a restart; it stands near the beginning."""
@@ -317,7 +359,12 @@ class Client:
         """Let a QoS 0 copy wait for the link alone."""
         self.sent += 1
         self.live.append(out)
-        self.queued_bytes += len(out.message.body)
+        size = len(out.message.body)
+        self.queued_bytes += size
+        if not out.is_held:
+            self.unheld_bytes += size
+            if self.unheld_bytes > self._note_above:
+                self._note_unheld()
 
     def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
         """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
@@ -330,6 +377,7 @@ class Client:
             while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
                 shed.append(queue.pop())
                 self.queued_bytes -= len(shed[-1].message.body)
+                self.let_go(shed[-1])
         return shed
 
     def land(self) -> None:
@@ -346,7 +394,8 @@ class Client:
         self.queue.clear()
         self.live.clear()
         self._also.clear()
-        self.queued_bytes = 0
+        self.queued_bytes = self.unheld_bytes = 0
+        self._note_unheld()
         self.receiving.clear()
 
     def put_again(self) -> None:
@@ -376,9 +425,11 @@ class Client:
         if self.live:
             out = self.live.popleft()
             self.queued_bytes -= len(out.message.body)
+            self.let_go(out)
             return out
         out = queue[0]
         if not out.qos:  # nothing is to be acknowledged
+            self.let_go(out)
             return self._next()
         if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
             return None
@@ -433,6 +484,7 @@ class Client:
         self._retained_waiting = 0
         self.queued_bytes = sum(len(out.message.body) for out in self.live)
         for out in waiting:
+            self.let_go(out)
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)
             if left.terms and left.via is RETAINED:

@@ -51,6 +51,7 @@ class BackPressure:
     def count_incoming(self, link: Link) -> None:
         """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
         size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow)) + link.machine.alias_bytes
+        size += 0 if link.stalled is None else link.stalled.size_bytes
         if link.behind:
             size += sum(map(_waiting_bytes, link.behind))
         change, link.incoming_bytes = size - link.incoming_bytes, size

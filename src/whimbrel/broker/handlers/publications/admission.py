@@ -14,7 +14,7 @@ from typing import TypeAlias
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
-from whimbrel.broker.memory import PENDING_BYTES
+from whimbrel.broker.memory import PENDING_BYTES, NoRoom
 from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
@@ -34,6 +34,7 @@ __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
 Refusal: TypeAlias = tuple[ReasonCode, str]
 _RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
+_NO_DISK = NoRoom("the broker cannot write to its disk")
 _NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
 _PASSING = 8
 """Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
@@ -72,7 +73,7 @@ class Admission:
         if packet.retain and not self._retains:
             return _NOT_RETAINED
         if self.is_refusing:
-            return ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk"
+            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK
         if packet.qos:
             full = self.room_refusal(makes_room=packet.retain and not packet.payload)
             if full is not None:
@@ -178,7 +179,14 @@ class Admission:
         return None if full is None or state.keep_up(found) else full
 
     def _held_refusal(self) -> Refusal:
-        return ReasonCode.QUOTA_EXCEEDED, f"{self._limits.held_bytes} bytes are held, no more are allowed"
+        return ReasonCode.QUOTA_EXCEEDED, NoRoom(f"{self._limits.held_bytes} bytes are held, no more are allowed")
+
+    def lasting_refusal(self) -> Refusal | None:
+        """Return why nothing is accepted that stays until a device fetches it, if so."""
+        if self.is_refusing:
+            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK
+        is_full = self._state.held.size_bytes > self._limits.held_bytes
+        return self._held_refusal() if is_full else self._state.memory.refusal(is_lasting=True)
 
     # -- must it be durable ------------------------------------------------------------------------------------------
 

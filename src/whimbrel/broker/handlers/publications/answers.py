@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from whimbrel.broker.memory import NoRoom
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Client, Link, StalledPublications
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.model.facts import PresenceChange, PresenceChanged
@@ -30,7 +31,14 @@ class PublicationAnswers:
         self._commits, self._state, self._sender = commits, state, sender
 
     def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
-        """Answer a publication that is not accepted; 3.1.1 has no words for it."""
+        """Answer a publication that is not accepted; 3.1.1 has no words for it.
+
+        Where there is no room, the publications of 3.1.1 wait for it (``stalled``).
+        """
+        if packet.qos and isinstance(reason, NoRoom) and link.machine.version != V5:
+            link.machine.publication_ends()
+            link.stalled = StalledPublications(reason)
+            return
         self._sender.counters.refused += 1
         self._sender.events.refuse(Event.PUBLICATION_REFUSED, link, link.last_at, code, reason, topic=packet.topic)
         if code in _SAID_BY_CONNACK:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Generator, Iterable
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
+from whimbrel.broker.access.publication_keys import OPEN
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.broker.state.routes import Found
@@ -33,7 +34,7 @@ from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
 
-__all__ = ["Lane", "Lanes", "Others"]
+__all__ = ["Lane", "Lanes", "Others", "is_plain"]
 
 Others: TypeAlias = dict[Client, tuple[int, ...]]
 """Clients who are to have a copy, and the identifiers of their subscriptions."""
@@ -304,3 +305,12 @@ class Lanes:
                     seats.append(_Seat(client, terms.granted, terms))
                     continue
             rest.append((session, identities))
+
+
+def is_plain(message: Message) -> bool:
+    """Tell whether a publication may take a lane, if those who want it may."""
+    return (
+        message.secured is OPEN
+        and message.expires_at is None
+        and (message.placing is None and message.deadline_at is None)
+    )

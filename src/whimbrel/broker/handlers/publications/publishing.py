@@ -24,8 +24,9 @@ from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
 from whimbrel.broker.handlers.publications.answers import PublicationAnswers
 from whimbrel.broker.handlers.publications.direct import DirectPath
-from whimbrel.broker.handlers.publications.lanes import Lane, Lanes
+from whimbrel.broker.handlers.publications.lanes import Lane, Lanes, is_plain
 from whimbrel.broker.handlers.publications.moves import Moves
+from whimbrel.broker.handlers.publications.stalled import Stalled
 from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
@@ -93,6 +94,7 @@ class Publishing:
             else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answers = PublicationAnswers(commits, state, sender)
+        self.stalled = Stalled(admission, sender, self.received)
         self.moves = Moves(commits, state, admission, authorizer)
         self.answer: _Taker | None = None
         self.answer_operator: _Taker | None = None
@@ -105,6 +107,8 @@ class Publishing:
 
     def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
+        if self.stalled.holds(link, packets):
+            return
         now = self._commits.now(now)
         direct = self._direct_for(link)
         if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
@@ -121,6 +125,8 @@ class Publishing:
                 self._long_work.begin(link, self._taking_in(link, client, packets, allowance))
                 return
             packets = packets[end:]
+            if self.stalled.holds(link, packets):
+                return
 
     def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
         """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
@@ -132,6 +138,8 @@ class Publishing:
             while client.link is link and link.closing is None:
                 try:
                     take_in(self._commits.last_at, allowance)
+                    if self.stalled.holds(link, packets[done:]):
+                        return
                     break
                 except OutOfAllowanceError:
                     yield
@@ -182,6 +190,8 @@ class Publishing:
             else:
                 found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
             self._received(link, client, packets[at], secured[at], placing, found, now)
+            if self.stalled.holds(link, given[at:]):
+                break
             at += 1
             if link.is_busy and not was_busy:  # a long policy: what came behind it waits
                 link.behind += given[at:]
@@ -446,7 +456,7 @@ class Publishing:
 
     def _lane(self, message: Message, found: Found) -> Lane | None:
         """Return the lane of a publication that may take one."""
-        return self._lanes.of(message.subject, found) if self._lanes is not None and _is_plain(message) else None
+        return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
 
     def _pass_on(
         self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
@@ -467,7 +477,7 @@ class Publishing:
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         lane = None
-        if self._lanes is not None and _is_plain(message):
+        if self._lanes is not None and is_plain(message):
             lane = yield from self._lanes.making(message.subject, found)
         received: Collection[str] = ()
         if lane is not None:
@@ -487,12 +497,3 @@ def _run(packets: Sequence[Publish]) -> int:
         if topic in _SPLITTING:
             return at - (at > 1 and topic == REPORT)
     return len(packets)
-
-
-def _is_plain(message: Message) -> bool:
-    """Tell whether a publication may take a lane, if those who want it may."""
-    return (
-        message.secured is OPEN
-        and message.expires_at is None
-        and (message.placing is None and message.deadline_at is None)
-    )
