@@ -219,6 +219,7 @@ def test_a_broker_that_is_not_there_ends_the_command(folder: Path) -> None:
         (["--fixes", "words.json", "--interface", "lo"], "words.json: line 1"),
         (["--gpsd", "localhost:x", "--interface", "lo"], "port of gpsd"),
         (["--place", "1,1", "--interface", "lo", "--trust", "abc"], "64 hexadecimal digits"),
+        (["--place", "1,1", "--interface", "lo", "--trust", f"{'ab' * 32}@soon"], "ISO 8601"),
         (["--place", "1,1", "--interface", "lo", "--name", "no/node"], "letters, digits"),
     ],
 )

@@ -24,6 +24,7 @@ EVENT = Event(
     seq=17,
     sender="light",
     hops=0,
+    max_hops=0,
     subject="traffic light",
     area=Area(Place(53.3438, -6.2546), 200),
     epoch=1,

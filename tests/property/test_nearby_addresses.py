@@ -20,6 +20,7 @@ EVENT = Event(
     seq=1,
     sender="light",
     hops=0,
+    max_hops=1,
     subject="light",
     area=Area(Place(0, 0), 1),
     epoch=0,

@@ -46,6 +46,7 @@ flooded = {
     "seq": numbers,
     "sender": names,
     "hops": st.integers(0, 3),
+    "max_hops": st.integers(0, 3),
     "subject": subjects,
     "area": areas,
     "epoch": st.sampled_from([0, 0, 0, 0, 1, 2]),
@@ -56,7 +57,6 @@ frames: st.SearchStrategy[Frame] = st.one_of(
         **flooded,
         moves=st.booleans(),
         lifetime_us=durations,
-        max_hops=st.integers(0, 3),
         max_remaining_us=durations,
         latest=numbers,
         latest_us=durations,
@@ -158,7 +158,7 @@ class NodeModel(RuleBasedStateMachine):
     @rule(subject=subjects)
     def unsubscribe(self, subject: str) -> None:
         """Unsubscribe."""
-        self.do(lambda node: node.unsubscribe(subject))
+        self.do(lambda node: node.unsubscribe(subject, now=self.now))
 
     @rule(subject=subjects, radius_m=st.sampled_from([60.0, 400.0, 9_000.0]), moves=st.booleans())
     def announce(self, subject: str, radius_m: float, *, moves: bool) -> None:

@@ -57,14 +57,14 @@ def test_a_consumer_that_leaves_the_area_is_out_without_a_word() -> None:
 def test_unsubscribing_tells_the_producer_at_once() -> None:
     """A consumer that is inside may say so."""
     street = _crossing("car", "van")
-    street.do("car", street.nodes["car"].unsubscribe("traffic light"))
+    street.do("car", street.nodes["car"].unsubscribe("traffic light", now=street.now))
     street.run(0.1)
     assert list(street.nodes["light"].members("traffic light")) == ["van"]
     street.publish("light", "traffic light", status="red")
     street.run(0.1)
     assert (street.values("car"), street.values("van")) == ([], ["red"])
     with pytest.raises(InvalidValueError, match="one that was made"):
-        street.nodes["car"].unsubscribe("traffic light")
+        street.nodes["car"].unsubscribe("traffic light", now=street.now)
 
 
 def test_a_producer_that_falls_silent_is_gone_after_three_periods() -> None:

@@ -118,6 +118,7 @@ def _event() -> Event:
         seq=1,
         sender="P",
         hops=0,
+        max_hops=0,
         subject="A",
         area=Area(at(0), 100),
         epoch=0,

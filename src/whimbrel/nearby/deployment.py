@@ -42,6 +42,8 @@ class Deployment:
     """A node repeats a frame after 0 to ``slots - 1`` slots, fixed by its id and the frame's."""
     repair_us: int = 50_000
     """From one request for a missing event to the next."""
+    signed_age_us: int = 60 * US_PER_S
+    """How old a signed frame may be where the clock is set, and how far clocks may differ."""
     max_speed_m_s: float = 100.0
     """A faster fix is no movement: heading and speed are unknown until the next."""
     max_frame_bytes: int = 1_200
@@ -57,6 +59,10 @@ class Deployment:
     """How many missing events of one group are asked for at a time."""
     max_waiting: int = 1_024
     """How many events wait for the application."""
+    max_sender_frames: int = 128
+    """How many new beacons, joins and requests of one sender are looked at in a period."""
+    max_sender_events: int = 1_024
+    """How many new events of one sender are looked at in a period."""
 
     def __post_init__(self) -> None:
         whole("cell_m", self.cell_m, 50, 100_000)
@@ -69,9 +75,20 @@ class Deployment:
         whole("slot_us", self.slot_us, 0, US_PER_S)
         whole("slots", self.slots, 1, 1_024)
         whole("repair_us", self.repair_us, 1_000, _HOUR_US)
+        whole("signed_age_us", self.signed_age_us, US_PER_S, 24 * _HOUR_US)
         real("max_speed_m_s", self.max_speed_m_s, 1, 100_000)
         whole("max_frame_bytes", self.max_frame_bytes, 512, 65_000)
-        for name in ("groups", "members", "origins", "queue", "kept", "missing", "waiting"):
+        for name in (
+            "groups",
+            "members",
+            "origins",
+            "queue",
+            "kept",
+            "missing",
+            "waiting",
+            "sender_frames",
+            "sender_events",
+        ):
             whole(f"max_{name}", getattr(self, f"max_{name}"), 1, 10_000_000)
         whole("max_listed", self.max_listed, 0, 128)
         if self.repair_us > self.period_us:

@@ -87,6 +87,7 @@ def _event(kind: EventType, body: bytes, *, at: int) -> Event:
         seq=identity.seq,
         sender=identity.node,
         hops=0,
+        max_hops=0,
         subject=kind.name,
         area=area,
         epoch=0,

@@ -2,7 +2,7 @@
 
 Rule: the area in a frame is held against this node's own place before anything else. A frame from outside, from an area
 larger than the deployment allows, or without a believed signature where one is required, changes nothing but a count.
-Rule: a node without a fix is in no area.
+So does a frame beyond the rate of its sender, and a join of a group that is not believed.
 Rule: time is what has elapsed on this node. A clock that is set back takes nothing back and delays nothing; one that
 jumps ahead lets things expire, which is counted like any other expiry.
 Rule: outputs are performed in order; after each input the shell asks ``next_due`` again.
@@ -13,19 +13,22 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
-from whimbrel.nearby.frames.signatures import Signer, has_valid_signature
+from whimbrel.nearby.frames.signatures import Signer
 from whimbrel.nearby.frames.values import Beacon, Event, Flooded, Frame, GroupId, Join, Request
 from whimbrel.nearby.group.consumer import Consumer
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
 from whimbrel.nearby.group.producer import NoFixError, Producer
+from whimbrel.nearby.group.rates import SenderRates
 from whimbrel.nearby.group.relay import Relay, is_inside
 from whimbrel.nearby.group.subscriptions import NearbySubscription
+from whimbrel.nearby.group.trust import TimeOfDay, Trust, Verdict
 from whimbrel.nearby.group.view import View
 from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.prediction import LatencyBounds, Prediction
@@ -37,7 +40,12 @@ _TIMED_SENDS = 64
 
 
 class Node:
-    """One node of a deployment; *first_seq* must be above every seq that a former run of it gave out."""
+    """One node of a deployment; *first_seq* must be above every seq that a former run of it gave out.
+
+    *signer* signs what this node announces, *member_signer* (else the same) its joins and requests in the groups of
+    others that sign. *trusted* has the public keys that are believed, each with the time at which it expires or none;
+    without it a node believes anyone whose signature, if there is one, is valid.
+    """
 
     def __init__(
         self,
@@ -48,7 +56,8 @@ class Node:
         first_seq: int = 0,
         relays: bool = True,
         signer: Signer | None = None,
-        trusted: frozenset[bytes] | None = None,
+        member_signer: Signer | None = None,
+        trusted: Mapping[bytes, int | None] | None = None,
         by_deadline: bool = True,
         percentile: float = 99.9,
     ) -> None:
@@ -58,7 +67,16 @@ class Node:
         self.counts: Counter[str] = Counter()
         self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
         self.bounds = LatencyBounds(self.deployment, percentile=percentile)
-        self._trusted = trusted
+        self._day = TimeOfDay()
+        self._trust = Trust(trusted, deployment=self.deployment, day=self._day)
+        period_us, most = self.deployment.period_us, self.deployment.max_origins
+        self._rates = {
+            is_event: SenderRates(frames=frames, period_us=period_us, max_senders=most)
+            for is_event, frames in (
+                (False, self.deployment.max_sender_frames),
+                (True, self.deployment.max_sender_events),
+            )
+        }
         self._now: int | None = None
         self._set_back = 0
         """By how much the clock was set back so far."""
@@ -76,6 +94,7 @@ class Node:
             numbering=numbering,
             relay=self._relay,
             signer=signer,
+            day=self._day,
             counts=self.counts,
         )
         self._consumer = Consumer(
@@ -85,6 +104,8 @@ class Node:
             numbering=numbering,
             motion=self.motion,
             dispatcher=Dispatcher(max_waiting=self.deployment.max_waiting, by_deadline=by_deadline),
+            signer=member_signer or signer,
+            day=self._day,
             counts=self.counts,
         )
 
@@ -135,10 +156,9 @@ class Node:
         """Receive the events of a type wherever this node comes near."""
         self._consumer.subscribe(subscription)
 
-    def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
+    def unsubscribe(self, subject: str, name: str = "", *, now: int) -> list[Output]:
         """Receive them no longer."""
-        self._is_due_known = False
-        return self._consumer.unsubscribe(subject, name)
+        return self._consumer.unsubscribe(subject, name, now=self._elapse(now))
 
     def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
         """Return the next event for an application that is ready for one, by deadline."""
@@ -164,18 +184,27 @@ class Node:
         self._producer.move(place)
         return self._consumer.move()
 
-    def receive(self, frame: Frame, *, now: int) -> list[Output]:
-        """Take what was heard; return what to do."""
+    def set_clock(self, utc: int | None, *, now: int) -> None:
+        """Learn the time of day, in microseconds UTC; ``None`` while this node's clock is not set."""
+        self._day.tell(utc, now=self._elapse(now, changes_nothing=True))
+
+    def receive(self, frame: Frame, *, now: int, source: str | None = None) -> list[Output]:
+        """Take what was heard; return what to do.
+
+        *source* is what the network calls the transmitter. Rates are counted by it, or else by the sender's name.
+        """
         now = self._elapse(now, changes_nothing=True)
+        source = frame.sender if source is None else source
         if isinstance(frame, Request):
-            is_for_us = frame.to == self.name and is_inside(frame.area, self.motion.place)
-            return self._relay.answer(frame, place=self.motion.place, now=now) if is_for_us else []
+            return self._answer(frame, source, now)
         if frame.area.radius_m > self.deployment.max_radius_m:
             self.counts["areas too large"] += 1
             return []
         if not is_inside(frame.area, self.motion.place):
             self.counts["outside"] += 1
-            if isinstance(frame, Join) or not self._consumer.knows(frame.group) or not self._is_believed(frame):
+            if isinstance(frame, Join) or not self._consumer.knows(frame.group):
+                return []
+            if self._trust.judge(frame, now=now) is not Verdict.BELIEVED:
                 return []
             self._is_due_known = False
             return self._consumer.pass_by(frame, now=now)
@@ -188,9 +217,17 @@ class Node:
             self.counts["duplicates"] += 1
             self._consumer.hear_again(frame, now=now)
             return []
-        if isinstance(frame, Beacon | Event) and not self._is_believed(frame):
-            self.counts["unbelieved"] += 1
-            return [Note(kind=NoteKind.UNBELIEVED, group=frame.group, member=frame.sender)]
+        if not self._rates[isinstance(frame, Event)].admits(source, now=now):
+            self.counts["beyond the rate of a sender"] += 1
+            return []
+        if isinstance(frame, Join):
+            if not self._is_join_believed(frame, now):
+                self.counts["joins not believed"] += 1
+                return []
+        else:
+            verdict = self._trust.judge(frame, now=now)
+            if verdict is not Verdict.BELIEVED:
+                return self._disbelieve(frame, verdict, now)
         self._is_due_known = False
         if is_new:
             self._relay.receive(frame, now=now)
@@ -204,6 +241,7 @@ class Node:
                 self._consumer.hear_again(frame, now=now)
                 return []
             case Beacon():
+                self._relay.believe(frame, now=now)
                 if self.announces(frame.subject) and self.vocabulary.contradicts(frame.subject, frame.fingerprint):
                     return [Note(kind=NoteKind.CONTRADICTED, group=frame.group, member=frame.origin)]
                 aged = self._relay.age(frame, 0)
@@ -213,10 +251,39 @@ class Node:
                 self._relay.keep(frame, dies_at=now + frame.remaining_us - self.deployment.airtime_us, now=now)
                 return self._consumer.receive_event(frame, now=now) if is_wanted else []
 
-    def _is_believed(self, frame: Beacon | Event) -> bool:
-        if self._trusted is None:
-            return frame.key is None or has_valid_signature(frame)
-        return frame.key in self._trusted and has_valid_signature(frame)
+    def _answer(self, request: Request, source: str, now: int) -> list[Output]:
+        place = self.motion.place
+        if request.to != self.name or not is_inside(request.area, place):
+            return []
+        if not self._rates[False].admits(source, now=now):
+            self.counts["beyond the rate of a sender"] += 1
+            return []
+        is_members_own = self._trust.is_members_own(request, now=now)
+        return self._relay.answer(request, is_members_own=is_members_own, place=place, now=now)
+
+    def _is_join_believed(self, join: Join, now: int) -> bool:
+        """Return whether *join* is of a group that is believed here, and signed if that group's producer signs."""
+        if join.producer == self.name:
+            standing = self._producer.standing(join.subject)
+        else:
+            standing = self._relay.standing(join.group, now=now)
+        if standing is None or not standing.admits(join):
+            return False
+        return standing.key is None or self._trust.is_members_own(join, now=now)
+
+    def _disbelieve(self, frame: Beacon | Event, verdict: Verdict, now: int) -> list[Output]:
+        """Count and report a frame that is not believed."""
+        self.counts[verdict.value] += 1
+        kinds = {Verdict.KEY_EXPIRED: NoteKind.KEY_EXPIRED, Verdict.UNTIMELY: NoteKind.CLOCKS_DIFFER}
+        ahead_us = self._trust.ahead_us(frame, now=now) if verdict is Verdict.UNTIMELY else None
+        return [
+            Note(
+                kind=kinds.get(verdict, NoteKind.UNBELIEVED),
+                group=frame.group,
+                member=frame.sender,
+                seconds=None if ahead_us is None else ahead_us / US_PER_S,
+            )
+        ]
 
     @property
     def next_due(self) -> int | None:

@@ -3,7 +3,11 @@
 Rule: no frame has a field for the place of a consumer. A join names the group and its member, nothing else of it.
 Rule: ``origin`` made the frame and gave it ``seq``; the two name it wherever it goes. ``sender`` transmitted this copy,
 and only ``sender``, ``hops`` and the remaining time change on the way; a signature covers everything else.
-Rule: times in frames are durations, so that no two clocks need to agree.
+Rule: times in frames are durations, so that no two clocks need to agree. There is one exception: a signed frame says
+when it was issued, because a signature alone is as good in a year as today. A node whose clock is set refuses a signed
+frame that is too old; a node whose clock is not set accepts it, and marks its events.
+Rule: where a producer signs, the joins and requests of its group are signed, too. ``max_hops`` is the number of hops
+that the origin allowed; it is signed, and a frame with more ``hops`` than that is no frame.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ class Beacon:
     lifetime_us: int
     """How long it is good without another beacon; 0: the announcement has ended."""
     max_hops: int
-    """The hop bound of events."""
+    """The hop bound of the announcement, for its beacons and its events."""
     max_remaining_us: int
     """The longest deadline of events; no event is asked for any longer."""
     latest: int
@@ -63,6 +67,8 @@ class Beacon:
     view: ViewDigest
     members: tuple[int, ...] | None = None
     """The hashes of all members, while the view is new to some of them."""
+    issued_at: int | None = None
+    """The time of day at which it was signed, in microseconds UTC; 0 if the signer's clock was not set."""
     key: bytes | None = field(default=None, repr=False)
     signature: bytes | None = field(default=None, repr=False)
 
@@ -80,6 +86,7 @@ class Join:
     seq: int
     sender: str
     hops: int
+    max_hops: int
     subject: str
     area: Area
     """The area of the group as the consumer heard it: the frame must not leave it."""
@@ -92,6 +99,10 @@ class Join:
     wants_view: bool = False
     """Whether this member's view differs from the digest that it heard."""
     is_leaving: bool = False
+    issued_at: int | None = None
+    """The time of day at which it was signed, in microseconds UTC; 0 if the signer's clock was not set."""
+    key: bytes | None = field(default=None, repr=False)
+    signature: bytes | None = field(default=None, repr=False)
 
     @property
     def group(self) -> GroupId:
@@ -107,6 +118,7 @@ class Event:
     seq: int
     sender: str
     hops: int
+    max_hops: int
     subject: str
     area: Area
     epoch: int
@@ -116,6 +128,8 @@ class Event:
     """From its publication on; the remaining time begins with it."""
     remaining_us: int
     attributes: Attributes
+    issued_at: int | None = None
+    """The time of day at which it was signed, in microseconds UTC; 0 if the signer's clock was not set."""
     key: bytes | None = field(default=None, repr=False)
     signature: bytes | None = field(default=None, repr=False)
 
@@ -142,6 +156,10 @@ class Request:
     subject: str
     epoch: int
     numbers: tuple[int, ...]
+    issued_at: int | None = None
+    """The time of day at which it was signed, in microseconds UTC; 0 if the signer's clock was not set."""
+    key: bytes | None = field(default=None, repr=False)
+    signature: bytes | None = field(default=None, repr=False)
 
     @property
     def group(self) -> GroupId:

@@ -17,6 +17,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
+from whimbrel.nearby.frames.signatures import Signer
 from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.membership_table import MembershipTable
@@ -24,6 +25,7 @@ from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
 from whimbrel.nearby.group.relay import is_inside
 from whimbrel.nearby.group.subscriptions import NearbySubscription, SubscriptionTable
+from whimbrel.nearby.group.trust import TimeOfDay
 from whimbrel.nearby.group.view import member_hash
 from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.vocabulary import Vocabulary
@@ -43,11 +45,13 @@ class Consumer:
         numbering: Numbering,
         motion: Motion,
         dispatcher: Dispatcher,
+        signer: Signer | None,
+        day: TimeOfDay,
         counts: Counter[str],
     ) -> None:
         self.name, self._deployment, self._vocabulary = name, deployment, vocabulary
         self._numbering, self._motion, self._counts = numbering, motion, counts
-        self._dispatcher = dispatcher
+        self._dispatcher, self._signer, self._day = dispatcher, signer, day
         self._subscriptions = SubscriptionTable(vocabulary)
         self._groups = MembershipTable(max_groups=deployment.max_groups, counts=counts)
 
@@ -57,7 +61,7 @@ class Consumer:
         """Receive the events of a type from now on, wherever this node comes near."""
         self._subscriptions.add(subscription)
 
-    def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
+    def unsubscribe(self, subject: str, name: str = "", *, now: int) -> list[Output]:
         """Receive them no longer; with the last subscription to *subject* its groups are left."""
         self._subscriptions.remove(subject, name)
         if subject in self._subscriptions:
@@ -66,7 +70,7 @@ class Consumer:
         for group, found in list(self._groups.active.items()):
             if group.subject == subject:
                 if found.is_joined and found.beacon is not None and is_inside(found.beacon.area, self._motion.place):
-                    done.append(self._join(found, found.beacon, is_leaving=True))
+                    done.append(self._join(found, found.beacon, is_leaving=True, now=now))
                 done += self._leave(group, found)
         return done
 
@@ -82,6 +86,7 @@ class Consumer:
             subscriptions=waiting.subscriptions,
             attributes=waiting.attributes,
             left_us=waiting.dies_at - now,
+            is_age_known=waiting.is_age_known,
         )
         return found, notes
 
@@ -149,6 +154,8 @@ class Consumer:
             return [Note(kind=NoteKind.MISMATCHED, group=group, member=beacon.origin)]
         if self._vocabulary.contradicts(beacon.subject, beacon.fingerprint):
             return [Note(kind=NoteKind.CONTRADICTED, group=group, member=beacon.origin)]
+        if beacon.key is not None and self._signer is None:
+            return [Note(kind=NoteKind.NO_KEY, group=group, member=beacon.origin)]
         found, lost = self._groups.find(beacon)
         if found is None:
             return []
@@ -208,7 +215,14 @@ class Consumer:
         self._counts["filters asked"] += asked
         if not names:
             return [*done, Note(kind=NoteKind.DISCARDED, group=group, number=event.number)]
-        dropped = self._dispatcher.add(event, subscriptions=names, attributes=seen, dies_at=dies_at, now=now)
+        dropped = self._dispatcher.add(
+            event,
+            subscriptions=names,
+            attributes=seen,
+            dies_at=dies_at,
+            now=now,
+            is_age_known=event.key is not None and self._day.at(now) is not None,
+        )
         if dropped is not None:
             done.append(Note(kind=NoteKind.DROPPED, group=dropped.event.group, number=dropped.event.number))
         return done
@@ -253,7 +267,7 @@ class Consumer:
             if found.is_joined and found.join_at <= now and found.beacon is not None:
                 found.join_at = max(found.join_at + self._deployment.period_us, now + 1)
                 if is_inside(found.beacon.area, place):
-                    done.append(self._join(found, found.beacon))
+                    done.append(self._join(found, found.beacon, now=now))
             self._groups.rest(group)
         return done
 
@@ -263,11 +277,17 @@ class Consumer:
         if found.beacon is None or not is_inside(found.beacon.area, place):
             return done
         self._counts["requests"] += len(requests)
-        return [*done, *map(Send, requests)]
+        for each in requests:
+            signs = found.key is not None and self._signer is not None
+            done.append(Send(self._signer.sign(each, issued_at=self._day.at(now)) if signs else each))
+        return done
 
-    def _join(self, found: Membership, beacon: Beacon, *, is_leaving: bool = False) -> Send:
+    def _join(self, found: Membership, beacon: Beacon, *, now: int, is_leaving: bool = False) -> Send:
         seq = self._numbering.take()
-        return Send(found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving))
+        join = found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving)
+        if beacon.key is not None and self._signer is not None:
+            join = self._signer.sign(join, issued_at=self._day.at(now))
+        return Send(join)
 
 
 def _missed(group: GroupId, count: int) -> list[Output]:

@@ -21,7 +21,8 @@ from whimbrel.nearby.frames.wire import MAX_DURATION_US, encode
 from whimbrel.nearby.group.announcement import Announcement
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output, Send
-from whimbrel.nearby.group.relay import Relay, is_inside
+from whimbrel.nearby.group.relay import GroupStanding, Relay, is_inside
+from whimbrel.nearby.group.trust import TimeOfDay
 from whimbrel.nearby.group.view import View
 from whimbrel.nearby.prediction import Prediction
 from whimbrel.nearby.vocabulary import Vocabulary
@@ -59,10 +60,12 @@ class Producer:
         numbering: Numbering,
         relay: Relay,
         signer: Signer | None,
+        day: TimeOfDay,
         counts: Counter[str],
     ) -> None:
         self.name, self._deployment, self._vocabulary = name, deployment, vocabulary
         self._numbering, self._relay, self._signer, self._counts = numbering, relay, signer, counts
+        self._day = day
         self._announced: dict[str, Announcement] = {}
 
     # -- what its application wants --------------------------------------------------------------------------------
@@ -138,6 +141,7 @@ class Producer:
             seq=self._numbering.take(),
             sender=self.name,
             hops=found.hops,
+            max_hops=found.hops,
             subject=subject,
             area=found.area,
             epoch=found.epoch,
@@ -146,7 +150,7 @@ class Producer:
             remaining_us=deadline_us,
             attributes=attributes,
         )
-        event = self._signer.sign(event) if self._signer else event
+        event = self._signer.sign(event, issued_at=self._day.at(now)) if self._signer else event
         size, most = len(encode(event)), self._deployment.max_frame_bytes
         if size > most:
             raise InvalidValueError("event", Phrase(f"{size} bytes"), f"at most {most} bytes in one frame")
@@ -160,6 +164,14 @@ class Producer:
     def announces(self, subject: str) -> bool:
         """Tell whether *subject* is announced here."""
         return subject in self._announced
+
+    def standing(self, subject: str) -> GroupStanding | None:
+        """Return what joins of the group of *subject* must keep to, or ``None`` if it is not announced here."""
+        found = self._announced.get(subject)
+        if found is None:
+            return None
+        key = None if self._signer is None else self._signer.public
+        return GroupStanding(epoch=found.epoch, key=key, max_hops=found.hops, radius_m=found.area.radius_m)
 
     def members(self, subject: str) -> View:
         """Return who is in the group of *subject*: one lookup (Figure 3b)."""
@@ -223,4 +235,4 @@ class Producer:
     def _beacon(self, found: Announcement, *, lifetime_us: int, now: int) -> Beacon:
         seq = self._numbering.take()
         beacon = found.beacon(self.name, seq=seq, lifetime_us=lifetime_us, deployment=self._deployment, now=now)
-        return self._signer.sign(beacon) if self._signer else beacon
+        return self._signer.sign(beacon, issued_at=self._day.at(now)) if self._signer else beacon

@@ -175,20 +175,21 @@ class MulticastSocket:
                 failed += 1
         return failed
 
-    def receive(self) -> tuple[bytes, int] | None:
-        """Return a datagram and for how many microseconds it has waited here; ``None`` if there is none.
+    def receive(self) -> tuple[bytes, int, str] | None:
+        """Return a datagram, for how many microseconds it has waited here, and whence it came, or ``None``.
 
         What a busy node leaves in the kernel's buffer gets older there, and deadlines do not wait.
         """
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_TIMESPEC.size))
+            data, ancillary, _, address = self.socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_TIMESPEC.size))
         except BlockingIOError:
             return None
         for level, kind, value in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMP) and len(value) == _TIMESPEC.size:
                 seconds, nanoseconds = _TIMESPEC.unpack(value)
-                return data, max(0, time.time_ns() - seconds * 1_000_000_000 - nanoseconds) // 1_000
-        return data, 0
+                waited_us = max(0, time.time_ns() - seconds * 1_000_000_000 - nanoseconds) // 1_000
+                return data, waited_us, str(address[0])
+        return data, 0, str(address[0])
 
     def close(self) -> None:
         """Leave all groups."""
