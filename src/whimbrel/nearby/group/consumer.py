@@ -11,6 +11,7 @@ Rule: an event is new by its number in the group; it is delivered at most once, 
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypeVar
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX
@@ -18,7 +19,7 @@ from whimbrel.model.place import Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.signatures import Signer
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.membership_table import MembershipTable
 from whimbrel.nearby.group.numbers import Numbering
@@ -31,6 +32,8 @@ from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.vocabulary import Vocabulary
 
 __all__ = ["Consumer"]
+
+_Own = TypeVar("_Own", Join, Request)
 
 
 class Consumer:
@@ -277,17 +280,18 @@ class Consumer:
         if found.beacon is None or not is_inside(found.beacon.area, place):
             return done
         self._counts["requests"] += len(requests)
-        for each in requests:
-            signs = found.key is not None and self._signer is not None
-            done.append(Send(self._signer.sign(each, issued_at=self._day.at(now)) if signs else each))
-        return done
+        return [*done, *(Send(self._signed(each, found.key, now=now)) for each in requests)]
 
     def _join(self, found: Membership, beacon: Beacon, *, now: int, is_leaving: bool = False) -> Send:
         seq = self._numbering.take()
         join = found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving)
-        if beacon.key is not None and self._signer is not None:
-            join = self._signer.sign(join, issued_at=self._day.at(now))
-        return Send(join)
+        return Send(self._signed(join, beacon.key, now=now))
+
+    def _signed(self, frame: _Own, producers_key: bytes | None, *, now: int) -> _Own:
+        """Return *frame*, signed if its group's producer signs."""
+        if producers_key is None or self._signer is None:
+            return frame
+        return self._signer.sign(frame, issued_at=self._day.at(now))
 
 
 def _missed(group: GroupId, count: int) -> list[Output]:
