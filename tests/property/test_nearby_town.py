@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whimbrel.model.place import Area, Point
+from whimbrel.nearby.datagrams import MAX_DATAGRAMS
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Event, Frame, GroupId, Request
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
@@ -49,8 +50,9 @@ class Truth:
         """Remember an event."""
         self.published[event.origin, event.number] = (now, event)
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """See that nobody transmits outside of the area, or repeats twice."""
+        assert datagrams <= MAX_DATAGRAMS
         del heard_by, now
         assert is_inside(frame.area, who.node.motion.place)
         if not isinstance(frame, Request) and frame.hops:

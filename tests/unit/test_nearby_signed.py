@@ -30,7 +30,8 @@ class Tape:
     """A link that records what is sent: the bytes, and how many datagrams they take."""
 
     sent: list[bytes] = field(default_factory=list)
-    datagrams: int = 0
+    each: list[int] = field(default_factory=list)
+    """How many datagrams each frame was."""
 
     def listen(self, addresses: frozenset[str]) -> None:
         """Listen on these addresses."""
@@ -38,7 +39,7 @@ class Tape:
     def send(self, data: bytes, addresses: Iterable[str]) -> int:
         """Record a frame."""
         self.sent.append(data)
-        self.datagrams += len(list(addresses))
+        self.each.append(len(list(addresses)))
         return 0
 
     def frames(self, kind: type[Frame]) -> list[Frame]:
@@ -204,10 +205,12 @@ def test_joins_are_repeated_for_groups_that_are_believed_and_within_a_rate() -> 
         (join,) = car.tape.frames(Join)
         assert isinstance(join, Join)
         for producer, most in (("nobody", 0), ("ambulance", 128)):
+            before = len(relay.tape.sent)
             for number in range(500):
                 relay.daemon.receive(_forged(join, number, producer=producer))
             relay.daemon.perform(relay.node.timer(now=monotonic_us() + 40_000))
             assert len(relay.tape.frames(Join)) <= most
+            assert sum(relay.tape.each[before:]) <= 9 * (most + 1)  # and the beacon
 
     run(forge)
 

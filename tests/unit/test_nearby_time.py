@@ -12,6 +12,8 @@ from tests.unit.nearby_rig import MS, SECOND, Street, at
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Area
+from whimbrel.nearby.cells import cover
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.values import Event
@@ -73,7 +75,7 @@ def test_an_event_that_arrives_too_late_is_expired_at_once() -> None:
 
 
 def test_the_remaining_time_shrinks_on_the_way() -> None:
-    """By what each node held it and by one transmission each, with no common clock."""
+    """By what each node held it and by all datagrams of each transmission, with no common clock."""
     order = ["P", "r", "C"]
     street = Street(hears=lambda one, other: abs(order.index(one) - order.index(other)) == 1)
     for number, name in enumerate(order):
@@ -87,7 +89,8 @@ def test_the_remaining_time_shrinks_on_the_way() -> None:
     assert isinstance(repeated, Event)
     assert first.remaining_us == 500 * MS
     assert repeated.sender == "r"
-    airtime_us = Deployment().airtime_us
+    airtime_us = travel_us(first, deployment=Deployment())
+    assert airtime_us >= 2 * Deployment().airtime_us  # two datagrams for each cell, since it may be repeated
     assert 0 <= first.remaining_us - repeated.remaining_us - airtime_us <= Deployment().longest_delay_us
 
 
@@ -163,13 +166,19 @@ def test_a_number_far_below_the_highest_costs_nothing() -> None:
 
 
 def test_the_prediction_is_a_sum_of_bounds() -> None:
-    """Hop bound times the bound of a hop, and matching, and dispatching; with its percentile (T29)."""
+    """Hop bound times the bound of a hop, and matching, and dispatching; with its percentile (T29).
+
+    A hop counts every datagram of a frame: one for each cell, and as many for relays if it may be repeated.
+    """
     bounds = LatencyBounds(Deployment(), enough=100)
-    assumed = bounds.predict(3)
-    assert assumed.worst_us == 4 * (7_500 + 4_000) + 2_000
+    assumed = bounds.predict(3, cells=1)
+    assert assumed.worst_us == 4 * (7_500 + 2 * 4_000) + 2_000
+    assert bounds.predict(0, cells=1).worst_us == 7_500 + 4_000 + 2_000
+    assert bounds.predict(3, cells=4).worst_us == 4 * (7_500 + 8 * 4_000) + 2_000
     for number in range(1_000):
-        bounds.hop.add(5_000 if number < 998 else 50_000)
-    measured = bounds.predict(3)
+        bounds.add_hop(5_000 if number < 998 else 50_000, cells=1)
+    measured = bounds.predict(3, cells=1)
+    assert bounds.predict(3, cells=4).hop_us == 7_500 + 8 * 4_000  # what is measured of one cell says nothing of four
     assert measured.percentile == 99.9
     assert 50_000 <= measured.hop_us <= 54_600
     for wrong in (0, 100, -3):
@@ -194,6 +203,7 @@ def test_a_hop_is_measured_without_a_common_clock() -> None:
         street.add(name, at(10 * number)).subscribe(A)
     street.announce("P", "A", hops=1)
     street.run(20)
-    meter = street.nodes["P"].bounds.hop
+    cells = len(cover(Area(at(0), 200), deployment=Deployment()))
+    meter = street.nodes["P"].bounds.hops(cells)
     assert meter.total >= 40
     assert 2_000 <= meter.percentile(99.9) <= 1.1 * (7_500 + 2_000)

@@ -15,6 +15,7 @@ from typing import Any
 
 from whimbrel.lab.experiment import Experiment, Findings, Table
 from whimbrel.lab.points import Row
+from whimbrel.nearby.datagrams import MAX_DATAGRAMS
 from whimbrel.sim.streets.city import City, Design, make_city
 from whimbrel.sim.streets.filtering import FilteringTown
 
@@ -51,6 +52,8 @@ def _play(world: City) -> Row:
         "expired": counts["expired"],
         "missed": counts["missed"],
         "frames": dict(report.frames),
+        "datagrams": dict(report.datagrams),
+        "most_datagrams": report.most_datagrams,
         "bytes": dict(report.sizes),
         "joined": counts["joined"],
         "repaired": report.repaired,
@@ -122,6 +125,7 @@ def _find(rows: Sequence[Row]) -> Findings:
             (
                 "",
                 "transmissions",
+                "datagrams",
                 "receivers",
                 "delivered",
                 "filters at the producer",
@@ -132,6 +136,7 @@ def _find(rows: Sequence[Row]) -> Findings:
                 (
                     row["design"],
                     f"{_each(row, row['frames'].get('event', 0)):.1f}",
+                    f"{_each(row, row['datagrams'].get('event', 0)):.1f}",
                     f"{_each(row, row['propagated']):.1f}",
                     f"{_each(row, row['delivered']):.1f}",
                     f"{_each(row, row['asked_at_producers']):.1f}",
@@ -158,6 +163,8 @@ def _find(rows: Sequence[Row]) -> Findings:
                 "caught up",
                 "beacons/s",
                 "joins/s",
+                "datagrams/s",
+                "most for a frame",
             ),
             [
                 (
@@ -170,6 +177,8 @@ def _find(rows: Sequence[Row]) -> Findings:
                     f"{row['caught_up']:,}",
                     f"{row['frames']['beacon'] / row['seconds']:,.0f}",
                     f"{row['frames']['join'] / row['seconds']:,.0f}",
+                    f"{sum(row['datagrams'].values()) / row['seconds']:,.0f}",
+                    str(row["most_datagrams"]),
                 )
                 for row in steam
             ],
@@ -182,6 +191,7 @@ def _find(rows: Sequence[Row]) -> Findings:
         and first["asked_at_consumers"] <= first["propagated"],
         "without loss nothing is missed by more than one in a hundred": first["missed"] + first["expired"]
         <= first["propagated"] / 100,
+        f"no frame is more than {MAX_DATAGRAMS} datagrams": all(row["most_datagrams"] <= MAX_DATAGRAMS for row in rows),
         "the simulation is faster than real time": all(row["core_s"] < row["seconds"] for row in steam),
     }
     notes = [

@@ -45,7 +45,7 @@ class _Watcher:
         self.propagated: list[str] = []
         self.given: list[str] = []
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """See a transmission."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:

@@ -43,7 +43,7 @@ class _Watcher:
         self.kinds: list[NoteKind] = []
         self.delivered_now = 0
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """See a transmission."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:

@@ -25,8 +25,6 @@ class Deployment:
 
     cell_m: int = 500
     """The side of a cell of the finest level."""
-    max_cells: int = 64
-    """How many cells an area may touch; a larger area uses a coarser level."""
     max_radius_m: float = 5_000.0
     """The largest area that may be announced, and that is believed."""
     period_us: int = US_PER_S
@@ -36,7 +34,7 @@ class Deployment:
     max_hops: int = 8
     """The largest hop bound of an announcement."""
     airtime_us: int = 2_000
-    """The longest time from the start of a transmission to its receipt; it is taken off the remaining time."""
+    """The longest time that one datagram takes; it is taken off the remaining time for each datagram of a frame."""
     slot_us: int = 500
     slots: int = 16
     """A node repeats a frame after 0 to ``slots - 1`` slots, fixed by its id and the frame's."""
@@ -66,7 +64,6 @@ class Deployment:
 
     def __post_init__(self) -> None:
         whole("cell_m", self.cell_m, 50, 100_000)
-        whole("max_cells", self.max_cells, 16, 1_024)
         real("max_radius_m", self.max_radius_m, 1, 1_000_000)
         whole("period_us", self.period_us, 10_000, _HOUR_US)
         whole("missed_periods", self.missed_periods, 2, 100)

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area, Place
+from whimbrel.nearby.cells import MAX_CELLS, cover
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.signatures import Signer
@@ -124,12 +126,14 @@ class Node:
         lifetime_us: int | None = None,
     ) -> tuple[Prediction, list[Output]]:
         """Announce *subject* around this node, or around *centre*; return how late its events can be."""
-        now, prediction = self._elapse(now), self.bounds.predict(hops)
+        now = self._elapse(now)
         if self.motion.place is None:
             raise NoFixError
+        area = Area(centre or self.motion.place, radius_m)
+        prediction = self._predict(area, hops=hops, moves=moves)
         outputs = self._producer.announce(
             subject,
-            area=Area(centre or self.motion.place, radius_m),
+            area=area,
             moves=moves,
             prediction=prediction,
             deadline_us=deadline_us,
@@ -138,6 +142,16 @@ class Node:
             now=now,
         )
         return prediction, self._timed_sends(outputs, now)
+
+    def _predict(self, area: Area, *, hops: int, moves: bool) -> Prediction:
+        """Return how late events in *area* can be; one that moves may touch as many cells as an area can."""
+        cells = MAX_CELLS if moves else len(cover(area, deployment=self.deployment))
+        return self.bounds.predict(hops, cells=cells)
+
+    def predict(self, subject: str) -> Prediction:
+        """Return what could be promised of the announced *subject* now, by what was measured meanwhile."""
+        found = self._producer.announcement(subject)
+        return self._predict(found.area, hops=found.hops, moves=found.moves)
 
     def unannounce(self, subject: str, *, now: int) -> list[Output]:
         """End the announcement of *subject*."""
@@ -248,7 +262,8 @@ class Node:
                 assert isinstance(aged, Beacon)
                 return self._consumer.receive_beacon(aged, now=now)
             case Event():
-                self._relay.keep(frame, dies_at=now + frame.remaining_us - self.deployment.airtime_us, now=now)
+                dies_at = now + frame.remaining_us - travel_us(frame, deployment=self.deployment)
+                self._relay.keep(frame, dies_at=dies_at, now=now)
                 return self._consumer.receive_event(frame, now=now) if is_wanted else []
 
     def _answer(self, request: Request, source: str, now: int) -> list[Output]:
@@ -328,4 +343,4 @@ class Node:
     def _measure_hop(self, frame: Flooded, now: int) -> None:
         sent = self._timed.get((frame.origin, frame.seq))
         if sent is not None and frame.hops == sent[1] - 1:
-            self.bounds.hop.add(now - sent[0])
+            self.bounds.add_hop(now - sent[0], cells=len(cover(frame.area, deployment=self.deployment)))

@@ -1,7 +1,9 @@
 """Prediction: how late an event can be, said when it is announced (4.3; T29).
 
 The bound is (hop bound + 1 transmissions) x the bound of one hop + the bound of matching + the bound of dispatching.
-The parts are measured as percentiles. Python and a radio give no hard real time: the percentile belongs to the answer.
+A transmission is all datagrams of a frame, one after the other: one for each cell that the area touches, and as many
+for relays where the frame is repeated. The parts are measured as percentiles, hops apart for each number of cells.
+Python and a radio give no hard real time: the percentile belongs to the answer.
 
 A hop is measured without a common clock: from a node's own transmission to its hearing a neighbour repeat the frame.
 That is the neighbour's delay and two transmissions, so never less than what the hop took.
@@ -90,21 +92,32 @@ class Prediction:
 class LatencyBounds:
     """What a node has measured; until it has *enough*, it takes what its deployment is set to."""
 
-    __slots__ = ("_deployment", "_enough", "dispatch", "hop", "matching", "percentile")
+    __slots__ = ("_deployment", "_enough", "_hops", "dispatch", "matching", "percentile")
 
     def __init__(self, deployment: Deployment, *, percentile: float = 99.9, enough: int = 1_000) -> None:
         if not 0 < percentile < 100:
             raise InvalidValueError("percentile", percentile, "a number above 0 and below 100")
         self._deployment, self.percentile = deployment, float(percentile)
         self._enough = whole("enough", enough, 1, 1_000_000)
-        self.hop, self.matching, self.dispatch = DurationHistogram(), DurationHistogram(), DurationHistogram()
+        self.matching, self.dispatch = DurationHistogram(), DurationHistogram()
+        self._hops: dict[int, DurationHistogram] = {}
+        """By how many cells the area of the frame touched."""
 
-    def predict(self, hops: int) -> Prediction:
-        """Return the bound for events with this hop bound."""
-        assumed_us = self._deployment.longest_delay_us + 2 * self._deployment.airtime_us
+    def add_hop(self, duration_us: int, *, cells: int) -> None:
+        """Count one hop of a frame whose area touched so many cells."""
+        self.hops(cells).add(duration_us)
+
+    def hops(self, cells: int) -> DurationHistogram:
+        """Return the hops that were measured of frames whose areas touched so many cells."""
+        return self._hops.setdefault(cells, DurationHistogram())
+
+    def predict(self, hops: int, *, cells: int) -> Prediction:
+        """Return the bound for events with this hop bound, in an area that touches so many cells."""
+        datagrams = cells * (2 if hops else 1)
+        assumed_us = self._deployment.longest_delay_us + 2 * datagrams * self._deployment.airtime_us
         return Prediction(
             hops=hops,
-            hop_us=self._measured(self.hop, assumed_us),
+            hop_us=self._measured(self.hops(cells), assumed_us),
             matching_us=self._measured(self.matching, 1_000),
             dispatch_us=self._measured(self.dispatch, 1_000),
             percentile=self.percentile,

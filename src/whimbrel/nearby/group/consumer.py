@@ -16,6 +16,7 @@ from typing import TypeVar
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.signatures import Signer
@@ -209,7 +210,7 @@ class Consumer:
             attributes = self._vocabulary[event.subject].check(event.attributes)
         except InvalidValueError:
             return [*done, Note(kind=NoteKind.UNFIT, group=group, number=event.number)]
-        dies_at = now + event.remaining_us - self._deployment.airtime_us
+        dies_at = now + event.remaining_us - travel_us(event, deployment=self._deployment)
         if dies_at <= now:
             return [*done, self._expire(event)]
         done.append(Note(kind=NoteKind.PROPAGATED, group=group, number=event.number))

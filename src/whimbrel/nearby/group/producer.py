@@ -110,7 +110,7 @@ class Producer:
 
     def unannounce(self, subject: str, *, place: Place | None, now: int) -> list[Output]:
         """Stop announcing *subject*; a last beacon tells the members."""
-        found = self._find(subject)
+        found = self.announcement(subject)
         del self._announced[subject]
         if not is_inside(found.area, place):
             return []
@@ -126,7 +126,7 @@ class Producer:
         now: int,
     ) -> tuple[Event, list[Output]]:
         """Publish an event; its deadline is that of the announcement unless it has a shorter one."""
-        found = self._find(subject)
+        found = self.announcement(subject)
         attributes = found.type.check(values)
         if deadline_us is None:
             deadline_us = found.deadline_us
@@ -175,13 +175,10 @@ class Producer:
 
     def members(self, subject: str) -> View:
         """Return who is in the group of *subject*: one lookup (Figure 3b)."""
-        return self._find(subject).view
+        return self.announcement(subject).view
 
-    def prediction(self, subject: str) -> Prediction:
-        """Return what was promised when *subject* was announced."""
-        return self._find(subject).prediction
-
-    def _find(self, subject: str) -> Announcement:
+    def announcement(self, subject: str) -> Announcement:
+        """Return the announcement of *subject*, or raise ``NotAnnouncedError``."""
         found = self._announced.get(subject)
         if found is None:
             raise NotAnnouncedError(subject)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Area, Place
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
 from whimbrel.nearby.group.numbers import SeenNumbers
@@ -136,7 +137,7 @@ class Relay:
 
     def age(self, frame: Flooded, held_us: int) -> Flooded:
         """Return *frame* with the times left after its transmission and *held_us* here; none is below 0."""
-        gone_us = held_us + self._deployment.airtime_us
+        gone_us = held_us + travel_us(frame, deployment=self._deployment)
         if isinstance(frame, Event):
             return replace(frame, remaining_us=max(0, frame.remaining_us - gone_us))
         if isinstance(frame, Beacon):

@@ -22,6 +22,7 @@ from random import Random
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real
 from whimbrel.model.place import Area, Place
+from whimbrel.nearby.datagrams import tells_deployment
 from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.frames.wire import MalformedFrameError, decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
@@ -34,8 +35,6 @@ __all__ = ["NearbyDaemon", "Reach", "first_seq", "monotonic_us", "time_of_day"]
 _AT_A_TIME = 64
 _NEVER_BEFORE_US = 1_735_689_600_000_000
 """The begin of 2025: a machine without a battery for its clock begins in 1970, or when its image was made."""
-_TELLS_DEPLOYMENT = 5
-"""One beacon in five also goes where nodes with other cells hear it."""
 
 
 def monotonic_us() -> int:
@@ -203,7 +202,7 @@ class NearbyDaemon:
         addresses = addresses_of(frame, deployment=self.node.deployment)
         if isinstance(frame, Beacon) and frame.origin == self.node.name:
             self._announce(frame)
-            if self._beacons[frame.subject] % _TELLS_DEPLOYMENT == 0:
+            if tells_deployment(self._beacons[frame.subject]):
                 addresses.append(deployment_address(frame.subject))
             self._beacons[frame.subject] += 1
         if isinstance(frame, Event):  # a busy machine may have paused since the core decided
@@ -211,6 +210,7 @@ class NearbyDaemon:
             frame = replace(frame, remaining_us=max(0, frame.remaining_us - paused_us))
         failed = self._link.send(encode(frame), addresses)
         self.node.counts["transmissions"] += 1
+        self.node.counts["datagrams"] += len(addresses)
         self.node.counts["not sent"] += failed
 
     def _announce(self, beacon: Beacon) -> None:
@@ -253,6 +253,7 @@ class NearbyDaemon:
     def _listen(self) -> None:
         self._link.listen(
             addresses_for(
+                self.node.name,
                 self.node.motion.place,
                 subjects=self._subjects,
                 announced=self._announced.items(),

@@ -43,6 +43,10 @@ FILTERS = {
 }
 
 
+_BOUNDLESS_US = 5_000_000
+"""The deadline without proximity: an event that may be repeated as often as can be cannot promise an earlier one."""
+
+
 class Design(Enum):
     """How events find those who want them."""
 
@@ -191,14 +195,14 @@ def _produce(city: City, town: Town, watcher: CityWatcher, who: Resident, subjec
             radius_m=city.radius_m(subject),
             hops=hops,
             moves=is_moving,
-            deadline_us=city.deadline_us,
+            deadline_us=_BOUNDLESS_US if city.design is Design.NO_PROXIMITY else city.deadline_us,
             now=town.now,
         )
         town.perform(who, outputs)
         town.after(random.randrange(every_us), publish)
 
     def publish() -> None:
-        bound_us = who.node.bounds.predict(hops).worst_us  # what it would promise now
+        bound_us = who.node.predict(subject).worst_us  # what it would promise now
         watcher.publish(town.publish(who, subject, VALUES[subject]), bound_us, now=town.now)
         town.after(every_us, publish)
 
