@@ -20,7 +20,7 @@ from whimbrel.errors import InvalidInputError
 from whimbrel.model.attributes import checked
 from whimbrel.model.place import Area, Place, Plane, Point
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request, ViewDigest
+from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Objection, Request, ViewDigest
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Output, Send
 from whimbrel.nearby.group.relay import is_inside
@@ -84,6 +84,15 @@ frames: st.SearchStrategy[Frame] = st.one_of(
         deadline_us=st.just(3_000_000),
         remaining_us=durations,
         attributes=st.sampled_from([checked({"value": 1}), checked({"value": 1}), checked({"value": "x"})]),
+    ),
+    st.builds(
+        Objection,
+        sender=names,
+        to=names,
+        area=areas,
+        subject=subjects,
+        clock_us=numbers,
+        epoch=numbers,
     ),
     st.builds(
         Request,
@@ -213,6 +222,7 @@ class NodeModel(RuleBasedStateMachine):
         assert len(groups.known) <= SMALL.max_groups
         assert set(groups.active) == {group for group, each in groups.known.items() if each.is_active}
         assert all(len(each.missing) <= SMALL.max_missing + 1 for each in groups.known.values())
+        assert len(consumer._objected) <= SMALL.max_groups
         assert len(consumer._dispatcher) <= SMALL.max_waiting
         assert len(relay._seen) <= SMALL.max_origins
         assert len(relay._queue) <= SMALL.max_queue

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from whimbrel.model.place import Area, Point
 from whimbrel.nearby.datagrams import MAX_DATAGRAMS
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Event, Frame, GroupId, Request
+from whimbrel.nearby.frames.values import Asked, Event, Frame, GroupId
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
 from whimbrel.nearby.group.relay import is_inside
 from whimbrel.nearby.group.subscriptions import NearbySubscription
@@ -55,7 +55,7 @@ class Truth:
         assert datagrams <= MAX_DATAGRAMS
         del heard_by, now
         assert is_inside(frame.area, who.node.motion.place)
-        if not isinstance(frame, Request) and frame.hops:
+        if not isinstance(frame, Asked) and frame.hops:
             self.repeats[who.node.name, frame.origin, frame.seq] += 1
             assert self.repeats[who.node.name, frame.origin, frame.seq] == 1
 

@@ -15,7 +15,7 @@ from whimbrel.model.attributes import Int64, checked
 from whimbrel.model.keys import KeyHashes, Scheme
 from whimbrel.model.place import MAX_RADIUS_M, Area, Place
 from whimbrel.nearby.frames.signatures import Signer, has_valid_signature, keys_proven
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, Frame, Join, Request, ViewDigest
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, Frame, Join, Objection, Request, ViewDigest
 from whimbrel.nearby.frames.wire import FRAMES, MAX_DURATION_US, MalformedFrameError, decode, encode
 
 nodes = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
@@ -83,7 +83,8 @@ requests = st.builds(
     epoch=numbers,
     numbers=st.lists(numbers, max_size=5).map(tuple),
 )
-frames = st.one_of(beacons, joins, events, requests)
+objections = st.builds(Objection, sender=nodes, to=nodes, area=areas, subject=subjects, clock_us=numbers, epoch=numbers)
+frames = st.one_of(beacons, joins, events, requests, objections)
 trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=70),
     lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=2), children, max_size=6),

@@ -21,7 +21,7 @@ from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.signatures import Signer
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, Frame, GroupId, Join, Request
+from whimbrel.nearby.frames.values import Asked, Beacon, Event, Flooded, Frame, GroupId, Join, Objection
 from whimbrel.nearby.group.consumer import Consumer
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.numbers import Numbering
@@ -209,8 +209,8 @@ class Node:
         """
         now = self._elapse(now, changes_nothing=True)
         source = frame.sender if source is None else source
-        if isinstance(frame, Request):
-            return self._answer(frame, source, now)
+        if isinstance(frame, Asked):
+            return self._take_own(frame, source, now)
         if frame.area.radius_m > self.deployment.max_radius_m:
             self.counts["areas too large"] += 1
             return []
@@ -228,6 +228,8 @@ class Node:
         is_new = self._relay.is_new(frame)
         is_wanted = isinstance(frame, Event) and self._consumer.wants(frame)
         if not (is_new or is_wanted):
+            if isinstance(frame, Beacon) and self._consumer.knows_later(frame, now=now):
+                return self._object_to_epoch(frame, now)
             self.counts["duplicates"] += 1
             self._consumer.hear_again(frame, now=now)
             return []
@@ -255,6 +257,8 @@ class Node:
                 self._consumer.hear_again(frame, now=now)
                 return []
             case Beacon():
+                if self._consumer.knows_later(frame, now=now):
+                    return self._object_to_epoch(frame, now)
                 self._relay.believe(frame, now=now)
                 if self.announces(frame.subject) and self.vocabulary.contradicts(frame.subject, frame.fingerprint):
                     return [Note(kind=NoteKind.CONTRADICTED, group=frame.group, member=frame.origin)]
@@ -266,15 +270,37 @@ class Node:
                 self._relay.keep(frame, dies_at=dies_at, now=now)
                 return self._consumer.receive_event(frame, now=now) if is_wanted else []
 
-    def _answer(self, request: Request, source: str, now: int) -> list[Output]:
+    def _take_own(self, frame: Asked, source: str, now: int) -> list[Output]:
+        """Answer a request, or report an objection, if it is for this node."""
         place = self.motion.place
-        if request.to != self.name or not is_inside(request.area, place):
+        if frame.to != self.name or not is_inside(frame.area, place):
             return []
         if not self._rates[False].admits(source, now=now):
             self.counts["beyond the rate of a sender"] += 1
             return []
-        is_members_own = self._trust.is_members_own(request, now=now)
-        return self._relay.answer(request, is_members_own=is_members_own, place=place, now=now)
+        if isinstance(frame, Objection):
+            return self._report(frame, now)
+        is_members_own = self._trust.is_members_own(frame, now=now)
+        return self._relay.answer(frame, is_members_own=is_members_own, place=place, now=now)
+
+    def _report(self, objection: Objection, now: int) -> list[Output]:
+        """Report why a consumer does not take this producer's beacons."""
+        standing = self._producer.standing(objection.subject)
+        if standing is None:
+            return []
+        if objection.epoch > standing.epoch:
+            return [Note(kind=NoteKind.EARLIER, group=objection.group, member=objection.sender)]
+        utc = self._day.at(now)
+        if not objection.clock_us or utc is None:
+            return []
+        seconds = (objection.clock_us - utc) / US_PER_S
+        return [Note(kind=NoteKind.CLOCKS_DIFFER, group=objection.group, member=objection.sender, seconds=seconds)]
+
+    def _object_to_epoch(self, beacon: Beacon, now: int) -> list[Output]:
+        self.counts["stale announcements"] += 1
+        if self._trust.judge(beacon, now=now) is not Verdict.BELIEVED:
+            return []
+        return self._consumer.object_to(beacon, NoteKind.EARLIER, now=now)
 
     def _is_join_believed(self, join: Join, now: int) -> bool:
         """Return whether *join* is of a group that is believed here, and signed if that group's producer signs."""
@@ -290,15 +316,12 @@ class Node:
         """Count and report a frame that is not believed."""
         self.counts[verdict.value] += 1
         kinds = {Verdict.KEY_EXPIRED: NoteKind.KEY_EXPIRED, Verdict.UNTIMELY: NoteKind.CLOCKS_DIFFER}
+        kind = kinds.get(verdict, NoteKind.UNBELIEVED)
         ahead_us = self._trust.ahead_us(frame, now=now) if verdict is Verdict.UNTIMELY else None
-        return [
-            Note(
-                kind=kinds.get(verdict, NoteKind.UNBELIEVED),
-                group=frame.group,
-                member=frame.sender,
-                seconds=None if ahead_us is None else ahead_us / US_PER_S,
-            )
-        ]
+        seconds = None if ahead_us is None else ahead_us / US_PER_S
+        if isinstance(frame, Beacon) and kind is NoteKind.CLOCKS_DIFFER:
+            return self._consumer.object_to(frame, kind, seconds=seconds, now=now)
+        return [Note(kind=kind, group=frame.group, member=frame.sender, seconds=seconds)]
 
     @property
     def next_due(self) -> int | None:
@@ -334,7 +357,7 @@ class Node:
 
     def _timed_sends(self, outputs: list[Output], now: int) -> list[Output]:
         for each in outputs:
-            if isinstance(each, Send) and not isinstance(each.frame, Request) and each.frame.hops:
+            if isinstance(each, Send) and not isinstance(each.frame, Asked) and each.frame.hops:
                 self._timed[each.frame.origin, each.frame.seq] = (now, each.frame.hops)
                 if len(self._timed) > _TIMED_SENDS:
                     self._timed.popitem(last=False)

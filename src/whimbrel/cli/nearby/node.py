@@ -92,8 +92,9 @@ def _daemon(
     from whimbrel.nearby.frames.signatures import SEED_BYTES, Signer
     from whimbrel.nearby.group.subscriptions import NearbySubscription
     from whimbrel.nearby.node import Node
-    from whimbrel.nearby.transport.daemon import NearbyDaemon, Reach, first_seq
+    from whimbrel.nearby.transport.daemon import NearbyDaemon, Reach
     from whimbrel.nearby.transport.multicast import MulticastSocket
+    from whimbrel.nearby.transport.starts import count_start, first_seq_of, state_folder
     from whimbrel.nearby.vocabulary import Vocabulary
 
     words = Vocabulary.of({str(each): value for each, value in read_json(_bytes(options.vocabulary)).items()})
@@ -104,7 +105,7 @@ def _daemon(
         deployment=Deployment(
             cell_m=options.cell_m, max_radius_m=options.max_radius_m, signed_age_us=microseconds(options.signed_age)
         ),
-        first_seq=first_seq(),
+        first_seq=0 if role.hears_all else first_seq_of(count_start(options.name, options.state or state_folder())),
         relays=role.is_relay,
         signer=None if seed is None else Signer(_hexadecimal("key", seed)),
         # Without a key of its own a member signs its joins with one of this run, by which nobody knows it again.

@@ -89,6 +89,14 @@ class NodeOptions:
     loss: Annotated[float, typer.Option("--loss", metavar="P", min=0, max=1, help="Pretend a radio: lose frames.")] = (
         0.0
     )
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Where we count our starts, on which our numbers depend; else a folder of the user's state.",
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False
 
 

@@ -16,14 +16,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
-from whimbrel.nearby.frames.values import Event, Frame
+from whimbrel.nearby.frames.values import Event, Signable
 from whimbrel.nearby.frames.wire import signed_bytes
 
 __all__ = ["SEED_BYTES", "Signer", "has_valid_signature", "keys_proven"]
 
 SEED_BYTES = 32
 _DOMAIN = b"whimbrel nearby: frame 2\0"
-_Signed = TypeVar("_Signed", bound=Frame)
+_Signed = TypeVar("_Signed", bound=Signable)
 
 
 class Signer:
@@ -41,7 +41,7 @@ class Signer:
         return replace(bare, signature=self._private.sign(_DOMAIN + signed_bytes(bare)))
 
 
-def has_valid_signature(frame: Frame) -> bool:
+def has_valid_signature(frame: Signable) -> bool:
     """Return whether the key in *frame* signed it."""
     if frame.key is None or frame.signature is None:
         return False

@@ -19,7 +19,19 @@ from whimbrel.model.attributes import Attributes
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area
 
-__all__ = ["Beacon", "Event", "Flooded", "Frame", "GroupId", "Join", "Request", "ViewDigest"]
+__all__ = [
+    "Asked",
+    "Beacon",
+    "Event",
+    "Flooded",
+    "Frame",
+    "GroupId",
+    "Join",
+    "Objection",
+    "Request",
+    "Signable",
+    "ViewDigest",
+]
 
 
 class GroupId(NamedTuple):
@@ -167,6 +179,30 @@ class Request:
         return GroupId(self.producer, self.subject)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """A consumer tells a producer why it does not take its beacons, for both logs; it is not repeated."""
+
+    sender: str
+    to: str
+    """The producer."""
+    area: Area
+    subject: str
+    clock_us: int
+    """The time of day at the sender, where it refuses a frame by its age; else 0."""
+    epoch: int
+    """The later epoch that the sender knows, where it refuses an earlier one; else 0."""
+
+    @property
+    def group(self) -> GroupId:
+        """The group that is objected to."""
+        return GroupId(self.to, self.subject)
+
+
 Flooded: TypeAlias = Beacon | Join | Event
 """What nodes inside the area repeat."""
-Frame: TypeAlias = Flooded | Request
+Asked: TypeAlias = Request | Objection
+"""What is for one node, and not repeated."""
+Signable: TypeAlias = Flooded | Request
+"""What a producer or a member signs."""
+Frame: TypeAlias = Flooded | Asked

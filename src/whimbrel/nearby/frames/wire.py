@@ -19,7 +19,7 @@ from whimbrel.model.cbor_body import read_cbor
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import MAX_HOPS
-from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request, ViewDigest
+from whimbrel.nearby.frames.values import Asked, Beacon, Event, Frame, Join, Objection, Request, Signable, ViewDigest
 from whimbrel.nearby.vocabulary import FINGERPRINT_BYTES, MAX_TYPE_BYTES
 
 __all__ = [
@@ -198,11 +198,20 @@ _REQUEST = (
     _Field("numbers", "n", _numbers(_MAX_ASKED, INT64_MAX), list),
     *_SIGNED_WITH,
 )
+_OBJECTION = (
+    _Field("sender", "s", _node),
+    _Field("to", "d", _node),
+    _AREA,
+    _Field("subject", "t", _subject),
+    _Field("clock_us", "u", _SEQ),
+    _Field("epoch", "e", _SEQ),
+)
 FRAMES: Mapping[str, tuple[type[Frame], tuple[_Field, ...]]] = {
     "beacon": (Beacon, _BEACON),
     "join": (Join, _JOIN),
     "event": (Event, _EVENT),
     "request": (Request, _REQUEST),
+    "objection": (Objection, _OBJECTION),
 }
 """Every frame: its name on the wire, its class and its fields."""
 _NAMES = {made: kind for kind, (made, _) in FRAMES.items()}
@@ -216,7 +225,7 @@ def encode(frame: Frame) -> bytes:
     return cbor2.dumps({_KIND: kind, _VERSION: FRAME_VERSION, **_map_of(frame, FRAMES[kind][1])})
 
 
-def signed_bytes(frame: Frame) -> bytes:
+def signed_bytes(frame: Signable) -> bytes:
     """Return what the signature of *frame* covers: all that does not change on the way."""
     kind = _NAMES[type(frame)]
     fields = tuple(each for each in FRAMES[kind][1] if each.is_signed)
@@ -246,9 +255,12 @@ def _check(frame: Frame) -> None:
     """Refuse what single fields cannot tell."""
     if isinstance(frame, Event) and frame.remaining_us > frame.deadline_us:
         raise InvalidValueError("remaining time", frame.remaining_us, f"at most the deadline, {frame.deadline_us}")
-    if not isinstance(frame, Request) and frame.hops > frame.max_hops:
+    if not isinstance(frame, Asked) and frame.hops > frame.max_hops:
         raise InvalidValueError("hops of a frame", frame.hops, f"at most those of its origin, {frame.max_hops}")
-    if len({each is None for each in (frame.key, frame.signature, frame.issued_at)}) > 1:
+    if (
+        not isinstance(frame, Objection)
+        and len({each is None for each in (frame.key, frame.signature, frame.issued_at)}) > 1
+    ):
         raise InvalidValueError(
             "key, signature and time of issue", Phrase("some without the others"), "all three, or none of them"
         )

@@ -10,7 +10,7 @@ Rule: an event is new by its number in the group; it is delivered at most once, 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TypeVar
 
 from whimbrel.errors import InvalidValueError
@@ -20,7 +20,7 @@ from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.signatures import Signer
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Objection, Request
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.membership_table import MembershipTable
 from whimbrel.nearby.group.numbers import Numbering
@@ -57,6 +57,8 @@ class Consumer:
         self._numbering, self._motion, self._counts = numbering, motion, counts
         self._dispatcher, self._signer, self._day = dispatcher, signer, day
         self._subscriptions = SubscriptionTable(vocabulary)
+        self._objected: OrderedDict[GroupId, int] = OrderedDict()
+        """The groups whose producer was told that its beacons are not taken, and until when it is not told again."""
         self._groups = MembershipTable(max_groups=deployment.max_groups, counts=counts)
 
     # -- what its application wants --------------------------------------------------------------------------------
@@ -127,6 +129,34 @@ class Consumer:
             found.hear(frame.sender, now=now)
             if isinstance(frame, Beacon) and found.beacon is not None and frame.seq == found.beacon.seq:
                 found.taken_hops = min(found.taken_hops, max(0, frame.max_hops - frame.hops))
+
+    def knows_later(self, beacon: Beacon, *, now: int) -> bool:
+        """Return whether a later announcement than *beacon*'s is known, and has been silent for three periods.
+
+        Until then a beacon of a former one is only late.
+        """
+        found = self._groups.known.get(beacon.group)
+        return found is not None and beacon.epoch < found.epoch and found.lapses_at <= now
+
+    def object_to(self, beacon: Beacon, kind: NoteKind, *, seconds: float | None = None, now: int) -> list[Output]:
+        """Report why *beacon* is not taken, and tell its producer, each once in three periods."""
+        group = beacon.group
+        if group.subject not in self._subscriptions or self._objected.get(group, 0) > now:
+            return []
+        self._objected[group] = now + self._deployment.silence_us
+        self._objected.move_to_end(group)
+        if len(self._objected) > self._deployment.max_groups:
+            self._objected.popitem(last=False)
+        known = self._groups.known.get(group)
+        objection = Objection(
+            sender=self.name,
+            to=beacon.origin,
+            area=beacon.area,
+            subject=beacon.subject,
+            clock_us=max(0, self._day.at(now) or 0) if kind is NoteKind.CLOCKS_DIFFER else 0,
+            epoch=known.epoch if kind is NoteKind.EARLIER and known is not None else 0,
+        )
+        return [Note(kind=kind, group=group, member=beacon.origin, seconds=seconds), Send(objection)]
 
     def knows(self, group: GroupId) -> bool:
         """Tell whether this node is a member of *group*, or asks for its events."""

@@ -48,6 +48,8 @@ class NoteKind(Enum):
     """The key that signed is trusted no longer."""
     CLOCKS_DIFFER = "clocks differ, or a frame was sent again"
     """A signed frame is older than the deployment allows, or ahead of the clock here, by so many seconds."""
+    EARLIER = "an earlier announcement than one that is known"
+    """A producer began to count anew: a consumer that knows a later announcement of it does not join."""
     NO_KEY = "no key to join with"
     """The producer signs, and so must its members; this node has no key."""
     # at a producer

@@ -17,7 +17,7 @@ from enum import Enum
 from whimbrel.model.clock import is_alive
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.signatures import has_valid_signature
-from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request
+from whimbrel.nearby.frames.values import Beacon, Event, Join, Request, Signable
 
 __all__ = ["TimeOfDay", "Trust", "Verdict"]
 
@@ -73,12 +73,12 @@ class Trust:
         """Return whether *frame* is signed by the key in it, and of this time."""
         return frame.key is not None and has_valid_signature(frame) and self._is_timely(frame, now)
 
-    def ahead_us(self, frame: Frame, *, now: int) -> int | None:
+    def ahead_us(self, frame: Signable, *, now: int) -> int | None:
         """Return how far the clock that signed *frame* seems to be ahead of the one here, if both are set."""
         utc = self._day.at(now)
         return None if utc is None or not frame.issued_at else frame.issued_at - utc
 
-    def _is_timely(self, frame: Frame, now: int) -> bool:
+    def _is_timely(self, frame: Signable, now: int) -> bool:
         utc = self._day.at(now)
         if utc is None or frame.issued_at is None:
             return True

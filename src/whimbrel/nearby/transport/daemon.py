@@ -3,7 +3,6 @@
 Rule: any datagram is a frame or counted; nothing that comes from the network ends the daemon.
 Rule: time is the machine's monotonic clock. The time of day is told to the node for what it signs and what others
 signed; a clock that says a year before 2025 was never set.
-Rule: seqs begin with the date, so that a node that was restarted goes on above what it gave out before.
 Rule: range and loss, where they are wanted on one link, are made here: ``Reach`` names the nodes that are heard.
 """
 
@@ -29,7 +28,7 @@ from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
 from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of, deployment_address
 
-__all__ = ["NearbyDaemon", "Reach", "first_seq", "monotonic_us", "time_of_day"]
+__all__ = ["NearbyDaemon", "Reach", "monotonic_us", "time_of_day"]
 
 
 _AT_A_TIME = 64
@@ -46,11 +45,6 @@ def time_of_day() -> int | None:
     """Return the microseconds UTC of the machine's clock, or ``None`` if nobody has set it since it was made."""
     found = time.time_ns() // 1_000
     return found if found >= _NEVER_BEFORE_US else None
-
-
-def first_seq() -> int:
-    """Return a seq above all that a former run of this node gave out."""
-    return time.time_ns() // 1_000
 
 
 class Reach:

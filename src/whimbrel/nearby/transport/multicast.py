@@ -5,7 +5,7 @@ names that share an address would only cost a look at frames for others; the are
 
 Rule: a frame goes to its subject's address in every cell that its area touches. While it may be repeated, it also goes
 to the relays' address there: a node without the interest would not hear it otherwise.
-Rule: a request goes to one address, that of the node which is asked; every node listens on its own.
+Rule: a request or an objection goes to one address, that of the node it is for; every node listens on its own.
 Rule: a node listens on the cell of its own place, of each level: for its subjects, and for relays if it is one. A
 producer listens for its own subjects in all cells of its area.
 Rule: a producer tells its beacon once in a while on an address of its subject that has no cell, where all who want the
@@ -27,7 +27,7 @@ from whimbrel.errors import InvalidInputError
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.cells import Cell, cell_of, cover, levels
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Frame, Request
+from whimbrel.nearby.frames.values import Asked, Frame
 
 __all__ = [
     "PORT",
@@ -81,13 +81,13 @@ def deployment_address(subject: str) -> str:
 
 
 def node_address(name: str) -> str:
-    """Return where the node *name* is asked for what others missed."""
+    """Return where the node *name* hears what is for it alone."""
     return _address(f"\0{name}")
 
 
 def addresses_of(frame: Frame, *, deployment: Deployment) -> list[str]:
     """Return where *frame* goes."""
-    if isinstance(frame, Request):
+    if isinstance(frame, Asked):
         return [node_address(frame.to)]
     cells = sorted(cover(frame.area, deployment=deployment))
     found = [group_address(frame.subject, cell) for cell in cells]
