@@ -30,6 +30,7 @@ EVENT = Event(
     max_hops=1,
     subject="light",
     area=Area(Place(0, 0), 1),
+    place=Place(0, 0),
     epoch=0,
     number=1,
     deadline_us=1,

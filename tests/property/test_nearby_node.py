@@ -55,6 +55,7 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         Beacon,
         **flooded,
+        place=spots,
         moves=st.booleans(),
         lifetime_us=durations,
         max_remaining_us=durations,
@@ -80,6 +81,7 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         Event,
         **flooded,
+        place=spots,
         number=numbers.filter(bool),
         deadline_us=st.just(3_000_000),
         remaining_us=durations,

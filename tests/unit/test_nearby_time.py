@@ -124,6 +124,7 @@ def _event() -> Event:
         max_hops=0,
         subject="A",
         area=Area(at(0), 100),
+        place=at(0),
         epoch=0,
         number=1,
         deadline_us=1,

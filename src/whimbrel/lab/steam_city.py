@@ -97,6 +97,7 @@ def city(*, is_quick: bool = False) -> Experiment:
             "vehicles": world.vehicles,
             "entities": world.entities,
             "block_m": world.grid.block_m,
+            "areas off their producers by": f"{world.off_centre:.0%} of their radius",
             "radio_m": world.range_m,
             "hops": world.hops,
             "deadline_ms": world.deadline_us / 1e3,
@@ -227,8 +228,9 @@ def _plot(rows: Sequence[Row], figure: Any) -> None:  # noqa: ANN401 # matplotli
         left.scatter(
             [x for x, _ in places], [y for _, y in places], marker=marker, color=colour, s=14, label=f"{kind}s"
         )
-        for place in places if radius_m else ():
-            left.add_patch(Circle(place, radius_m, alpha=0.08, color=colour))
+        for x, y in places if radius_m else ():
+            off_m = 0.0 if kind == "ambulance" else City().off_centre * radius_m
+            left.add_patch(Circle((x + off_m, y), radius_m, alpha=0.08, color=colour))
     left.set(xlabel="m", ylabel="m", aspect="equal", title="The city at the end, and where events are good")
     left.legend(loc="upper right", fontsize=7)
     beside = [rows[0], *(row for row in rows if row["design"] != Design.STEAM.value)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area, Place
@@ -125,10 +126,15 @@ class Node:
         centre: Place | None = None,
         lifetime_us: int | None = None,
     ) -> tuple[Prediction, list[Output]]:
-        """Announce *subject* around this node, or around *centre*; return how late its events can be."""
+        """Announce *subject* around this node, or around *centre*; return how late its events can be.
+
+        An area that moves is centred on its producer: another centre would be on another side with every turn.
+        """
         now = self._elapse(now)
         if self.motion.place is None:
             raise NoFixError
+        if moves and centre is not None:
+            raise InvalidValueError("centre of an area that moves", str(centre), "none: it is where its producer is")
         area = Area(centre or self.motion.place, radius_m)
         prediction = self._predict(area, hops=hops, moves=moves)
         outputs = self._producer.announce(

@@ -1,6 +1,8 @@
 """Frames as values: a beacon, a join, an event, a request.
 
 Rule: no frame has a field for the place of a consumer. A join names the group and its member, nothing else of it.
+Beacons and events carry the place of their producer: an area need not be centred on it, and what a consumer's filter
+asks about (*the light I am driving towards*) is the light, not the middle of its area.
 Rule: ``origin`` made the frame and gave it ``seq``; the two name it wherever it goes. ``sender`` transmitted this copy,
 and only ``sender``, ``hops`` and the remaining time change on the way; a signature covers everything else.
 Rule: times in frames are durations, so that no two clocks need to agree. There is one exception: a signed frame says
@@ -17,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.notification import NotificationId
-from whimbrel.model.place import Area
+from whimbrel.model.place import Area, Place
 
 __all__ = [
     "Asked",
@@ -59,6 +61,8 @@ class Beacon:
     """How many times it may still be repeated."""
     subject: str
     area: Area
+    place: Place
+    """Where its producer is."""
     moves: bool
     """Whether the area moves along with its producer."""
     epoch: int
@@ -133,6 +137,8 @@ class Event:
     max_hops: int
     subject: str
     area: Area
+    place: Place
+    """Where its producer was when it published."""
     epoch: int
     number: int
     """Counts the events of this announcement from 1, without gaps."""

@@ -102,6 +102,12 @@ def _area(what: str, value: object) -> Area:
     return Area(Place(latitude, longitude), radius_m)
 
 
+def _place(what: str, value: object) -> Place:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise InvalidValueError(what, description_of(value), "latitude and longitude")
+    return Place(*value)
+
+
 def _digest(what: str, value: object) -> ViewDigest:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise InvalidValueError(what, description_of(value), "a count and a hash")
@@ -142,6 +148,7 @@ def _plain(attributes: Attributes) -> dict[str, object]:
 
 _SEQ, _DURATION = _whole(INT64_MAX), _whole(MAX_DURATION_US)
 _AREA = _Field("area", "a", _area, lambda area: [area.centre.latitude, area.centre.longitude, area.radius_m])
+_PLACE = _Field("place", "p", _place, lambda place: [place.latitude, place.longitude])
 _FLOODED = (
     _Field("origin", "o", _node),
     _Field("seq", "q", _SEQ),
@@ -159,6 +166,7 @@ _SIGNED_WITH = (
 )
 _BEACON = (
     *_FLOODED,
+    _PLACE,
     _Field("moves", "m", flag),
     _Field("lifetime_us", "l", _DURATION),
     _Field("max_remaining_us", "r", _DURATION),
@@ -182,6 +190,7 @@ _JOIN = (
 )
 _EVENT = (
     *_FLOODED,
+    _PLACE,
     _Field("number", "n", _whole(INT64_MAX, 1)),
     _Field("deadline_us", "d", _DURATION),
     _Field("remaining_us", "r", _DURATION, is_signed=False),

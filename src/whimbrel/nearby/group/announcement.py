@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
-from whimbrel.model.place import Area
+from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Beacon, GroupId, Join
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output
@@ -106,8 +106,10 @@ class Announcement:
 
     # -- its beacon ------------------------------------------------------------------------------------------------
 
-    def beacon(self, producer: str, *, seq: int, lifetime_us: int, deployment: Deployment, now: int) -> Beacon:
-        """Return the beacon of this moment."""
+    def beacon(
+        self, producer: str, *, place: Place, seq: int, lifetime_us: int, deployment: Deployment, now: int
+    ) -> Beacon:
+        """Return the beacon of this moment; the producer is at *place*."""
         is_listed = now < self._listed_until and len(self.view) <= deployment.max_listed
         return Beacon(
             origin=producer,
@@ -116,6 +118,7 @@ class Announcement:
             hops=self.hops,
             subject=self.type.name,
             area=self.area,
+            place=place,
             moves=self.moves,
             epoch=self.epoch,
             lifetime_us=lifetime_us,

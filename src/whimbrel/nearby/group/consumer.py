@@ -182,7 +182,7 @@ class Consumer:
     def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
         """Take a new beacon inside its area: join the group, or go on being a member."""
         group = beacon.group
-        if not self._subscriptions.admits(beacon.subject, beacon.area.centre):
+        if not self._subscriptions.admits(beacon.subject, beacon.place):
             return self.pass_by(beacon, now=now) if self.knows(group) else []
         if beacon.cell_m != self._deployment.cell_m:
             return [Note(kind=NoteKind.MISMATCHED, group=group, member=beacon.origin)]
@@ -221,7 +221,7 @@ class Consumer:
 
     def receive_event(self, event: Event, *, now: int) -> list[Output]:
         """Take an event inside its area that this consumer ``wants``."""
-        group, place = event.group, event.area.centre
+        group, place = event.group, event.place
         if not self._subscriptions.admits(event.subject, place):
             return self.pass_by(event, now=now) if self.knows(group) else []
         found, lost = self._groups.find(event)

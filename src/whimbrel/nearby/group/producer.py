@@ -112,9 +112,9 @@ class Producer:
         """Stop announcing *subject*; a last beacon tells the members."""
         found = self.announcement(subject)
         del self._announced[subject]
-        if not is_inside(found.area, place):
+        if place is None or not is_inside(found.area, place):
             return []
-        return [Send(self._beacon(found, lifetime_us=0, now=now))]
+        return [Send(self._beacon(found, place=place, lifetime_us=0, now=now))]
 
     def publish(
         self,
@@ -144,6 +144,7 @@ class Producer:
             max_hops=found.hops,
             subject=subject,
             area=found.area,
+            place=place,
             epoch=found.epoch,
             number=found.number + 1,
             deadline_us=deadline_us,
@@ -220,16 +221,22 @@ class Producer:
             found.beacon_at = max(found.beacon_at + self._deployment.period_us, now + 1)
             if found.ends_at is not None:
                 found.beacon_at = min(found.beacon_at, found.ends_at)
-            if not is_inside(found.area, place):
+            if place is None or not is_inside(found.area, place):
                 done.append(Note(kind=NoteKind.OUTSIDE, group=group))
                 continue
             lifetime_us = self._deployment.silence_us
             if found.ends_at is not None:
                 lifetime_us = min(lifetime_us, found.ends_at - now)
-            done.append(Send(self._beacon(found, lifetime_us=lifetime_us, now=now)))
+            done.append(Send(self._beacon(found, place=place, lifetime_us=lifetime_us, now=now)))
         return done
 
-    def _beacon(self, found: Announcement, *, lifetime_us: int, now: int) -> Beacon:
-        seq = self._numbering.take()
-        beacon = found.beacon(self.name, seq=seq, lifetime_us=lifetime_us, deployment=self._deployment, now=now)
+    def _beacon(self, found: Announcement, *, place: Place, lifetime_us: int, now: int) -> Beacon:
+        beacon = found.beacon(
+            self.name,
+            place=place,
+            seq=self._numbering.take(),
+            lifetime_us=lifetime_us,
+            deployment=self._deployment,
+            now=now,
+        )
         return self._signer.sign(beacon, issued_at=self._day.at(now)) if self._signer else beacon
