@@ -29,6 +29,12 @@ NEEDS_NAMESPACES = pytest.mark.skipif(not _has_namespaces(), reason="network nam
 LIGHT = ["traffic light", "--vocabulary", "words.json"]
 
 
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes count their starts below *tmp_path*."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the files of the page."""

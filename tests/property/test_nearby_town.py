@@ -125,7 +125,7 @@ worlds = st.builds(
     hops=st.integers(0, 4),
     moves=st.booleans(),
     walks=st.booleans(),
-    deadline_us=st.sampled_from([200_000, 2_000_000, 8_000_000]),
+    deadline_us=st.sampled_from([250_000, 2_000_000, 8_000_000]),
     jumps=st.lists(
         st.tuples(st.floats(0.5, 9), st.integers(0, 7), st.sampled_from([-3_600, -2, 1, 5, 3_600])), max_size=3
     ),

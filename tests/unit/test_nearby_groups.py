@@ -325,8 +325,12 @@ def test_what_cannot_be_announced_is_refused() -> None:
     street.announce("light", "traffic light")
     with pytest.raises(InvalidValueError, match="string"):
         street.publish("light", "traffic light", status=3)
-    with pytest.raises(InvalidValueError, match="bytes in one frame"):
+    with pytest.raises(InvalidValueError, match="found 1500 bytes, allowed is at most 1024 bytes"):
         street.publish("light", "traffic light", status="r" * 1_500)
+    street.add("small", at(0), deployment=Deployment(max_frame_bytes=512))
+    street.announce("small", "traffic light")
+    with pytest.raises(InvalidValueError, match="at most 512 bytes in one frame"):
+        street.publish("small", "traffic light", status="r" * 500)
     street.move("light", at(900))
     with pytest.raises(InvalidValueError, match="inside its own area"):
         street.publish("light", "traffic light", status="red")

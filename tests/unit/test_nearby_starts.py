@@ -123,6 +123,14 @@ def test_a_count_that_cannot_be_read_ends_the_command(tmp_path: Path, text: str)
         count_start("light", tmp_path / "file" / "below")
 
 
+def test_a_count_is_kept_in_its_folder(tmp_path: Path) -> None:
+    """A name that is none of ours names no file elsewhere."""
+    for name in ("../light", "a/b", "", "."):
+        with pytest.raises(InvalidValueError, match="letters, digits"):
+            count_start(name, tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_start_has_numbers_of_its_own(tmp_path: Path) -> None:
     """2,147,483,648 frames fit one."""
     starts = [count_start("light", tmp_path) for _ in range(3)]

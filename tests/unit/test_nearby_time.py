@@ -21,7 +21,8 @@ from whimbrel.nearby.group.numbers import REMEMBERED, SeenNumbers
 from whimbrel.nearby.group.outputs import Deliver, NoteKind
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.node import Node
-from whimbrel.nearby.prediction import DurationHistogram, LatencyBounds
+from whimbrel.nearby.prediction import DeadlineTooShortError, DurationHistogram, LatencyBounds
+from whimbrel.nearby.vocabulary import Vocabulary
 
 A = NearbySubscription(subject="A")
 
@@ -172,19 +173,35 @@ def test_the_prediction_is_a_sum_of_bounds() -> None:
     A hop counts every datagram of a frame: one for each cell, and as many for relays if it may be repeated.
     """
     bounds = LatencyBounds(Deployment(), enough=100)
-    assumed = bounds.predict(3, cells=1)
-    assert assumed.worst_us == 4 * (7_500 + 2 * 4_000) + 2_000
-    assert bounds.predict(0, cells=1).worst_us == 7_500 + 4_000 + 2_000
-    assert bounds.predict(3, cells=4).worst_us == 4 * (7_500 + 8 * 4_000) + 2_000
+    assumed = bounds.predict(3, cells=1, steps=500)
+    assert assumed.worst_us == 4 * (7_500 + 2 * 4_000) + 2_500
+    assert bounds.predict(0, cells=1, steps=500).worst_us == 7_500 + 4_000 + 2_500
+    assert bounds.predict(3, cells=4, steps=500).worst_us == 4 * (7_500 + 8 * 4_000) + 2_500
     for number in range(1_000):
         bounds.add_hop(5_000 if number < 998 else 50_000, cells=1)
-    measured = bounds.predict(3, cells=1)
-    assert bounds.predict(3, cells=4).hop_us == 7_500 + 8 * 4_000  # what is measured of one cell says nothing of four
+    measured = bounds.predict(3, cells=1, steps=1)
+    assert (
+        bounds.predict(3, cells=4, steps=1).hop_us == 7_500 + 8 * 4_000
+    )  # what is measured of one cell says nothing of four
     assert measured.percentile == 99.9
     assert 50_000 <= measured.hop_us <= 54_600
     for wrong in (0, 100, -3):
         with pytest.raises(InvalidValueError):
             LatencyBounds(Deployment(), percentile=wrong)
+
+
+def test_the_promise_counts_the_filters_that_its_consumers_may_have() -> None:
+    """An allowed filter took 17.9 ms where 1 was promised: the bound is the type's, not what the producer measured."""
+    words = {"costly": {"parameters": {"value": "int32"}, "max_filter_steps": 50_000}, "plain": {"value": "int32"}}
+    producer = Node("P", vocabulary=Vocabulary.of(words))
+    producer.move(at(0), now=0)
+    costly, plain = (
+        producer.announce(subject, radius_m=100, deadline_us=SECOND, now=0)[0] for subject in ("costly", "plain")
+    )
+    assert costly.matching_us == 1_000 + 50_000
+    assert costly.worst_us - plain.worst_us == 30_000
+    with pytest.raises(DeadlineTooShortError):
+        producer.announce("costly", radius_m=100, deadline_us=50 * MS, now=0)
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=50), st.floats(1, 100))

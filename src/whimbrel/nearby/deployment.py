@@ -1,6 +1,7 @@
 """The deployment: numbers that all nodes of one place share, and what each of them may keep in memory.
 
-Rule: cell size, period, hop bound and the time of one transmission must be equal everywhere. The cell size is in every
+Rule: cell size, period, hop bound, the time of one transmission and that of one step of a filter must be equal
+everywhere. The cell size is in every
 beacon, so that a node that was set up otherwise is noticed.
 Rule: every table that strangers can fill has a bound here.
 """
@@ -40,6 +41,8 @@ class Deployment:
     """A node repeats a frame after 0 to ``slots - 1`` slots, fixed by its id and the frame's."""
     repair_us: int = 50_000
     """From one request for a missing event to the next."""
+    filter_step_ns: int = 1_000
+    """The longest time that one step of a content filter takes on the slowest node."""
     signed_age_us: int = 60 * US_PER_S
     """How old a signed frame may be where the clock is set, and how far clocks may differ."""
     max_speed_m_s: float = 100.0
@@ -72,6 +75,7 @@ class Deployment:
         whole("slot_us", self.slot_us, 0, US_PER_S)
         whole("slots", self.slots, 1, 1_024)
         whole("repair_us", self.repair_us, 1_000, _HOUR_US)
+        whole("filter_step_ns", self.filter_step_ns, 1, 1_000_000)
         whole("signed_age_us", self.signed_age_us, US_PER_S, 24 * _HOUR_US)
         real("max_speed_m_s", self.max_speed_m_s, 1, 100_000)
         whole("max_frame_bytes", self.max_frame_bytes, 512, 65_000)

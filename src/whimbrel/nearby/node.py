@@ -136,7 +136,8 @@ class Node:
         if moves and centre is not None:
             raise InvalidValueError("centre of an area that moves", str(centre), "none: it is where its producer is")
         area = Area(centre or self.motion.place, radius_m)
-        prediction = self._predict(area, hops=hops, moves=moves)
+        steps = self.vocabulary[subject].max_filter_steps
+        prediction = self._predict(area, hops=hops, moves=moves, steps=steps)
         outputs = self._producer.announce(
             subject,
             area=area,
@@ -149,15 +150,16 @@ class Node:
         )
         return prediction, self._timed_sends(outputs, now)
 
-    def _predict(self, area: Area, *, hops: int, moves: bool) -> Prediction:
+    def _predict(self, area: Area, *, hops: int, moves: bool, steps: int) -> Prediction:
         """Return how late events in *area* can be; one that moves may touch as many cells as an area can."""
         cells = MAX_CELLS if moves else len(cover(area, deployment=self.deployment))
-        return self.bounds.predict(hops, cells=cells)
+        return self.bounds.predict(hops, cells=cells, steps=steps)
 
     def predict(self, subject: str) -> Prediction:
         """Return what could be promised of the announced *subject* now, by what was measured meanwhile."""
         found = self._producer.announcement(subject)
-        return self._predict(found.area, hops=found.hops, moves=found.moves)
+        steps = found.type.max_filter_steps
+        return self._predict(found.area, hops=found.hops, moves=found.moves, steps=steps)
 
     def unannounce(self, subject: str, *, now: int) -> list[Output]:
         """End the announcement of *subject*."""

@@ -26,6 +26,7 @@ from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.frames.wire import MalformedFrameError, decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
+from whimbrel.nearby.prediction import matching_us
 from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of, deployment_address
 
 __all__ = ["NearbyDaemon", "Reach", "monotonic_us", "time_of_day"]
@@ -163,7 +164,10 @@ class NearbyDaemon:
         if isinstance(frame, Event):
             frame = replace(frame, remaining_us=max(0, frame.remaining_us - waited_us))
         outputs = self.node.receive(frame, now=began, source=source)
-        self.node.bounds.matching.add(monotonic_us() - began)
+        if isinstance(frame, Event) and frame.subject in self.node.vocabulary:
+            steps = self.node.vocabulary[frame.subject].max_filter_steps
+            is_slow = monotonic_us() - began > matching_us(steps, deployment=self.node.deployment)
+            self.node.counts["matching beyond its bound"] += is_slow
         self.perform(outputs)
 
     # -- what the core says --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.notification import NotificationId
 
 __all__ = ["count_start", "first_seq_of", "state_folder"]
 
@@ -29,7 +30,7 @@ def state_folder() -> Path:
 
 def count_start(name: str, folder: Path) -> int:
     """Return the number of this start of the node *name*, and write it to a file in *folder*."""
-    path = folder / f"{name}.start"
+    path = folder / f"{NotificationId(name, 0).node}.start"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         number = _read(path) + 1
