@@ -214,7 +214,7 @@ async def figures() -> dict[str, object]:
     street = Street()
     await street.add("light", 0)
     await street.add("car", -400, wants={"traffic light": "approaching == 1"})
-    street.announce("light", "traffic light", radius_m=150)
+    street.announce("light", "traffic light", radius_m=160, centre=PLANE.place(Point(20, 30)))
     table: dict[str, object] = {}
     for stage, stops in (("s1", (-400, -398)), ("s2", (-102, -100)), ("s3", (58, 60)), ("s4", (180, 182))):
         for x_m in stops:

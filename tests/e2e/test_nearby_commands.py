@@ -29,6 +29,12 @@ NEEDS_NAMESPACES = pytest.mark.skipif(not _has_namespaces(), reason="network nam
 LIGHT = ["traffic light", "--vocabulary", "words.json"]
 
 
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nodes count their starts below *tmp_path*."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the files of the page."""
@@ -219,6 +225,7 @@ def test_a_broker_that_is_not_there_ends_the_command(folder: Path) -> None:
         (["--fixes", "words.json", "--interface", "lo"], "words.json: line 1"),
         (["--gpsd", "localhost:x", "--interface", "lo"], "port of gpsd"),
         (["--place", "1,1", "--interface", "lo", "--trust", "abc"], "64 hexadecimal digits"),
+        (["--place", "1,1", "--interface", "lo", "--trust", f"{'ab' * 32}@soon"], "ISO 8601"),
         (["--place", "1,1", "--interface", "lo", "--name", "no/node"], "letters, digits"),
     ],
 )

@@ -24,8 +24,10 @@ EVENT = Event(
     seq=17,
     sender="light",
     hops=0,
+    max_hops=0,
     subject="traffic light",
     area=Area(Place(53.3438, -6.2546), 200),
+    place=Place(53.344, -6.2546),
     epoch=1,
     number=1,
     deadline_us=500_000,
@@ -43,7 +45,7 @@ def test_what_is_heard_is_appended_to_the_log(tmp_path: Path) -> None:
     assert isinstance(fact, Notification)
     assert fact == written
     assert (fact.subject, fact.publisher, fact.area) == ("nearby/traffic light", "light", EVENT.area)
-    assert fact.attributes == {"status": "red", "raw": b"\x01", "event": "light:17"}
+    assert fact.attributes == {"status": "red", "raw": b"\x01", "event": "light:17", "producer_place": "53.344,-6.2546"}
     assert fact.deadline_at == fact.published_at + 400_000
 
 
@@ -64,6 +66,7 @@ def test_what_is_heard_is_published_on_a_broker(tmp_path: Path) -> None:
         "status": "red",
         "raw": "01",
         "event": "light:17",
+        "producer_place": "53.344,-6.2546",
         "place": "53.3438,-6.2546",
         "radius_m": 200.0,
         "remaining_ms": 400.0,

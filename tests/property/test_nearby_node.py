@@ -20,7 +20,7 @@ from whimbrel.errors import InvalidInputError
 from whimbrel.model.attributes import checked
 from whimbrel.model.place import Area, Place, Plane, Point
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request, ViewDigest
+from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Objection, Request, ViewDigest
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Output, Send
 from whimbrel.nearby.group.relay import is_inside
@@ -46,6 +46,7 @@ flooded = {
     "seq": numbers,
     "sender": names,
     "hops": st.integers(0, 3),
+    "max_hops": st.just(3),
     "subject": subjects,
     "area": areas,
     "epoch": st.sampled_from([0, 0, 0, 0, 1, 2]),
@@ -54,9 +55,9 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         Beacon,
         **flooded,
+        place=spots,
         moves=st.booleans(),
         lifetime_us=durations,
-        max_hops=st.integers(0, 3),
         max_remaining_us=durations,
         latest=numbers,
         latest_us=durations,
@@ -80,10 +81,20 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         Event,
         **flooded,
+        place=spots,
         number=numbers.filter(bool),
         deadline_us=st.just(3_000_000),
         remaining_us=durations,
         attributes=st.sampled_from([checked({"value": 1}), checked({"value": 1}), checked({"value": "x"})]),
+    ),
+    st.builds(
+        Objection,
+        sender=names,
+        to=names,
+        area=areas,
+        subject=subjects,
+        clock_us=numbers,
+        epoch=numbers,
     ),
     st.builds(
         Request,
@@ -158,7 +169,7 @@ class NodeModel(RuleBasedStateMachine):
     @rule(subject=subjects)
     def unsubscribe(self, subject: str) -> None:
         """Unsubscribe."""
-        self.do(lambda node: node.unsubscribe(subject))
+        self.do(lambda node: node.unsubscribe(subject, now=self.now))
 
     @rule(subject=subjects, radius_m=st.sampled_from([60.0, 400.0, 9_000.0]), moves=st.booleans())
     def announce(self, subject: str, radius_m: float, *, moves: bool) -> None:
@@ -213,6 +224,7 @@ class NodeModel(RuleBasedStateMachine):
         assert len(groups.known) <= SMALL.max_groups
         assert set(groups.active) == {group for group, each in groups.known.items() if each.is_active}
         assert all(len(each.missing) <= SMALL.max_missing + 1 for each in groups.known.values())
+        assert len(consumer._objected) <= SMALL.max_groups
         assert len(consumer._dispatcher) <= SMALL.max_waiting
         assert len(relay._seen) <= SMALL.max_origins
         assert len(relay._queue) <= SMALL.max_queue

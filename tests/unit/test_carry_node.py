@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import pytest
 
 from whimbrel.carry.hello import Answer, Entry, Hello, Refusal, Request, Sample, SampleId
 from whimbrel.carry.node import Carrier, Deliver, Drop, Loss, Send, Step, StoreSample
-from whimbrel.errors import InvalidValueError
 
 
 def a_sample(topic: int = 1, at: int = 100, publisher: int = 9) -> Sample:
@@ -158,21 +159,38 @@ def test_equal_times_are_ordered_by_publisher() -> None:
     assert [copy.sample.publisher for copy in high.stored] == [2]
 
 
-def test_a_publication_older_than_what_is_known_is_refused() -> None:
-    """A clock that ran backwards must not make news of old."""
-    node = Carrier(1)
-    node.publish(a_sample(at=200), copies=1)
-    with pytest.raises(InvalidValueError, match="one newer than"):
-        node.publish(a_sample(at=100), copies=1)
+def _published(node: Carrier, at: int) -> int:
+    """Publish with a clock that says *at*; return the time in the id of what is stored."""
+    (step,) = (each for each in node.publish(a_sample(1, at, publisher=node.address), copies=1) if _is_stored(each))
+    return step.sample.published_at
 
 
-def test_a_publication_older_than_what_the_application_has_is_refused() -> None:
-    """It would be removable at once wherever the newer one is seen."""
-    source, reader = Carrier(1), Carrier(2, subscriptions=[1])
-    source.publish(a_sample(1, 200), copies=1)
-    assert meet(source, reader) == [Deliver(a_sample(1, 200))]
-    with pytest.raises(InvalidValueError, match="one newer than"):
-        reader.publish(a_sample(1, 150, publisher=2), copies=2)
+def _is_stored(step: object) -> TypeGuard[StoreSample]:
+    return isinstance(step, StoreSample)
+
+
+def test_a_node_whose_clock_is_behind_publishes_with_the_next_id() -> None:
+    """Clocks are loosely synchronised (3.2.2): id = max(clock, newest + 1), for what it holds and what it retrieved."""
+    node = Carrier(9)
+    assert [_published(node, at) for at in (200, 100, 300)] == [200, 201, 300]
+    source, reader, other = Carrier(1), Carrier(2, subscriptions=[1]), Carrier(3, subscriptions=[1])
+    _published(source, 200)
+    meet(source, reader)
+    assert _published(reader, 150) == 201
+    meet(source, other)
+    meet(reader, other)
+    retrieved = other.retrieved(1)
+    assert retrieved is not None
+    assert retrieved.id == SampleId(201, 2)
+
+
+def test_of_two_publishers_of_one_instant_the_higher_address_needs_no_new_id() -> None:
+    """Its id is the newer one already."""
+    for publisher, at in ((9, 200), (3, 201)):
+        node, source = Carrier(publisher, subscriptions=[1]), Carrier(5)
+        _published(source, 200)
+        meet(source, node)
+        assert _published(node, 200) == at
 
 
 def test_a_subscriber_shows_what_it_retrieved_only_if_told_so() -> None:

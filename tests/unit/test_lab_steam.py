@@ -41,7 +41,7 @@ def test_figure_3a_and_the_work_of_both_parts(tmp_path: Path) -> None:
     assert claims["Figure 3a: e1 to C1, e2 to C2, e3 to C2 and C3"]
     assert claims["Figure 3b: A to C1 and C2, B to C2 and C3, delivered where content matches"]
     text = (tmp_path / "steam-filters.md").read_text(encoding="utf-8")
-    assert "| 1,000 | 1,000 | 0 | 1 | 90 | 90 | 9,000 |" in text
+    assert "| 1,000 | 1,000 | 0 | 1 | 117 | 117 | 11,700 |" in text
 
 
 def test_a_village_shows_the_claims_of_the_city(tmp_path: Path) -> None:

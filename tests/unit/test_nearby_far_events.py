@@ -25,8 +25,10 @@ EVENT = Event(
     seq=17,
     sender="light",
     hops=0,
+    max_hops=0,
     subject="traffic light",
     area=Area(at(0), 200),
+    place=at(50),
     epoch=1,
     number=1,
     deadline_us=SECOND,
@@ -49,7 +51,12 @@ def test_an_event_is_taken_far_from_its_area_with_the_consumers_own_attributes()
     assert found is not None
     assert (found.event.id, found.event.area, found.left_us) == (EVENT.id, EVENT.area, SECOND)
     assert dict(found.event.attributes) == {"status": "red"}
-    assert found.attributes["distance_m"] == pytest.approx(5_000, rel=0.01)
+    assert found.attributes["distance_m"] == pytest.approx(4_950, abs=1)  # to the light, not to its area's centre
+    told = json.loads(body_of(HEARD, at=NOW))
+    del told["producer_place"]
+    older = _far().receive("traffic light", json.dumps(told).encode(), at=NOW)
+    assert older is not None
+    assert older.attributes["distance_m"] == pytest.approx(5_000, abs=1)
 
 
 def test_an_event_that_comes_both_ways_is_taken_once() -> None:
@@ -88,7 +95,7 @@ def test_any_body_is_an_event_or_counted(body: bytes) -> None:
 
 
 @given(
-    st.sampled_from(["event", "place", "radius_m", "deadline_at", "status"]),
+    st.sampled_from(["event", "producer_place", "place", "radius_m", "deadline_at", "status"]),
     st.none() | st.integers() | st.floats(allow_nan=False) | st.text() | st.lists(st.integers(), max_size=2),
 )
 def test_any_member_of_a_body_may_be_wrong(name: str, value: object) -> None:
@@ -108,8 +115,10 @@ def test_bytes_and_whole_numbers_come_back_as_they_were() -> None:
         seq=1,
         sender="light",
         hops=0,
+        max_hops=0,
         subject="raw",
         area=EVENT.area,
+        place=EVENT.place,
         epoch=1,
         number=1,
         deadline_us=SECOND,

@@ -57,14 +57,14 @@ def test_a_consumer_that_leaves_the_area_is_out_without_a_word() -> None:
 def test_unsubscribing_tells_the_producer_at_once() -> None:
     """A consumer that is inside may say so."""
     street = _crossing("car", "van")
-    street.do("car", street.nodes["car"].unsubscribe("traffic light"))
+    street.do("car", street.nodes["car"].unsubscribe("traffic light", now=street.now))
     street.run(0.1)
     assert list(street.nodes["light"].members("traffic light")) == ["van"]
     street.publish("light", "traffic light", status="red")
     street.run(0.1)
     assert (street.values("car"), street.values("van")) == ([], ["red"])
     with pytest.raises(InvalidValueError, match="one that was made"):
-        street.nodes["car"].unsubscribe("traffic light")
+        street.nodes["car"].unsubscribe("traffic light", now=street.now)
 
 
 def test_a_producer_that_falls_silent_is_gone_after_three_periods() -> None:
@@ -325,8 +325,12 @@ def test_what_cannot_be_announced_is_refused() -> None:
     street.announce("light", "traffic light")
     with pytest.raises(InvalidValueError, match="string"):
         street.publish("light", "traffic light", status=3)
-    with pytest.raises(InvalidValueError, match="bytes in one frame"):
+    with pytest.raises(InvalidValueError, match="found 1500 bytes, allowed is at most 1024 bytes"):
         street.publish("light", "traffic light", status="r" * 1_500)
+    street.add("small", at(0), deployment=Deployment(max_frame_bytes=512))
+    street.announce("small", "traffic light")
+    with pytest.raises(InvalidValueError, match="at most 512 bytes in one frame"):
+        street.publish("small", "traffic light", status="r" * 500)
     street.move("light", at(900))
     with pytest.raises(InvalidValueError, match="inside its own area"):
         street.publish("light", "traffic light", status="red")

@@ -20,7 +20,7 @@ from whimbrel.nearby.vocabulary import Vocabulary
 
 _Kind = TypeVar("_Kind", Beacon, Event, Join)
 AMBULANCE = NearbySubscription(subject="ambulance")
-TRUE, FALSE = Signer(b"t" * 32), Signer(b"f" * 32)
+TRUE, FALSE, MEMBER = Signer(b"t" * 32), Signer(b"f" * 32), Signer(b"m" * 32)
 
 
 def _street(*, signer: Signer | None = None, **settings: object) -> Street:
@@ -28,7 +28,7 @@ def _street(*, signer: Signer | None = None, **settings: object) -> Street:
     street = Street()
     street.add("ambulance", at(0), signer=signer)
     street.announce("ambulance", "ambulance", moves=True)
-    street.add("car", at(20), **settings).subscribe(AMBULANCE)
+    street.add("car", at(20), member_signer=MEMBER, **settings).subscribe(AMBULANCE)
     street.run(2.5)
     return street
 
@@ -40,14 +40,19 @@ def _last(street: Street, kind: type[_Kind]) -> _Kind:
 
 def test_nobody_need_believe_an_ambulance() -> None:
     """A node that trusts certain keys takes nothing else for true, nor does it repeat it."""
-    street = _street(signer=TRUE, trusted=frozenset({TRUE.public}))
+    street = _street(signer=TRUE, trusted={TRUE.public: None})
     street.publish("ambulance", "ambulance", siren=1)
     street.run(0.1)
     assert street.values("car") == [1]
     true = _last(street, Event)
     forged = replace(true, seq=true.seq + 10, number=true.number + 1, attributes={"siren": 7})
-    car, relayed = street.nodes["car"], replace(forged, hops=3)
-    for frame in (forged, relayed, FALSE.sign(forged), replace(forged, key=None, signature=None)):
+    car, relayed = street.nodes["car"], replace(forged, hops=3, max_hops=3)
+    for frame in (
+        forged,
+        relayed,
+        FALSE.sign(forged, issued_at=None),
+        replace(forged, key=None, signature=None, issued_at=None),
+    ):
         assert [note.kind for note in car.receive(frame, now=street.now)] == [NoteKind.UNBELIEVED]  # type: ignore[union-attr] # notes
     assert car.counts["unbelieved"] == 4
     assert car.timer(now=street.now + 20 * MS) == []
@@ -57,8 +62,8 @@ def test_nobody_need_believe_an_ambulance() -> None:
 
 
 def test_a_forged_join_does_not_silence_a_signed_producer() -> None:
-    """Joins are not signed; a seq that one of them claims must not count for what is."""
-    street = _street(signer=TRUE, trusted=frozenset({TRUE.public}))
+    """A join of a stranger is not believed; a seq that one of them claims must not count for what is."""
+    street = _street(signer=TRUE, trusted={TRUE.public: None})
     forged = replace(_last(street, Join), origin="ambulance", sender="x", seq=2**60)
     street.nodes["car"].receive(forged, now=street.now)
     street.publish("ambulance", "ambulance", siren=1)
@@ -91,7 +96,7 @@ def test_a_group_stays_with_the_key_it_began_with() -> None:
     street.publish("ambulance", "ambulance", siren=1)
     street.run(0.1)
     true = _last(street, Event)
-    taken_over = FALSE.sign(replace(true, seq=true.seq + 1, number=true.number + 1))
+    taken_over = FALSE.sign(replace(true, seq=true.seq + 1, number=true.number + 1), issued_at=None)
     assert street.nodes["car"].receive(taken_over, now=street.now) == []
     assert street.nodes["car"].counts["another key"] == 1
 
@@ -126,7 +131,7 @@ def test_an_event_from_before_a_members_time_is_not_let_out_again() -> None:
         street.publish("ambulance", "ambulance", siren=siren)
     old = [frame for _, frame in street.sent if isinstance(frame, Event)]
     street.run(1)
-    street.add("late", at(30)).subscribe(AMBULANCE)
+    street.add("late", at(30), member_signer=MEMBER).subscribe(AMBULANCE)
     street.run(1.5)
     for frame in old:
         street.do("late", street.nodes["late"].receive(replace(frame, sender="x"), now=street.now))
@@ -140,26 +145,36 @@ def test_an_area_as_large_as_the_earth_is_not_believed() -> None:
     beacon = _last(street, Beacon)
     car = street.nodes["car"]
     for radius_m in (5_001.0, 20_037_508.0):
-        huge = replace(beacon, origin="huge", seq=1, hops=8, area=Area(Place(0, 0), radius_m))
+        huge = replace(beacon, origin="huge", seq=1, hops=8, max_hops=8, area=Area(Place(0, 0), radius_m))
         assert car.receive(huge, now=street.now) == []
     assert car.counts["areas too large"] == 2
 
 
 def test_a_flood_of_strangers_fills_no_table_beyond_its_bound() -> None:
     """Origins, groups, repeats, members and missing numbers are bounded; each refusal is counted."""
-    small = Deployment(max_origins=50, max_groups=8, max_queue=20, max_kept=10, max_members=12, max_missing=4)
+    small = Deployment(
+        max_origins=50,
+        max_groups=8,
+        max_queue=20,
+        max_kept=10,
+        max_members=12,
+        max_missing=4,
+        max_sender_frames=1_000,
+    )
     street = _street(deployment=small)
     beacon = _last(street, Beacon)
     car = street.nodes["car"]
     for number in range(500):
         forged = replace(
-            beacon, origin=f"x{number}", sender="x", seq=1, hops=8, latest=number * 10**12, latest_us=SECOND
+            beacon, origin=f"x{number}", sender="x", seq=1, hops=8, max_hops=8, latest=number * 10**12, latest_us=SECOND
         )
         car.receive(forged, now=street.now)
     assert len(car.memberships()) == 8
     assert car.counts["groups full"] == 493
     assert car.counts["queue full"] == 480
     assert len(car._relay._seen) == 50
+    assert len(car._relay._groups) == 8
+    assert all(len(each._buckets) <= 50 for each in car._rates.values())
     jump = replace(beacon, origin="x0", sender="x", seq=2, hops=0, latest=2**62, latest_us=SECOND)
     notes = car.receive(jump, now=street.now)
     assert [note.kind for note in notes] == [NoteKind.MISSED]  # type: ignore[union-attr] # notes
@@ -182,7 +197,7 @@ def test_a_beacon_that_contradicts_itself_makes_no_frame_that_cannot_be_read() -
     beacon = replace(_last(street, Beacon), origin="x", sender="x", seq=1, latest=0, latest_us=SECOND)
     car = street.nodes["car"]
     car.receive(beacon, now=street.now)
-    sent = [each.frame for each in car.unsubscribe("ambulance") if isinstance(each, Send)]
+    sent = [each.frame for each in car.unsubscribe("ambulance", now=street.now) if isinstance(each, Send)]
     assert len(sent) == 2
     assert all(decode(encode(frame)) == frame for frame in sent)
 

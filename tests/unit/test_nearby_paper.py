@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.nearby_rig import Street, at
 
+from whimbrel.model.place import Area
 from whimbrel.nearby.group.outputs import NoteKind
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 
@@ -48,6 +50,43 @@ def test_figures_1_and_2_the_traffic_light() -> None:
     _drive(street, 380, 400)
     assert _published(street, "next") == (True, True)
     assert _published(street, "light") == (False, False)
+
+
+def test_figure_2_where_the_area_is_not_centred_on_the_light() -> None:
+    """The place of the light is a parameter of the event (4.3): behind the light a car nears the area's centre.
+
+    The area reaches from 100 m before the light to 300 m behind it.
+    """
+    street = Street()
+    street.add("light", at(0))
+    street.add("car", at(-400))
+    street.announce("light", "traffic light", radius_m=200, centre=at(100))
+    street.nodes["car"].subscribe(TOWARDS)
+    table = {}
+    for stage, stops in (("s1", (-390, -370)), ("s2", (-70, -50)), ("s3", (40, 60)), ("s4", (320, 340))):
+        _drive(street, *stops)
+        table[stage] = _published(street)
+    assert table == {"s1": (False, False), "s2": (True, True), "s3": (True, False), "s4": (False, False)}
+
+
+def test_distance_and_direction_are_those_to_the_producer() -> None:
+    """And so is the place that a subscription's own circle must hold."""
+    street = Street()
+    street.add("light", at(0))
+    street.announce("light", "traffic light", radius_m=300, centre=at(200))
+    car = street.add("car", at(160))
+    near = {"here": Area(at(0), 20), "centre": Area(at(200), 20)}
+    for name, area in near.items():
+        car.subscribe(NearbySubscription(subject="traffic light", name=name, near=area))
+    street.run(1.5)
+    street.move("car", at(150))
+    street.publish("light", "traffic light", status="red")
+    street.run(0.1)
+    ((_, found),) = street.delivered
+    assert found.subscriptions == ("here",)
+    assert found.attributes["distance_m"] == pytest.approx(150, abs=0.5)
+    assert found.attributes["approaching"] == 1
+    assert found.attributes["heading_difference"] == pytest.approx(0, abs=0.5)
 
 
 def test_figure_3b_subject_at_the_producer_content_at_the_consumer() -> None:

@@ -12,6 +12,8 @@ from tests.unit.nearby_rig import MS, SECOND, Street, at
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Area
+from whimbrel.nearby.cells import cover
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
 from whimbrel.nearby.frames.values import Event
@@ -19,7 +21,8 @@ from whimbrel.nearby.group.numbers import REMEMBERED, SeenNumbers
 from whimbrel.nearby.group.outputs import Deliver, NoteKind
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.node import Node
-from whimbrel.nearby.prediction import DurationHistogram, LatencyBounds
+from whimbrel.nearby.prediction import DeadlineTooShortError, DurationHistogram, LatencyBounds
+from whimbrel.nearby.vocabulary import Vocabulary
 
 A = NearbySubscription(subject="A")
 
@@ -73,7 +76,7 @@ def test_an_event_that_arrives_too_late_is_expired_at_once() -> None:
 
 
 def test_the_remaining_time_shrinks_on_the_way() -> None:
-    """By what each node held it and by one transmission each, with no common clock."""
+    """By what each node held it and by all datagrams of each transmission, with no common clock."""
     order = ["P", "r", "C"]
     street = Street(hears=lambda one, other: abs(order.index(one) - order.index(other)) == 1)
     for number, name in enumerate(order):
@@ -87,7 +90,8 @@ def test_the_remaining_time_shrinks_on_the_way() -> None:
     assert isinstance(repeated, Event)
     assert first.remaining_us == 500 * MS
     assert repeated.sender == "r"
-    airtime_us = Deployment().airtime_us
+    airtime_us = travel_us(first, deployment=Deployment())
+    assert airtime_us >= 2 * Deployment().airtime_us  # two datagrams for each cell, since it may be repeated
     assert 0 <= first.remaining_us - repeated.remaining_us - airtime_us <= Deployment().longest_delay_us
 
 
@@ -118,8 +122,10 @@ def _event() -> Event:
         seq=1,
         sender="P",
         hops=0,
+        max_hops=0,
         subject="A",
         area=Area(at(0), 100),
+        place=at(0),
         epoch=0,
         number=1,
         deadline_us=1,
@@ -162,18 +168,40 @@ def test_a_number_far_below_the_highest_costs_nothing() -> None:
 
 
 def test_the_prediction_is_a_sum_of_bounds() -> None:
-    """Hop bound times the bound of a hop, and matching, and dispatching; with its percentile (T29)."""
+    """Hop bound times the bound of a hop, and matching, and dispatching; with its percentile (T29).
+
+    A hop counts every datagram of a frame: one for each cell, and as many for relays if it may be repeated.
+    """
     bounds = LatencyBounds(Deployment(), enough=100)
-    assumed = bounds.predict(3)
-    assert assumed.worst_us == 4 * (7_500 + 4_000) + 2_000
+    assumed = bounds.predict(3, cells=1, steps=500)
+    assert assumed.worst_us == 4 * (7_500 + 2 * 4_000) + 2_500
+    assert bounds.predict(0, cells=1, steps=500).worst_us == 7_500 + 4_000 + 2_500
+    assert bounds.predict(3, cells=4, steps=500).worst_us == 4 * (7_500 + 8 * 4_000) + 2_500
     for number in range(1_000):
-        bounds.hop.add(5_000 if number < 998 else 50_000)
-    measured = bounds.predict(3)
+        bounds.add_hop(5_000 if number < 998 else 50_000, cells=1)
+    measured = bounds.predict(3, cells=1, steps=1)
+    assert (
+        bounds.predict(3, cells=4, steps=1).hop_us == 7_500 + 8 * 4_000
+    )  # what is measured of one cell says nothing of four
     assert measured.percentile == 99.9
     assert 50_000 <= measured.hop_us <= 54_600
     for wrong in (0, 100, -3):
         with pytest.raises(InvalidValueError):
             LatencyBounds(Deployment(), percentile=wrong)
+
+
+def test_the_promise_counts_the_filters_that_its_consumers_may_have() -> None:
+    """An allowed filter took 17.9 ms where 1 was promised: the bound is the type's, not what the producer measured."""
+    words = {"costly": {"parameters": {"value": "int32"}, "max_filter_steps": 50_000}, "plain": {"value": "int32"}}
+    producer = Node("P", vocabulary=Vocabulary.of(words))
+    producer.move(at(0), now=0)
+    costly, plain = (
+        producer.announce(subject, radius_m=100, deadline_us=SECOND, now=0)[0] for subject in ("costly", "plain")
+    )
+    assert costly.matching_us == 1_000 + 50_000
+    assert costly.worst_us - plain.worst_us == 30_000
+    with pytest.raises(DeadlineTooShortError):
+        producer.announce("costly", radius_m=100, deadline_us=50 * MS, now=0)
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=50), st.floats(1, 100))
@@ -193,6 +221,7 @@ def test_a_hop_is_measured_without_a_common_clock() -> None:
         street.add(name, at(10 * number)).subscribe(A)
     street.announce("P", "A", hops=1)
     street.run(20)
-    meter = street.nodes["P"].bounds.hop
+    cells = len(cover(Area(at(0), 200), deployment=Deployment()))
+    meter = street.nodes["P"].bounds.hops(cells)
     assert meter.total >= 40
     assert 2_000 <= meter.percentile(99.9) <= 1.1 * (7_500 + 2_000)

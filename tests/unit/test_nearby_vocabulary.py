@@ -47,6 +47,32 @@ def test_a_filter_above_the_bound_of_its_type_is_refused() -> None:
         LIGHT.check_filter("regex(status, '(r|g)+e*d?.{1,40}')")
 
 
+def test_the_bound_of_a_filter_is_part_of_what_is_agreed_on() -> None:
+    """A producer promises by it how long its consumers take to match (4.3): both must know the same one."""
+    tree = {"light": {"parameters": {"status": "string"}, "max_filter_steps": 500}, "sign": {"limit": "real64"}}
+    words = Vocabulary.of(tree)
+    assert words["light"].max_filter_steps == 500
+    assert list(words["light"].parameters) == ["status"]
+    longer = EventType(name="light", parameters=words["light"].parameters, max_filter_steps=501)
+    assert words.contradicts("light", longer.fingerprint)
+    with pytest.raises(FilterTooCostlyError, match="allow 500"):
+        words["light"].check_filter("contains(status, 'red')")
+    for wrong in ({"max_filter_steps": 0}, {"max_filter_steps": "500"}, {"steps": 500}):
+        with pytest.raises(InvalidValueError):
+            Vocabulary.of({"light": {"parameters": {"status": "string"}, **wrong}})
+
+
+def test_what_a_filter_does_to_a_text_is_counted_byte_by_byte() -> None:
+    """2,000 comparisons of a decomposed text were 8,001 steps, and took 142 ms."""
+    for function in ("decompose-compat", "decompose", "fold-case"):
+        text = " || ".join([f"{function}(status) == 'x'"] * 100)
+        with pytest.raises(FilterTooCostlyError):
+            LIGHT.check_filter(text)
+        assert LIGHT.check_filter(f"{function}(status) == 'x'")
+    with pytest.raises(InvalidValueError, match="1024 bytes"):
+        LIGHT.check({"status": "\u00e9" * 513, "lane": 2})
+
+
 def test_contradicting_vocabularies_are_noticed() -> None:
     """Two fleets that mean different things by one name must not talk past each other."""
     other = Vocabulary.of({"traffic light": {"status": "int32"}})

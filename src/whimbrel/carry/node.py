@@ -8,13 +8,15 @@ Rule: what a neighbour offers takes free and removable places only. A source alw
 place is free or removable, the oldest sample gives way, and its copies are lost.
 Rule: what a subscriber retrieved is its application's, takes no place and is no replica; with *shows_retrieved* it is
 listed for other subscribers, without copies to give.
+Rule: clocks are loosely synchronised: a node whose clock is behind a sample that it holds publishes with the time of
+that sample + 1, so that what is published after a sample was seen is the newer of the two.
 Rule: no clock and no random numbers: ids break ties. The shell delivers messages and performs the steps in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from whimbrel.carry.hello import (
@@ -28,7 +30,6 @@ from whimbrel.carry.hello import (
     Sample,
     SampleId,
 )
-from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
 
 __all__ = ["PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
@@ -132,11 +133,14 @@ class Carrier:
         return self._retrieved.get(topic)
 
     def publish(self, sample: Sample, *, copies: int) -> list[Step]:
-        """Store a sample of one's own, *copies* of which are to exist in all, this one included."""
+        """Store a sample of one's own, *copies* of which are to exist in all, this one included.
+
+        The sample that is stored has a later time than *sample* if a newer one of its topic is known here.
+        """
         whole("copies", copies, 1, MAX_COPIES)
         newest = max(self._newest_stored(sample.topic), self._newest_retrieved(sample.topic))
         if sample.id <= newest:
-            raise InvalidValueError("id of a published sample", sample.id, f"one newer than {newest}")
+            sample = replace(sample, published_at=newest.published_at + 1)
         self._see_newer(sample.topic, sample.id)
         steps: list[Step] = self._make_room(is_own=True)
         self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)

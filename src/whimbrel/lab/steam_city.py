@@ -15,6 +15,7 @@ from typing import Any
 
 from whimbrel.lab.experiment import Experiment, Findings, Table
 from whimbrel.lab.points import Row
+from whimbrel.nearby.datagrams import MAX_DATAGRAMS
 from whimbrel.sim.streets.city import City, Design, make_city
 from whimbrel.sim.streets.filtering import FilteringTown
 
@@ -51,6 +52,8 @@ def _play(world: City) -> Row:
         "expired": counts["expired"],
         "missed": counts["missed"],
         "frames": dict(report.frames),
+        "datagrams": dict(report.datagrams),
+        "most_datagrams": report.most_datagrams,
         "bytes": dict(report.sizes),
         "joined": counts["joined"],
         "repaired": report.repaired,
@@ -94,6 +97,7 @@ def city(*, is_quick: bool = False) -> Experiment:
             "vehicles": world.vehicles,
             "entities": world.entities,
             "block_m": world.grid.block_m,
+            "areas off their producers by": f"{world.off_centre:.0%} of their radius",
             "radio_m": world.range_m,
             "hops": world.hops,
             "deadline_ms": world.deadline_us / 1e3,
@@ -122,6 +126,7 @@ def _find(rows: Sequence[Row]) -> Findings:
             (
                 "",
                 "transmissions",
+                "datagrams",
                 "receivers",
                 "delivered",
                 "filters at the producer",
@@ -132,6 +137,7 @@ def _find(rows: Sequence[Row]) -> Findings:
                 (
                     row["design"],
                     f"{_each(row, row['frames'].get('event', 0)):.1f}",
+                    f"{_each(row, row['datagrams'].get('event', 0)):.1f}",
                     f"{_each(row, row['propagated']):.1f}",
                     f"{_each(row, row['delivered']):.1f}",
                     f"{_each(row, row['asked_at_producers']):.1f}",
@@ -158,6 +164,8 @@ def _find(rows: Sequence[Row]) -> Findings:
                 "caught up",
                 "beacons/s",
                 "joins/s",
+                "datagrams/s",
+                "most for a frame",
             ),
             [
                 (
@@ -170,6 +178,8 @@ def _find(rows: Sequence[Row]) -> Findings:
                     f"{row['caught_up']:,}",
                     f"{row['frames']['beacon'] / row['seconds']:,.0f}",
                     f"{row['frames']['join'] / row['seconds']:,.0f}",
+                    f"{sum(row['datagrams'].values()) / row['seconds']:,.0f}",
+                    str(row["most_datagrams"]),
                 )
                 for row in steam
             ],
@@ -182,6 +192,7 @@ def _find(rows: Sequence[Row]) -> Findings:
         and first["asked_at_consumers"] <= first["propagated"],
         "without loss nothing is missed by more than one in a hundred": first["missed"] + first["expired"]
         <= first["propagated"] / 100,
+        f"no frame is more than {MAX_DATAGRAMS} datagrams": all(row["most_datagrams"] <= MAX_DATAGRAMS for row in rows),
         "the simulation is faster than real time": all(row["core_s"] < row["seconds"] for row in steam),
     }
     notes = [
@@ -217,8 +228,9 @@ def _plot(rows: Sequence[Row], figure: Any) -> None:  # noqa: ANN401 # matplotli
         left.scatter(
             [x for x, _ in places], [y for _, y in places], marker=marker, color=colour, s=14, label=f"{kind}s"
         )
-        for place in places if radius_m else ():
-            left.add_patch(Circle(place, radius_m, alpha=0.08, color=colour))
+        for x, y in places if radius_m else ():
+            off_m = 0.0 if kind == "ambulance" else City().off_centre * radius_m
+            left.add_patch(Circle((x + off_m, y), radius_m, alpha=0.08, color=colour))
     left.set(xlabel="m", ylabel="m", aspect="equal", title="The city at the end, and where events are good")
     left.legend(loc="upper right", fontsize=7)
     beside = [rows[0], *(row for row in rows if row["design"] != Design.STEAM.value)]

@@ -45,7 +45,7 @@ class _Watcher:
         self.propagated: list[str] = []
         self.given: list[str] = []
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """See a transmission."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
@@ -105,7 +105,9 @@ def _populate(town: Town, wants: Mapping[str, Mapping[str, str | None]]) -> Resi
         for subject, text in wanted.items():
             consumer.node.subscribe(NearbySubscription(subject=subject, filter_text=text))
     for subject in sorted({subject for wanted in wants.values() for subject in wanted}):
-        _, outputs = producer.node.announce(subject, radius_m=100, deadline_us=300_000, now=town.now)
+        _, outputs = producer.node.announce(
+            subject, radius_m=100, centre=town.plane.place(Point(40, 30)), deadline_us=300_000, now=town.now
+        )
         town.perform(producer, outputs)
     town.run(2.0)
     return producer

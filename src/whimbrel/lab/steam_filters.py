@@ -43,6 +43,7 @@ def producer_with(members: int) -> Node:
         seq=1,
         sender="C",
         hops=0,
+        max_hops=0,
         subject="A",
         area=Area(_HERE, 200),
         producer="P",

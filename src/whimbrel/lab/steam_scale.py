@@ -42,13 +42,14 @@ def _play(world: City, kind: str, name: str) -> Row:
     town.run(world.seconds)
     core_s = time.process_time() - begun
     gc.unfreeze()
-    sent = sum(watcher.report.frames.values())
+    sent, datagrams = (sum(each.values()) for each in (watcher.report.frames, watcher.report.datagrams))
     return {
         "kind": kind,
         "name": name,
         "entities": world.entities,
         "vehicles": world.vehicles,
         "sent": sent / world.entities / world.seconds,
+        "datagrams": datagrams / world.entities / world.seconds,
         "core_us": core_s / world.entities / world.seconds * 1e6,
         "real_time": core_s / world.seconds,
         "changed": 0,
@@ -84,6 +85,7 @@ def _join(side: int) -> Row:
         "entities": world.entities,
         "vehicles": world.vehicles,
         "sent": 0.0,
+        "datagrams": 0.0,
         "core_us": 0.0,
         "real_time": 0.0,
         "changed": len(changed),
@@ -141,12 +143,20 @@ def _find(rows: Sequence[Row]) -> Findings:
     tables = [
         Table(
             title,
-            (first, "entities", "messages/s for each", "µs of processor for each and s", "processor/real time"),
+            (
+                first,
+                "entities",
+                "messages/s for each",
+                "datagrams/s for each",
+                "µs of processor for each and s",
+                "processor/real time",
+            ),
             [
                 (
                     row["name"],
                     f"{row['entities']:,}",
                     f"{row['sent']:.2f}",
+                    f"{row['datagrams']:.1f}",
                     f"{row['core_us']:.0f}",
                     f"{row['real_time']:.2f}",
                 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from whimbrel.lab.experiment import Experiment, Findings, Table
 from whimbrel.lab.points import Row
-from whimbrel.model.place import Point, distance_m
+from whimbrel.model.place import Area, Point
 from whimbrel.nearby.frames.values import Frame
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
 from whimbrel.nearby.group.subscriptions import NearbySubscription
@@ -23,8 +23,10 @@ from whimbrel.sim.streets.town import Resident, Town
 __all__ = ["PAPER", "traffic_light"]
 
 _RADIUS_M = 150.0
+_AHEAD_M = 60.0
+"""How far beyond its light the centre of an area lies: a car that has passed the light still drives towards it."""
 _NEXT_M = 600.0
-_STAGES = {"s1": -300.0, "s2": -80.0, "s3": 80.0, "s4": 300.0, "next light": _NEXT_M - 80}
+_STAGES = {"s1": -300.0, "s2": -80.0, "s3": 80.0, "s4": 340.0, "next light": _NEXT_M - 80}
 """Where the car is, in metres east of the light."""
 PAPER = {
     "s1": ("match", "no match", "", "no", "no"),
@@ -43,7 +45,7 @@ class _Watcher:
         self.kinds: list[NoteKind] = []
         self.delivered_now = 0
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """See a transmission."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
@@ -66,23 +68,28 @@ def _drive() -> list[Row]:
     lights = {"light": town.add("light", Point(0, 0)), "next": town.add("next", Point(_NEXT_M, 0))}
     car = town.add("car", Point(-320, 0))
     car.node.subscribe(NearbySubscription(subject="traffic light", filter_text="approaching == 1"))
-    for light in lights.values():
-        _, outputs = light.node.announce("traffic light", radius_m=_RADIUS_M, deadline_us=500_000, now=town.now)
+    areas: dict[str, Area] = {}
+    for name, x_m in (("light", 0.0), ("next", _NEXT_M)):
+        light = lights[name]
+        areas[name] = Area(town.plane.place(Point(x_m + _AHEAD_M, 0)), _RADIUS_M)
+        _, outputs = light.node.announce(
+            "traffic light", radius_m=_RADIUS_M, centre=areas[name].centre, deadline_us=500_000, now=town.now
+        )
         town.perform(light, outputs)
     rows = []
     for stage, x_m in _STAGES.items():
         for step in (-20.0, -10.0, 0.0):
             town.move(car, Point(x_m + step, 0))
             town.run(1)
-        light = lights["next" if stage == "next light" else "light"]
+        name = "next" if stage == "next light" else "light"
+        light = lights[name]
         watcher.kinds.clear()
         watcher.delivered_now = 0
         _, outputs = light.node.publish("traffic light", {"status": "red"}, now=town.now)
         town.perform(light, outputs)
         town.run(0.4)
         assert car.node.motion.place is not None
-        assert light.node.motion.place is not None
-        is_inside = distance_m(car.node.motion.place, light.node.motion.place) <= _RADIUS_M
+        is_inside = areas[name].contains(car.node.motion.place)
         is_propagated = NoteKind.PROPAGATED in watcher.kinds
         content = "" if not is_propagated else "no match" if NoteKind.DISCARDED in watcher.kinds else "match"
         rows.append(
@@ -111,7 +118,13 @@ def traffic_light(*, is_quick: bool = False) -> Experiment:
         make=_drive,
         find=_find,
         plot=_plot,
-        assumptions={"radius_m": _RADIUS_M, "filter": "approaching == 1", "beacons_s": 1, "lights_apart_m": _NEXT_M},
+        assumptions={
+            "radius_m": _RADIUS_M,
+            "centre_beyond_the_light_m": _AHEAD_M,
+            "filter": "approaching == 1",
+            "beacons_s": 1,
+            "lights_apart_m": _NEXT_M,
+        },
     )
 
 
@@ -135,12 +148,12 @@ def _plot(rows: Sequence[Row], figure: Any) -> None:  # noqa: ANN401 # matplotli
     axes = figure.subplots()
     axes.axhline(0, color="grey", linewidth=8, alpha=0.3)
     for x_m, name in ((0.0, "light"), (_NEXT_M, "next light")):
-        axes.add_patch(Circle((x_m, 0), _RADIUS_M, alpha=0.15, color="tab:blue"))
+        axes.add_patch(Circle((x_m + _AHEAD_M, 0), _RADIUS_M, alpha=0.15, color="tab:blue"))
         axes.plot([x_m], [0], marker="s", color="tab:red")
         axes.annotate(name, (x_m, 14), ha="center")
     for row in rows:
         colour = "tab:green" if row["delivered"] == "yes" else "tab:orange" if row["propagated"] == "yes" else "grey"
         axes.plot([row["x_m"]], [0], marker=">", markersize=10, color=colour)
         axes.annotate(row["stage"], (row["x_m"], -24), ha="center")
-    axes.set(xlim=(-360, 780), ylim=(-220, 220), xlabel="metres east of the light", aspect="equal")
+    axes.set(xlim=(-360, 840), ylim=(-220, 220), xlabel="metres east of the light", aspect="equal")
     axes.set_title("green: delivered; orange: propagated and discarded; grey: not propagated")

@@ -2,30 +2,34 @@
 
 A cell is named by level, row and column. Level 0 has the deployment's cells (500 m); each further level doubles the
 side. Rows are bands of latitude from the south pole; a row has as many columns as fit its edge nearer to a pole, so a
-cell is never narrower than its side.
+cell is never narrower than its side. The last level has one cell, the whole Earth.
 
 Rule: a place is in exactly one cell of each level. Every place of an area is in one of the cells of ``cover``.
-Rule: an area touches at most ``max_cells`` cells: where the finest level has more, a coarser one is used. The exact
-area is held against the receiver's place in any case; cells only decide who has to look.
+Rule: an area touches at most ``MAX_CELLS`` cells: where the finest level has more, a coarser one is used. Each cell is
+a datagram more for each frame, and a cell too large costs a look at frames from further away. The exact area is held
+against the receiver's place in any case; cells only decide who has to look.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
 
-__all__ = ["MAX_LEVEL", "Cell", "cell_of", "check_radius", "cover", "levels"]
+__all__ = ["MAX_CELLS", "MAX_LEVEL", "Cell", "cell_of", "check_radius", "cover", "levels"]
 
 _DEGREE_M = 111_000.0
 """Metres of a degree of latitude, roughly: rows need the same number everywhere, not the true one."""
 _LEAST_DEGREE_M = 110_567.0
 """Metres of the shortest degree of latitude, at the equator: an area is never taken for smaller than it is."""
+MAX_CELLS = 4
+"""A circle that is no wider than a cell touches two rows and, in each, two columns."""
 MAX_LEVEL = 16
-"""Cells of 32,768 km: one row, one column."""
+"""The level of the one cell that is the whole Earth."""
 
 
 class Cell(NamedTuple):
@@ -39,30 +43,38 @@ class Cell(NamedTuple):
         return f"{self.level}.{self.row}.{self.column}"
 
 
+_EARTH = Cell(MAX_LEVEL, 0, 0)
+
+
 def cell_of(place: Place, *, level: int, deployment: Deployment) -> Cell:
     """Return the cell of *level* in which *place* is."""
+    if level == MAX_LEVEL:
+        return _EARTH
     height = _height(level, deployment)
     row = _row(place.latitude, height)
     return Cell(level, row, _column(place.longitude, _columns(row, height)))
 
 
+@lru_cache(maxsize=4_096)
 def cover(area: Area, *, deployment: Deployment) -> frozenset[Cell]:
-    """Return the cells of the finest level on which *area* touches at most ``max_cells`` of them."""
-    for level in range(MAX_LEVEL + 1):
-        found = _touched(area, level, deployment)
+    """Return the cells of the finest level on which *area* touches at most ``MAX_CELLS`` of them."""
+    for level in levels(deployment=deployment):
+        found = frozenset((_EARTH,)) if level == MAX_LEVEL else _touched(area, level, deployment)
         if found is not None:
             return found
-    raise AssertionError("the coarsest level has one cell")
+    raise AssertionError("the last level has one cell")
 
 
-def levels(*, deployment: Deployment) -> range:
-    """Return the levels that areas of the deployment can use: a consumer listens on its cell of each."""
+@lru_cache(maxsize=64)
+def levels(*, deployment: Deployment) -> tuple[int, ...]:
+    """Return the levels that areas of the deployment can use: a consumer listens on its cell of each.
+
+    The whole Earth is one of them: near a pole, where a row has few columns, an area may touch too many of any other.
+    """
     level = 0
-    while (
-        _most_touched(deployment.max_radius_m, deployment.cell_m << level) > deployment.max_cells and level < MAX_LEVEL
-    ):
+    while _most_touched(deployment.max_radius_m, deployment.cell_m << level) > MAX_CELLS and level < MAX_LEVEL - 1:
         level += 1
-    return range(level + 1)
+    return (*range(level + 1), MAX_LEVEL)
 
 
 def check_radius(area: Area, *, deployment: Deployment) -> None:
@@ -104,14 +116,14 @@ def _touched(area: Area, level: int, deployment: Deployment) -> frozenset[Cell] 
     reach = area.radius_m / _LEAST_DEGREE_M + 1e-9
     south, north = area.centre.latitude - reach, area.centre.latitude + reach
     first, last = _row(max(south, -90.0), height), _row(min(north, 90.0), height)
-    if last - first >= deployment.max_cells:
+    if last - first >= MAX_CELLS:
         return None
     found: set[Cell] = set()
     half = _half_width(area.centre.latitude, reach)
     for row in range(first, last + 1):
         columns = _columns(row, height)
         spanned = _spanned(area.centre.longitude, half, columns)
-        if len(found) + len(spanned) > deployment.max_cells:
+        if len(found) + len(spanned) > MAX_CELLS:
             return None
         found.update(Cell(level, row, column % columns) for column in spanned)
     return frozenset(found)

@@ -1,6 +1,7 @@
 """The deployment: numbers that all nodes of one place share, and what each of them may keep in memory.
 
-Rule: cell size, period, hop bound and the time of one transmission must be equal everywhere. The cell size is in every
+Rule: cell size, period, hop bound, the time of one transmission and that of one step of a filter must be equal
+everywhere. The cell size is in every
 beacon, so that a node that was set up otherwise is noticed.
 Rule: every table that strangers can fill has a bound here.
 """
@@ -25,8 +26,6 @@ class Deployment:
 
     cell_m: int = 500
     """The side of a cell of the finest level."""
-    max_cells: int = 64
-    """How many cells an area may touch; a larger area uses a coarser level."""
     max_radius_m: float = 5_000.0
     """The largest area that may be announced, and that is believed."""
     period_us: int = US_PER_S
@@ -36,12 +35,16 @@ class Deployment:
     max_hops: int = 8
     """The largest hop bound of an announcement."""
     airtime_us: int = 2_000
-    """The longest time from the start of a transmission to its receipt; it is taken off the remaining time."""
+    """The longest time that one datagram takes; it is taken off the remaining time for each datagram of a frame."""
     slot_us: int = 500
     slots: int = 16
     """A node repeats a frame after 0 to ``slots - 1`` slots, fixed by its id and the frame's."""
     repair_us: int = 50_000
     """From one request for a missing event to the next."""
+    filter_step_ns: int = 1_000
+    """The longest time that one step of a content filter takes on the slowest node."""
+    signed_age_us: int = 60 * US_PER_S
+    """How old a signed frame may be where the clock is set, and how far clocks may differ."""
     max_speed_m_s: float = 100.0
     """A faster fix is no movement: heading and speed are unknown until the next."""
     max_frame_bytes: int = 1_200
@@ -57,10 +60,13 @@ class Deployment:
     """How many missing events of one group are asked for at a time."""
     max_waiting: int = 1_024
     """How many events wait for the application."""
+    max_sender_frames: int = 128
+    """How many new beacons, joins and requests of one sender are looked at in a period."""
+    max_sender_events: int = 1_024
+    """How many new events of one sender are looked at in a period."""
 
     def __post_init__(self) -> None:
         whole("cell_m", self.cell_m, 50, 100_000)
-        whole("max_cells", self.max_cells, 16, 1_024)
         real("max_radius_m", self.max_radius_m, 1, 1_000_000)
         whole("period_us", self.period_us, 10_000, _HOUR_US)
         whole("missed_periods", self.missed_periods, 2, 100)
@@ -69,9 +75,21 @@ class Deployment:
         whole("slot_us", self.slot_us, 0, US_PER_S)
         whole("slots", self.slots, 1, 1_024)
         whole("repair_us", self.repair_us, 1_000, _HOUR_US)
+        whole("filter_step_ns", self.filter_step_ns, 1, 1_000_000)
+        whole("signed_age_us", self.signed_age_us, US_PER_S, 24 * _HOUR_US)
         real("max_speed_m_s", self.max_speed_m_s, 1, 100_000)
         whole("max_frame_bytes", self.max_frame_bytes, 512, 65_000)
-        for name in ("groups", "members", "origins", "queue", "kept", "missing", "waiting"):
+        for name in (
+            "groups",
+            "members",
+            "origins",
+            "queue",
+            "kept",
+            "missing",
+            "waiting",
+            "sender_frames",
+            "sender_events",
+        ):
             whole(f"max_{name}", getattr(self, f"max_{name}"), 1, 10_000_000)
         whole("max_listed", self.max_listed, 0, 128)
         if self.repair_us > self.period_us:

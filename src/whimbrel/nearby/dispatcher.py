@@ -26,6 +26,7 @@ class Waiting:
     dies_at: int
     arrived_at: int
     order: int
+    is_age_known: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -46,7 +47,14 @@ class Dispatcher:
         return len(self._line)
 
     def add(
-        self, event: Event, *, subscriptions: tuple[str, ...], attributes: Attributes, dies_at: int, now: int
+        self,
+        event: Event,
+        *,
+        subscriptions: tuple[str, ...],
+        attributes: Attributes,
+        dies_at: int,
+        now: int,
+        is_age_known: bool = False,
     ) -> Waiting | None:
         """Put *event* in line; return the one that had to be dropped for it."""
         self._order += 1
@@ -57,6 +65,7 @@ class Dispatcher:
             dies_at=dies_at,
             arrived_at=now,
             order=self._order,
+            is_age_known=is_age_known,
         )
         insort(self._line, waiting, key=self._rank)
         return self._line.pop() if len(self._line) > self._max_waiting else None

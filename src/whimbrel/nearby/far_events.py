@@ -61,7 +61,7 @@ class FarEvents:
         if not event.remaining_us:
             self.counts["expired"] += 1
             return None
-        seen = self._motion.seen(event.attributes, event.area.centre)
+        seen = self._motion.seen(event.attributes, event.place)
         names, _ = self._subscriptions.select(event, seen)
         if not names:
             self.counts["discarded"] += 1
@@ -72,10 +72,14 @@ class FarEvents:
 
 
 def _event(kind: EventType, body: bytes, *, at: int) -> Event:
-    """Return the event in a message, as ``listening.body_of`` wrote it."""
+    """Return the event in a message, as ``listening.body_of`` wrote it.
+
+    A listener of an older version said nothing of the producer's place: the centre of the area stands for it.
+    """
     told = {str(name): value for name, value in read_json(body).items()}
     node_seq, place, deadline_at = (_text(told, name) for name in ("event", "place", "deadline_at"))
     area = Area(Place.parse(place), real("radius_m", told.pop("radius_m", None), 0, 1e8))
+    producer = Place.parse(_text(told, "producer_place")) if "producer_place" in told else area.centre
     told.pop("remaining_ms", None)
     for name, value in told.items():
         if kind.parameters.get(name) is AttributeType.OPAQUE and isinstance(value, str):
@@ -87,8 +91,10 @@ def _event(kind: EventType, body: bytes, *, at: int) -> Event:
         seq=identity.seq,
         sender=identity.node,
         hops=0,
+        max_hops=0,
         subject=kind.name,
         area=area,
+        place=producer,
         epoch=0,
         number=0,
         deadline_us=remaining_us,

@@ -1,6 +1,7 @@
 """Listening in: the way out of the area. What a node hears goes to its log, or to a broker, with place and deadline.
 
 Rule: an event keeps its identity as the attribute ``event`` (``node:seq``): by it, copies that came both ways are one.
+Rule: the place of the producer is the attribute ``producer_place``, a text such as ``53.34,-6.25``.
 Rule: the log has the area as place and radius and the deadline as an instant of the listener's own clock. On a broker
 they are members of the JSON body, because MQTT has no place for them; the message expires with the deadline.
 """
@@ -32,7 +33,8 @@ def subject_of(event_type: str) -> str:
 
 
 def _attributes(heard: Deliver) -> Attributes:
-    return FrozenAttributes({**heard.event.attributes, "event": str(heard.event.id)})
+    event = heard.event
+    return FrozenAttributes({**event.attributes, "event": str(event.id), "producer_place": str(event.place)})
 
 
 def notification_of(heard: Deliver, *, node: str, seq: int, at: int) -> Notification:

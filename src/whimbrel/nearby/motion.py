@@ -1,8 +1,8 @@
 """Motion: where a node is and where it is heading, from its own fixes, for its own filters only.
 
 Rule: none of this is ever sent. What a filter sees of it (``OWN_ATTRIBUTES``) is computed when an event arrives.
-Rule: *the light I am driving towards* compares the distance from the previous place with that from the current one
-(4.3). A node that stands keeps the direction of its last movement: a car at a red light still faces it.
+Rule: *the light I am driving towards* compares the distance to the producer from the previous place with that from the
+current one (4.3). A node that stands keeps the direction of its last movement: a car at a red light still faces it.
 Rule: a fix that is too far from the last one is no movement: the place counts, heading and speed are unknown.
 """
 

@@ -2,7 +2,7 @@
 
 Rule: the area in a frame is held against this node's own place before anything else. A frame from outside, from an area
 larger than the deployment allows, or without a believed signature where one is required, changes nothing but a count.
-Rule: a node without a fix is in no area.
+So does a frame beyond the rate of its sender, and a join of a group that is not believed.
 Rule: time is what has elapsed on this node. A clock that is set back takes nothing back and delays nothing; one that
 jumps ahead lets things expire, which is counted like any other expiry.
 Rule: outputs are performed in order; after each input the shell asks ``next_due`` again.
@@ -13,19 +13,25 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area, Place
+from whimbrel.nearby.cells import MAX_CELLS, cover
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
-from whimbrel.nearby.frames.signatures import Signer, has_valid_signature
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, Frame, GroupId, Join, Request
+from whimbrel.nearby.frames.signatures import Signer
+from whimbrel.nearby.frames.values import Asked, Beacon, Event, Flooded, Frame, GroupId, Join, Objection
 from whimbrel.nearby.group.consumer import Consumer
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
 from whimbrel.nearby.group.producer import NoFixError, Producer
+from whimbrel.nearby.group.rates import SenderRates
 from whimbrel.nearby.group.relay import Relay, is_inside
 from whimbrel.nearby.group.subscriptions import NearbySubscription
+from whimbrel.nearby.group.trust import TimeOfDay, Trust, Verdict
 from whimbrel.nearby.group.view import View
 from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.prediction import LatencyBounds, Prediction
@@ -37,7 +43,12 @@ _TIMED_SENDS = 64
 
 
 class Node:
-    """One node of a deployment; *first_seq* must be above every seq that a former run of it gave out."""
+    """One node of a deployment; *first_seq* must be above every seq that a former run of it gave out.
+
+    *signer* signs what this node announces, *member_signer* (else the same) its joins and requests in the groups of
+    others that sign. *trusted* has the public keys that are believed, each with the time at which it expires or none;
+    without it a node believes anyone whose signature, if there is one, is valid.
+    """
 
     def __init__(
         self,
@@ -48,7 +59,8 @@ class Node:
         first_seq: int = 0,
         relays: bool = True,
         signer: Signer | None = None,
-        trusted: frozenset[bytes] | None = None,
+        member_signer: Signer | None = None,
+        trusted: Mapping[bytes, int | None] | None = None,
         by_deadline: bool = True,
         percentile: float = 99.9,
     ) -> None:
@@ -58,7 +70,16 @@ class Node:
         self.counts: Counter[str] = Counter()
         self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
         self.bounds = LatencyBounds(self.deployment, percentile=percentile)
-        self._trusted = trusted
+        self._day = TimeOfDay()
+        self._trust = Trust(trusted, deployment=self.deployment, day=self._day)
+        period_us, most = self.deployment.period_us, self.deployment.max_origins
+        self._rates = {
+            is_event: SenderRates(frames=frames, period_us=period_us, max_senders=most)
+            for is_event, frames in (
+                (False, self.deployment.max_sender_frames),
+                (True, self.deployment.max_sender_events),
+            )
+        }
         self._now: int | None = None
         self._set_back = 0
         """By how much the clock was set back so far."""
@@ -76,6 +97,7 @@ class Node:
             numbering=numbering,
             relay=self._relay,
             signer=signer,
+            day=self._day,
             counts=self.counts,
         )
         self._consumer = Consumer(
@@ -85,6 +107,8 @@ class Node:
             numbering=numbering,
             motion=self.motion,
             dispatcher=Dispatcher(max_waiting=self.deployment.max_waiting, by_deadline=by_deadline),
+            signer=member_signer or signer,
+            day=self._day,
             counts=self.counts,
         )
 
@@ -102,13 +126,21 @@ class Node:
         centre: Place | None = None,
         lifetime_us: int | None = None,
     ) -> tuple[Prediction, list[Output]]:
-        """Announce *subject* around this node, or around *centre*; return how late its events can be."""
-        now, prediction = self._elapse(now), self.bounds.predict(hops)
+        """Announce *subject* around this node, or around *centre*; return how late its events can be.
+
+        An area that moves is centred on its producer: another centre would be on another side with every turn.
+        """
+        now = self._elapse(now)
         if self.motion.place is None:
             raise NoFixError
+        if moves and centre is not None:
+            raise InvalidValueError("centre of an area that moves", str(centre), "none: it is where its producer is")
+        area = Area(centre or self.motion.place, radius_m)
+        steps = self.vocabulary[subject].max_filter_steps
+        prediction = self._predict(area, hops=hops, moves=moves, steps=steps)
         outputs = self._producer.announce(
             subject,
-            area=Area(centre or self.motion.place, radius_m),
+            area=area,
             moves=moves,
             prediction=prediction,
             deadline_us=deadline_us,
@@ -117,6 +149,17 @@ class Node:
             now=now,
         )
         return prediction, self._timed_sends(outputs, now)
+
+    def _predict(self, area: Area, *, hops: int, moves: bool, steps: int) -> Prediction:
+        """Return how late events in *area* can be; one that moves may touch as many cells as an area can."""
+        cells = MAX_CELLS if moves else len(cover(area, deployment=self.deployment))
+        return self.bounds.predict(hops, cells=cells, steps=steps)
+
+    def predict(self, subject: str) -> Prediction:
+        """Return what could be promised of the announced *subject* now, by what was measured meanwhile."""
+        found = self._producer.announcement(subject)
+        steps = found.type.max_filter_steps
+        return self._predict(found.area, hops=found.hops, moves=found.moves, steps=steps)
 
     def unannounce(self, subject: str, *, now: int) -> list[Output]:
         """End the announcement of *subject*."""
@@ -135,10 +178,9 @@ class Node:
         """Receive the events of a type wherever this node comes near."""
         self._consumer.subscribe(subscription)
 
-    def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
+    def unsubscribe(self, subject: str, name: str = "", *, now: int) -> list[Output]:
         """Receive them no longer."""
-        self._is_due_known = False
-        return self._consumer.unsubscribe(subject, name)
+        return self._consumer.unsubscribe(subject, name, now=self._elapse(now))
 
     def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
         """Return the next event for an application that is ready for one, by deadline."""
@@ -164,18 +206,27 @@ class Node:
         self._producer.move(place)
         return self._consumer.move()
 
-    def receive(self, frame: Frame, *, now: int) -> list[Output]:
-        """Take what was heard; return what to do."""
+    def set_clock(self, utc: int | None, *, now: int) -> None:
+        """Learn the time of day, in microseconds UTC; ``None`` while this node's clock is not set."""
+        self._day.tell(utc, now=self._elapse(now, changes_nothing=True))
+
+    def receive(self, frame: Frame, *, now: int, source: str | None = None) -> list[Output]:
+        """Take what was heard; return what to do.
+
+        *source* is what the network calls the transmitter. Rates are counted by it, or else by the sender's name.
+        """
         now = self._elapse(now, changes_nothing=True)
-        if isinstance(frame, Request):
-            is_for_us = frame.to == self.name and is_inside(frame.area, self.motion.place)
-            return self._relay.answer(frame, place=self.motion.place, now=now) if is_for_us else []
+        source = frame.sender if source is None else source
+        if isinstance(frame, Asked):
+            return self._take_own(frame, source, now)
         if frame.area.radius_m > self.deployment.max_radius_m:
             self.counts["areas too large"] += 1
             return []
         if not is_inside(frame.area, self.motion.place):
             self.counts["outside"] += 1
-            if isinstance(frame, Join) or not self._consumer.knows(frame.group) or not self._is_believed(frame):
+            if isinstance(frame, Join) or not self._consumer.knows(frame.group):
+                return []
+            if self._trust.judge(frame, now=now) is not Verdict.BELIEVED:
                 return []
             self._is_due_known = False
             return self._consumer.pass_by(frame, now=now)
@@ -185,12 +236,22 @@ class Node:
         is_new = self._relay.is_new(frame)
         is_wanted = isinstance(frame, Event) and self._consumer.wants(frame)
         if not (is_new or is_wanted):
+            if isinstance(frame, Beacon) and self._consumer.knows_later(frame, now=now):
+                return self._object_to_epoch(frame, now)
             self.counts["duplicates"] += 1
             self._consumer.hear_again(frame, now=now)
             return []
-        if isinstance(frame, Beacon | Event) and not self._is_believed(frame):
-            self.counts["unbelieved"] += 1
-            return [Note(kind=NoteKind.UNBELIEVED, group=frame.group, member=frame.sender)]
+        if not self._rates[isinstance(frame, Event)].admits(source, now=now):
+            self.counts["beyond the rate of a sender"] += 1
+            return []
+        if isinstance(frame, Join):
+            if not self._is_join_believed(frame, now):
+                self.counts["joins not believed"] += 1
+                return []
+        else:
+            verdict = self._trust.judge(frame, now=now)
+            if verdict is not Verdict.BELIEVED:
+                return self._disbelieve(frame, verdict, now)
         self._is_due_known = False
         if is_new:
             self._relay.receive(frame, now=now)
@@ -204,19 +265,71 @@ class Node:
                 self._consumer.hear_again(frame, now=now)
                 return []
             case Beacon():
+                if self._consumer.knows_later(frame, now=now):
+                    return self._object_to_epoch(frame, now)
+                self._relay.believe(frame, now=now)
                 if self.announces(frame.subject) and self.vocabulary.contradicts(frame.subject, frame.fingerprint):
                     return [Note(kind=NoteKind.CONTRADICTED, group=frame.group, member=frame.origin)]
                 aged = self._relay.age(frame, 0)
                 assert isinstance(aged, Beacon)
                 return self._consumer.receive_beacon(aged, now=now)
             case Event():
-                self._relay.keep(frame, dies_at=now + frame.remaining_us - self.deployment.airtime_us, now=now)
+                dies_at = now + frame.remaining_us - travel_us(frame, deployment=self.deployment)
+                self._relay.keep(frame, dies_at=dies_at, now=now)
                 return self._consumer.receive_event(frame, now=now) if is_wanted else []
 
-    def _is_believed(self, frame: Beacon | Event) -> bool:
-        if self._trusted is None:
-            return frame.key is None or has_valid_signature(frame)
-        return frame.key in self._trusted and has_valid_signature(frame)
+    def _take_own(self, frame: Asked, source: str, now: int) -> list[Output]:
+        """Answer a request, or report an objection, if it is for this node."""
+        place = self.motion.place
+        if frame.to != self.name or not is_inside(frame.area, place):
+            return []
+        if not self._rates[False].admits(source, now=now):
+            self.counts["beyond the rate of a sender"] += 1
+            return []
+        if isinstance(frame, Objection):
+            return self._report(frame, now)
+        is_members_own = self._trust.is_members_own(frame, now=now)
+        return self._relay.answer(frame, is_members_own=is_members_own, place=place, now=now)
+
+    def _report(self, objection: Objection, now: int) -> list[Output]:
+        """Report why a consumer does not take this producer's beacons."""
+        standing = self._producer.standing(objection.subject)
+        if standing is None:
+            return []
+        if objection.epoch > standing.epoch:
+            return [Note(kind=NoteKind.EARLIER, group=objection.group, member=objection.sender)]
+        utc = self._day.at(now)
+        if not objection.clock_us or utc is None:
+            return []
+        seconds = (objection.clock_us - utc) / US_PER_S
+        return [Note(kind=NoteKind.CLOCKS_DIFFER, group=objection.group, member=objection.sender, seconds=seconds)]
+
+    def _object_to_epoch(self, beacon: Beacon, now: int) -> list[Output]:
+        self.counts["stale announcements"] += 1
+        if self._trust.judge(beacon, now=now) is not Verdict.BELIEVED:
+            return []
+        return self._consumer.object_to(beacon, NoteKind.EARLIER, now=now)
+
+    def _is_join_believed(self, join: Join, now: int) -> bool:
+        """Return whether *join* is of a group that is believed here, and signed if that group's producer signs."""
+        if join.producer == self.name:
+            standing = self._producer.standing(join.subject)
+        else:
+            standing = self._relay.standing(join.group, now=now)
+        if standing is None or not standing.admits(join):
+            return False
+        return standing.key is None or self._trust.is_members_own(join, now=now)
+
+    def _disbelieve(self, frame: Beacon | Event, verdict: Verdict, now: int) -> list[Output]:
+        """Count and report a frame that is not believed."""
+        self.counts[verdict.value] += 1
+        kinds = {Verdict.KEY_EXPIRED: NoteKind.KEY_EXPIRED, Verdict.UNTIMELY: NoteKind.CLOCKS_DIFFER}
+        kind = kinds.get(verdict, NoteKind.UNBELIEVED)
+        ahead_us = self._trust.ahead_us(frame, now=now) if verdict is Verdict.UNTIMELY else None
+        seconds = None if ahead_us is None else ahead_us / US_PER_S
+        if isinstance(frame, Beacon) and kind is NoteKind.CLOCKS_DIFFER:
+            return self._consumer.object_to(frame, kind, seconds=seconds, now=now)
+        return [Note(kind=kind, group=frame.group, member=frame.sender, seconds=seconds)]
 
     @property
     def next_due(self) -> int | None:
@@ -252,7 +365,7 @@ class Node:
 
     def _timed_sends(self, outputs: list[Output], now: int) -> list[Output]:
         for each in outputs:
-            if isinstance(each, Send) and not isinstance(each.frame, Request) and each.frame.hops:
+            if isinstance(each, Send) and not isinstance(each.frame, Asked) and each.frame.hops:
                 self._timed[each.frame.origin, each.frame.seq] = (now, each.frame.hops)
                 if len(self._timed) > _TIMED_SENDS:
                     self._timed.popitem(last=False)
@@ -261,4 +374,4 @@ class Node:
     def _measure_hop(self, frame: Flooded, now: int) -> None:
         sent = self._timed.get((frame.origin, frame.seq))
         if sent is not None and frame.hops == sent[1] - 1:
-            self.bounds.hop.add(now - sent[0])
+            self.bounds.add_hop(now - sent[0], cells=len(cover(frame.area, deployment=self.deployment)))

@@ -1,7 +1,12 @@
 """Prediction: how late an event can be, said when it is announced (4.3; T29).
 
 The bound is (hop bound + 1 transmissions) x the bound of one hop + the bound of matching + the bound of dispatching.
-The parts are measured as percentiles. Python and a radio give no hard real time: the percentile belongs to the answer.
+A transmission is all datagrams of a frame, one after the other: one for each cell that the area touches, and as many
+for relays where the frame is repeated. Hops and dispatching are measured as percentiles, hops apart for each number of
+cells. Python and a radio give no hard real time: the percentile belongs to the answer.
+
+Matching is bounded by what the event type allows its consumers' filters (4.3): they are counted in steps, each of which
+takes ``filter_step_ns`` at most. What a producer measures of its own matching says nothing of its consumers.
 
 A hop is measured without a common clock: from a node's own transmission to its hearing a neighbour repeat the frame.
 That is the neighbour's delay and two transmissions, so never less than what the hop took.
@@ -19,11 +24,13 @@ from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.model.bounds import real, whole
 from whimbrel.nearby.deployment import Deployment
 
-__all__ = ["DeadlineTooShortError", "DurationHistogram", "LatencyBounds", "Prediction"]
+__all__ = ["DeadlineTooShortError", "DurationHistogram", "LatencyBounds", "Prediction", "matching_us"]
 
 _STEPS = 8
 """Buckets for each doubling: a bound read from them is at most 9 % too high."""
 _BUCKETS = 48 * _STEPS
+_LOOK_UP_US = 1_000
+"""What a consumer does with an event besides asking its filters."""
 
 
 class DeadlineTooShortError(InvalidInputError):
@@ -87,25 +94,44 @@ class Prediction:
             raise DeadlineTooShortError(deadline_us, self.worst_us, self.percentile)
 
 
+def matching_us(steps: int, *, deployment: Deployment) -> int:
+    """Return how long a consumer takes at most to match an event: its own work, and the steps of its filters."""
+    return _LOOK_UP_US + math.ceil(steps * deployment.filter_step_ns / 1_000)
+
+
 class LatencyBounds:
     """What a node has measured; until it has *enough*, it takes what its deployment is set to."""
 
-    __slots__ = ("_deployment", "_enough", "dispatch", "hop", "matching", "percentile")
+    __slots__ = ("_deployment", "_enough", "_hops", "dispatch", "percentile")
 
     def __init__(self, deployment: Deployment, *, percentile: float = 99.9, enough: int = 1_000) -> None:
         if not 0 < percentile < 100:
             raise InvalidValueError("percentile", percentile, "a number above 0 and below 100")
         self._deployment, self.percentile = deployment, float(percentile)
         self._enough = whole("enough", enough, 1, 1_000_000)
-        self.hop, self.matching, self.dispatch = DurationHistogram(), DurationHistogram(), DurationHistogram()
+        self.dispatch = DurationHistogram()
+        self._hops: dict[int, DurationHistogram] = {}
+        """By how many cells the area of the frame touched."""
 
-    def predict(self, hops: int) -> Prediction:
-        """Return the bound for events with this hop bound."""
-        assumed_us = self._deployment.longest_delay_us + 2 * self._deployment.airtime_us
+    def add_hop(self, duration_us: int, *, cells: int) -> None:
+        """Count one hop of a frame whose area touched so many cells."""
+        self.hops(cells).add(duration_us)
+
+    def hops(self, cells: int) -> DurationHistogram:
+        """Return the hops that were measured of frames whose areas touched so many cells."""
+        return self._hops.setdefault(cells, DurationHistogram())
+
+    def predict(self, hops: int, *, cells: int, steps: int) -> Prediction:
+        """Return the bound for events with this hop bound, in an area that touches so many cells.
+
+        The filters of a consumer take so many *steps* at most on one event.
+        """
+        datagrams = cells * (2 if hops else 1)
+        assumed_us = self._deployment.longest_delay_us + 2 * datagrams * self._deployment.airtime_us
         return Prediction(
             hops=hops,
-            hop_us=self._measured(self.hop, assumed_us),
-            matching_us=self._measured(self.matching, 1_000),
+            hop_us=self._measured(self.hops(cells), assumed_us),
+            matching_us=matching_us(steps, deployment=self._deployment),
             dispatch_us=self._measured(self.dispatch, 1_000),
             percentile=self.percentile,
         )

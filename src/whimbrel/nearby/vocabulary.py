@@ -1,6 +1,8 @@
 """The vocabulary: event types and the types of their parameters, which producers and consumers agree on (STEAM, 4.3).
 
 Rule: an event or a filter that does not fit its type is refused where it is made.
+Rule: a type says how many steps the filters of a consumer may take on one event. Producers promise by it, so it is
+part of the type (4.3: "an upper bound on the computation time for the content filter for each specific subject").
 Rule: types are compared by a fingerprint that every beacon carries; two vocabularies that say different things of one
 name contradict each other, and neither node believes the other.
 """
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
-from whimbrel.language.ast import Pattern, Predicate, walk
+from whimbrel.language.ast import Convert, Node, Pattern, Predicate, Text, walk
 from whimbrel.language.budget import longest_searched, program
 from whimbrel.language.filters import Filter
 from whimbrel.language.needs import needs
@@ -31,6 +33,7 @@ from whimbrel.model.bounds import name, whole
 
 __all__ = [
     "FINGERPRINT_BYTES",
+    "MAX_FILTER_STEPS",
     "MAX_TYPE_BYTES",
     "OWN_ATTRIBUTES",
     "EventType",
@@ -41,11 +44,16 @@ __all__ = [
 ]
 
 MAX_TYPE_BYTES = 128
+MAX_FILTER_STEPS = 20_000
+"""Of a type that says nothing else."""
 FINGERPRINT_BYTES = 8
 _MAX_TYPES, _MAX_PARAMETERS = 1_024, 64
 _LIMITS = Limits(max_names=_MAX_PARAMETERS, max_bytes=4_096, max_name_bytes=128)
 _LONGEST_TEXT = 1_024
-"""Bytes of a text in an event: more does not fit a frame."""
+"""Bytes of a text in an event: more does not fit a frame of the usual size."""
+_TEXT_STEPS = _LONGEST_TEXT // 4
+"""Steps of a function from text to text: the slowest takes 60 µs for the longest text, at up to 1 µs a step."""
+_CONVERT_STEPS = 4
 
 OWN_ATTRIBUTES: Mapping[str, AttributeType] = {
     "distance_m": AttributeType.REAL64,
@@ -82,13 +90,23 @@ class FilterTooCostlyError(InvalidInputError):
 
 
 def filter_steps(tree: Predicate) -> int:
-    """Return how many steps *tree* takes at most on one event: its nodes, and patterns byte by byte.
+    """Return how many steps *tree* takes at most on one event: its nodes, and patterns and texts byte by byte.
 
     The count is made before any event comes. It bounds the work because the language has no loops.
     """
     longest = min(longest_searched(tree), _LONGEST_TEXT)
-    scans = sum(len(each.patterns) for each in walk(tree) if isinstance(each, Pattern)) * _LONGEST_TEXT
-    return sum(1 for _ in walk(tree)) + scans + program(tree) * longest
+    return sum(map(_steps_of, walk(tree))) + program(tree) * longest
+
+
+def _steps_of(node: Node) -> int:
+    match node:
+        case Pattern():
+            return 1 + len(node.patterns) * _LONGEST_TEXT
+        case Text():
+            return 1 + _TEXT_STEPS
+        case Convert():
+            return 1 + _CONVERT_STEPS
+    return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +115,8 @@ class EventType:
 
     name: str
     parameters: Mapping[str, AttributeType]
-    max_filter_steps: int = 20_000
+    max_filter_steps: int = MAX_FILTER_STEPS
+    """How many steps the filters of one consumer may take together on one event."""
     fingerprint: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +126,11 @@ class EventType:
             raise InvalidValueError(f"parameters of {self.name}", len(self.parameters), f"at most {_MAX_PARAMETERS}")
         for parameter in self.parameters:
             name(f"parameter of {self.name}", parameter, max_bytes=_LIMITS.max_name_bytes)
-        rows = [self.name, *(f"{each}\0{kind.word}" for each, kind in sorted(self.parameters.items()))]
+        rows = [
+            self.name,
+            f"{self.max_filter_steps}",
+            *(f"{each}\0{kind.word}" for each, kind in sorted(self.parameters.items())),
+        ]
         digest = hashlib.blake2s("\0\0".join(rows).encode(), digest_size=FINGERPRINT_BYTES).digest()
         object.__setattr__(self, "fingerprint", digest)
 
@@ -128,6 +151,10 @@ class EventType:
             raise InvalidValueError(f"parameter of an event of type {self.name}", parameter, allowed)
         kind = type_of(value)
         if kind is wanted:
+            size = len(value.encode()) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
+            if size > _LONGEST_TEXT:
+                what = f"{parameter} of an event of type {self.name}"
+                raise InvalidValueError(what, Phrase(f"{size} bytes"), f"at most {_LONGEST_TEXT} bytes")
             return value
         if wanted is AttributeType.INT64 and kind is AttributeType.INT32:
             return Int64(value)
@@ -152,6 +179,23 @@ class EventType:
         return found
 
 
+def _type_of(subject: str, found: object) -> EventType:
+    """Return the event type *subject* that a vocabulary file spells."""
+    words = {kind.word: kind for kind in AttributeType}
+    parameters, bound = found, MAX_FILTER_STEPS
+    if isinstance(found, Mapping) and isinstance(found.get("parameters"), Mapping):
+        parameters, bound = found["parameters"], found.get("max_filter_steps", MAX_FILTER_STEPS)
+        for unknown in found.keys() - {"parameters", "max_filter_steps"}:
+            raise InvalidValueError(f"event type {subject}", unknown, "parameters and max_filter_steps")
+    if not isinstance(parameters, Mapping):
+        raise InvalidValueError(f"event type {subject}", parameters, "parameters and the words of their types")
+    for parameter, word in parameters.items():
+        if not isinstance(word, str) or word not in words:
+            raise InvalidValueError(f"{parameter} of {subject}", word, ", ".join(words))
+    kinds = {each: words[word] for each, word in parameters.items()}
+    return EventType(name=subject, parameters=kinds, max_filter_steps=bound)
+
+
 class Vocabulary:
     """The event types that a node knows, by name."""
 
@@ -165,17 +209,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tree: Mapping[str, object]) -> Self:
-        """Return the vocabulary that *tree* spells: for each event type its parameters and the words of their types."""
-        words = {kind.word: kind for kind in AttributeType}
-        types = []
-        for subject, parameters in tree.items():
-            if not isinstance(parameters, Mapping):
-                raise InvalidValueError(f"event type {subject}", parameters, "parameters and the words of their types")
-            for parameter, word in parameters.items():
-                if not isinstance(word, str) or word not in words:
-                    raise InvalidValueError(f"{parameter} of {subject}", word, ", ".join(words))
-            types.append(EventType(name=subject, parameters={each: words[word] for each, word in parameters.items()}))
-        return cls(types)
+        """Return the vocabulary that *tree* spells: for each event type its parameters and the words of their types.
+
+        A type that also says what its filters may cost has ``parameters`` and ``max_filter_steps`` instead.
+        """
+        return cls(_type_of(subject, found) for subject, found in tree.items())
 
     def __getitem__(self, subject: str) -> EventType:
         found = self._types.get(subject)

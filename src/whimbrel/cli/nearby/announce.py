@@ -38,6 +38,10 @@ def announce(
     members: Annotated[
         int, typer.Option("--members", metavar="N", min=0, help="Publish nothing before the group has N members.")
     ] = 0,
+    centre: Annotated[
+        str | None,
+        typer.Option("--centre", metavar="LAT,LON", help="The middle of the area, if it is not where we are."),
+    ] = None,
     moves: Annotated[bool, typer.Option("--moves", help="Let the area move along with us.")] = False,
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="Sign with the 64 hexadecimal digits in FILE.")
@@ -62,6 +66,7 @@ def announce(
     async def work(daemon: NearbyDaemon, stack: AsyncExitStack) -> None:
         del stack
         from whimbrel.model.clock import microseconds
+        from whimbrel.model.place import Place
         from whimbrel.nearby.transport.daemon import monotonic_us
 
         prediction, outputs = daemon.node.announce(
@@ -70,6 +75,7 @@ def announce(
             deadline_us=microseconds(deadline),
             hops=hops,
             moves=moves,
+            centre=None if centre is None else Place.parse(centre),
             now=monotonic_us(),
         )
         daemon.perform(outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
@@ -85,13 +86,15 @@ def _daemon(
     note: Callable[[Note], None],
     hear: Callable[[Frame], None],
 ) -> NearbyDaemon:
+    from whimbrel.model.clock import microseconds
     from whimbrel.model.json_body import read_json
     from whimbrel.nearby.deployment import Deployment
-    from whimbrel.nearby.frames.signatures import Signer
+    from whimbrel.nearby.frames.signatures import SEED_BYTES, Signer
     from whimbrel.nearby.group.subscriptions import NearbySubscription
     from whimbrel.nearby.node import Node
-    from whimbrel.nearby.transport.daemon import NearbyDaemon, Reach, first_seq
+    from whimbrel.nearby.transport.daemon import NearbyDaemon, Reach
     from whimbrel.nearby.transport.multicast import MulticastSocket
+    from whimbrel.nearby.transport.starts import count_start, first_seq_of, state_folder
     from whimbrel.nearby.vocabulary import Vocabulary
 
     words = Vocabulary.of({str(each): value for each, value in read_json(_bytes(options.vocabulary)).items()})
@@ -99,11 +102,15 @@ def _daemon(
     node = Node(
         options.name,
         vocabulary=words,
-        deployment=Deployment(cell_m=options.cell_m, max_radius_m=options.max_radius_m),
-        first_seq=first_seq(),
+        deployment=Deployment(
+            cell_m=options.cell_m, max_radius_m=options.max_radius_m, signed_age_us=microseconds(options.signed_age)
+        ),
+        first_seq=0 if role.hears_all else first_seq_of(count_start(options.name, options.state or state_folder())),
         relays=role.is_relay,
         signer=None if seed is None else Signer(_hexadecimal("key", seed)),
-        trusted=frozenset(_hexadecimal("--trust", each) for each in options.trust or ()) or None,
+        # Without a key of its own a member signs its joins with one of this run, by which nobody knows it again.
+        member_signer=Signer(os.urandom(SEED_BYTES)) if seed is None else None,
+        trusted=dict(map(_trusted_key, options.trust or ())) or None,
     )
     wanted = role.subscriptions
     if role.subscribes_all:
@@ -118,6 +125,7 @@ def _daemon(
         link,
         subjects=words.names if role.hears_all else tuple(each.subject for each in wanted),
         is_relay=role.is_relay,
+        has_clock=options.has_clock,
         reach=Reach(options.name, path=options.reach, loss=options.loss, random=random),
         deliver=deliver,
         note=note,
@@ -192,6 +200,14 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidValueError("file", str(path), f"one that can be read ({error.strerror})") from None
+
+
+def _trusted_key(text: str) -> tuple[bytes, int | None]:
+    """Return the public key in *text*, and the time after ``@`` at which it expires."""
+    from whimbrel.model.clock import parse_time
+
+    key, at, time = text.partition("@")
+    return _hexadecimal("--trust", key), parse_time(time) if at else None
 
 
 def _hexadecimal(what: str, text: str) -> bytes:

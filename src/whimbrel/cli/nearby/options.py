@@ -62,8 +62,24 @@ class NodeOptions:
         float, typer.Option("--max-radius", metavar="M", help="The largest area to announce or believe; shared, too.")
     ] = 5_000.0
     trust: Annotated[
-        list[str] | None, typer.Option("--trust", metavar="HEX", help="Believe only this public key; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--trust", metavar="HEX[@TIME]", help="Believe only this public key, until the ISO 8601 TIME; repeatable."
+        ),
     ] = None
+    signed_age: Annotated[
+        float,
+        typer.Option(
+            "--signed-age",
+            metavar="TIME",
+            parser=seconds_between(1, 86_400),
+            help="Refuse signed frames that are older; so far may clocks differ.",
+        ),
+    ] = 60.0
+    has_clock: Annotated[
+        bool,
+        typer.Option("--clock/--no-clock", help="Whether our clock is set; without one we cannot refuse old frames."),
+    ] = True
     reach: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +89,14 @@ class NodeOptions:
     loss: Annotated[float, typer.Option("--loss", metavar="P", min=0, max=1, help="Pretend a radio: lose frames.")] = (
         0.0
     )
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Where we count our starts, on which our numbers depend; else a folder of the user's state.",
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False
 
 

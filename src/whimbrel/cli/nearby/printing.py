@@ -20,12 +20,20 @@ def print_event(found: Deliver, *, as_json: bool) -> None:
     """Print an event that was delivered, with the consumer's own attributes."""
     event = found.event
     seen = {each: value.hex() if isinstance(value, bytes) else value for each, value in found.attributes.items()}
-    said = {"event": str(event.id), "type": event.subject, "attributes": seen, "left_ms": found.left_us / 1e3}
+    said = {
+        "event": str(event.id),
+        "type": event.subject,
+        "attributes": seen,
+        "left_ms": found.left_us / 1e3,
+        "signed": event.key is not None,
+        "age_known": found.is_age_known,
+    }
     text = json.dumps(
         {each: round(value, 1) if isinstance(value, float) else value for each, value in seen.items()},
         ensure_ascii=False,
     )
-    say(said, f"{event.subject} {event.origin} {text}", as_json=as_json)
+    mark = " (signed, but our clock is not set: it may be old)" if event.key and not found.is_age_known else ""
+    say(said, f"{event.subject} {event.origin} {text}{mark}", as_json=as_json)
 
 
 def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
@@ -47,10 +55,11 @@ def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
             f"cells of {note.member}", Phrase("another size than here"), "one --cell-m for all nodes of a deployment"
         )
     said = {"note": note.kind.value, "producer": group.producer, "type": group.subject}
-    more = {"number": note.number, "member": note.member, "count": note.count}
+    more = {"number": note.number, "member": note.member, "count": note.count, "seconds": note.seconds}
     if note.kind not in {NoteKind.PROPAGATED, NoteKind.DISCARDED}:
         who = note.member or group.producer
         text = f"{note.kind.value}: {group.subject} {who}" + (f" ({note.count})" if note.count != 1 else "")
+        text += "" if note.seconds is None else f" (its clock says {note.seconds:+.0f} s)"
         say({**said, **more}, text, as_json=as_json, err=True)
 
 

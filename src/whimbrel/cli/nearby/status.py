@@ -42,7 +42,7 @@ def status(*, node: NodeOptions) -> None:
         await asyncio.sleep(node.seconds or _LISTENS_S)
         here = daemon.node.motion.place
         for (producer, subject), beacon in sorted(beacons.items()):
-            away_m = None if here is None else round(distance_m(here, beacon.area.centre), 1)
+            away_m = None if here is None else round(distance_m(here, beacon.place), 1)
             said = {
                 "producer": producer,
                 "type": subject,

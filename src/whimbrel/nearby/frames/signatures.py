@@ -1,6 +1,7 @@
 """Signatures: who says so. Any node may announce an ambulance; a receiver believes only signed ones.
 
 Rule: a signature covers all that does not change on the way, separated by domain from every other signature of ours.
+The time of issue is part of it.
 Rule: the key that signed an event is a producer's key in the sense of ``match/keys``: a subscription that names the
 key's hash and accepts no insecure notifications is delivered nothing else.
 """
@@ -15,18 +16,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
-from whimbrel.nearby.frames.values import Beacon, Event
+from whimbrel.nearby.frames.values import Event, Signable
 from whimbrel.nearby.frames.wire import signed_bytes
 
 __all__ = ["SEED_BYTES", "Signer", "has_valid_signature", "keys_proven"]
 
 SEED_BYTES = 32
-_DOMAIN = b"whimbrel nearby: frame 1\0"
-_Signed = TypeVar("_Signed", bound=Beacon | Event)
+_DOMAIN = b"whimbrel nearby: frame 2\0"
+_Signed = TypeVar("_Signed", bound=Signable)
 
 
 class Signer:
-    """A producer's own pair of keys; *seed* is the secret, from a generator fit for secrets."""
+    """A node's own pair of keys; *seed* is the secret, from a generator fit for secrets."""
 
     def __init__(self, seed: bytes) -> None:
         if type(seed) is not bytes or len(seed) != SEED_BYTES:
@@ -34,14 +35,14 @@ class Signer:
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
         self.public: bytes = self._private.public_key().public_bytes_raw()
 
-    def sign(self, frame: _Signed) -> _Signed:
-        """Return *frame* with this key and its signature."""
-        bare = replace(frame, key=self.public, signature=None)
+    def sign(self, frame: _Signed, *, issued_at: int | None) -> _Signed:
+        """Return *frame* with its time of issue (``None`` while the clock is not set), this key and its signature."""
+        bare = replace(frame, issued_at=issued_at or 0, key=self.public, signature=None)
         return replace(bare, signature=self._private.sign(_DOMAIN + signed_bytes(bare)))
 
 
-def has_valid_signature(frame: Beacon | Event) -> bool:
-    """Tell whether the key in *frame* signed it."""
+def has_valid_signature(frame: Signable) -> bool:
+    """Return whether the key in *frame* signed it."""
     if frame.key is None or frame.signature is None:
         return False
     try:

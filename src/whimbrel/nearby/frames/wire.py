@@ -1,6 +1,7 @@
 """The wire: one CBOR map for each frame, in one datagram.
 
 Rule: any bytes give a frame or ``MalformedFrameError``; the size is looked at before anything is built.
+Rule: every frame has the number of its format. A node reads its own format only; another is counted as malformed.
 Rule: attributes keep their exact types: an int64 is written as a list of one, everything else as CBOR has it.
 """
 
@@ -18,11 +19,12 @@ from whimbrel.model.cbor_body import read_cbor
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import MAX_HOPS
-from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request, ViewDigest
+from whimbrel.nearby.frames.values import Asked, Beacon, Event, Frame, Join, Objection, Request, Signable, ViewDigest
 from whimbrel.nearby.vocabulary import FINGERPRINT_BYTES, MAX_TYPE_BYTES
 
 __all__ = [
     "FRAMES",
+    "FRAME_VERSION",
     "KEY_BYTES",
     "MAX_DURATION_US",
     "MAX_FRAME_BYTES",
@@ -33,6 +35,8 @@ __all__ = [
     "signed_bytes",
 ]
 
+FRAME_VERSION = 2
+"""The number of this format; format 1 had no number."""
 MAX_FRAME_BYTES = 65_000
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 MAX_DURATION_US = 7 * 86_400 * 1_000_000
@@ -98,6 +102,12 @@ def _area(what: str, value: object) -> Area:
     return Area(Place(latitude, longitude), radius_m)
 
 
+def _place(what: str, value: object) -> Place:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise InvalidValueError(what, description_of(value), "latitude and longitude")
+    return Place(*value)
+
+
 def _digest(what: str, value: object) -> ViewDigest:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise InvalidValueError(what, description_of(value), "a count and a hash")
@@ -138,6 +148,7 @@ def _plain(attributes: Attributes) -> dict[str, object]:
 
 _SEQ, _DURATION = _whole(INT64_MAX), _whole(MAX_DURATION_US)
 _AREA = _Field("area", "a", _area, lambda area: [area.centre.latitude, area.centre.longitude, area.radius_m])
+_PLACE = _Field("place", "p", _place, lambda place: [place.latitude, place.longitude])
 _FLOODED = (
     _Field("origin", "o", _node),
     _Field("seq", "q", _SEQ),
@@ -146,16 +157,18 @@ _FLOODED = (
     _Field("subject", "t", _subject),
     _AREA,
     _Field("epoch", "e", _SEQ),
+    _Field("max_hops", "g", _whole(MAX_HOPS)),
 )
 _SIGNED_WITH = (
+    _Field("issued_at", "i", _SEQ, is_optional=True),
     _Field("key", "k", _sized(KEY_BYTES), is_optional=True),
     _Field("signature", "z", _sized(SIGNATURE_BYTES), is_optional=True, is_signed=False),
 )
 _BEACON = (
     *_FLOODED,
+    _PLACE,
     _Field("moves", "m", flag),
     _Field("lifetime_us", "l", _DURATION),
-    _Field("max_hops", "x", _whole(MAX_HOPS)),
     _Field("max_remaining_us", "r", _DURATION),
     _Field("latest", "n", _SEQ),
     _Field("latest_us", "u", _DURATION, is_signed=False),
@@ -173,9 +186,11 @@ _JOIN = (
     _Field("missed", "y", _SEQ),
     _Field("wants_view", "v", flag),
     _Field("is_leaving", "l", flag),
+    *_SIGNED_WITH,
 )
 _EVENT = (
     *_FLOODED,
+    _PLACE,
     _Field("number", "n", _whole(INT64_MAX, 1)),
     _Field("deadline_us", "d", _DURATION),
     _Field("remaining_us", "r", _DURATION, is_signed=False),
@@ -190,30 +205,40 @@ _REQUEST = (
     _Field("subject", "t", _subject),
     _Field("epoch", "e", _SEQ),
     _Field("numbers", "n", _numbers(_MAX_ASKED, INT64_MAX), list),
+    *_SIGNED_WITH,
+)
+_OBJECTION = (
+    _Field("sender", "s", _node),
+    _Field("to", "d", _node),
+    _AREA,
+    _Field("subject", "t", _subject),
+    _Field("clock_us", "u", _SEQ),
+    _Field("epoch", "e", _SEQ),
 )
 FRAMES: Mapping[str, tuple[type[Frame], tuple[_Field, ...]]] = {
     "beacon": (Beacon, _BEACON),
     "join": (Join, _JOIN),
     "event": (Event, _EVENT),
     "request": (Request, _REQUEST),
+    "objection": (Objection, _OBJECTION),
 }
 """Every frame: its name on the wire, its class and its fields."""
 _NAMES = {made: kind for kind, (made, _) in FRAMES.items()}
-_KIND = ""
-"""The key of the frame's name; no field is called so."""
+_KIND, _VERSION = "", "#"
+"""The keys of the frame's name and of its format's number; no field is called so."""
 
 
 def encode(frame: Frame) -> bytes:
     """Return the bytes of *frame*."""
     kind = _NAMES[type(frame)]
-    return cbor2.dumps({_KIND: kind, **_map_of(frame, FRAMES[kind][1])})
+    return cbor2.dumps({_KIND: kind, _VERSION: FRAME_VERSION, **_map_of(frame, FRAMES[kind][1])})
 
 
-def signed_bytes(frame: Beacon | Event) -> bytes:
+def signed_bytes(frame: Signable) -> bytes:
     """Return what the signature of *frame* covers: all that does not change on the way."""
     kind = _NAMES[type(frame)]
     fields = tuple(each for each in FRAMES[kind][1] if each.is_signed)
-    return cbor2.dumps({_KIND: kind, **_map_of(frame, fields)}, canonical=True)
+    return cbor2.dumps({_KIND: kind, _VERSION: FRAME_VERSION, **_map_of(frame, fields)}, canonical=True)
 
 
 def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
@@ -225,6 +250,8 @@ def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
         kind = tree.get(_KIND)
         if not isinstance(kind, str) or kind not in FRAMES:
             raise InvalidValueError("frame", kind, ", ".join(FRAMES))
+        if tree.get(_VERSION) != FRAME_VERSION:
+            raise InvalidValueError("format of a frame", tree.get(_VERSION), f"{FRAME_VERSION}, which this node reads")
         made, fields = FRAMES[kind]
         frame = made(**_values(tree, fields, kind))
         _check(frame)
@@ -237,9 +264,14 @@ def _check(frame: Frame) -> None:
     """Refuse what single fields cannot tell."""
     if isinstance(frame, Event) and frame.remaining_us > frame.deadline_us:
         raise InvalidValueError("remaining time", frame.remaining_us, f"at most the deadline, {frame.deadline_us}")
-    if isinstance(frame, Beacon | Event) and (frame.key is None) != (frame.signature is None):
+    if not isinstance(frame, Asked) and frame.hops > frame.max_hops:
+        raise InvalidValueError("hops of a frame", frame.hops, f"at most those of its origin, {frame.max_hops}")
+    if (
+        not isinstance(frame, Objection)
+        and len({each is None for each in (frame.key, frame.signature, frame.issued_at)}) > 1
+    ):
         raise InvalidValueError(
-            "key and signature", Phrase("one without the other"), "a key and a signature, or neither"
+            "key, signature and time of issue", Phrase("some without the others"), "all three, or none of them"
         )
 
 
@@ -251,7 +283,7 @@ def _values(tree: Mapping[object, object], fields: tuple[_Field, ...], what: str
             values[each.attribute] = each.read(each.attribute, value)
         elif not each.is_optional:
             raise InvalidValueError(f"{each.attribute} of {what}", Phrase("nothing"), "a value")
-    if len(tree) > 1 + sum(each.name in tree for each in fields):
+    if len(tree) > 2 + sum(each.name in tree for each in fields):
         raise InvalidValueError(f"fields of {what}", Phrase("an unknown one"), ", ".join(each.name for each in fields))
     return values
 

@@ -2,6 +2,7 @@
 
 Rule: the view is made of joins. A member that is silent for three periods is out; one that is heard again is back.
 Rule: a beacon tells the digest of the view, and lists the members for three periods after a change.
+Rule: a member stays with the key that signed its first join, until it is out.
 Rule: what a member counts as expired or missed is reported once, also where it was cut off meanwhile.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
-from whimbrel.model.place import Area
+from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Beacon, GroupId, Join
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output
@@ -51,6 +52,9 @@ class Announcement:
         if member is not None and join.seq <= member.seq:
             counts["stale joins"] += 1
             return []
+        if member is not None and member.key is not None and member.key != join.key:
+            counts["another key"] += 1
+            return []
         if join.is_leaving:
             if self.view.remove(join.origin) is None:
                 return []
@@ -61,6 +65,8 @@ class Announcement:
                 counts["view full"] += 1
                 return []
             before = self._departed.pop(join.origin, None)
+            if before is not None and before.key != join.key:
+                before = None
             member = self.view.add(join, now=now)
             member.expired = join.expired if before is None else before.expired
             member.missed = join.missed if before is None else before.missed
@@ -75,7 +81,7 @@ class Announcement:
         ):
             if more > 0:
                 notes.append(Note(kind=kind, group=group, member=join.origin, count=more))
-        member.seq, member.accounted = join.seq, join.accounted
+        member.seq, member.key, member.accounted = join.seq, join.key, join.accounted
         member.expired, member.missed = join.expired, join.missed
         return notes
 
@@ -100,8 +106,10 @@ class Announcement:
 
     # -- its beacon ------------------------------------------------------------------------------------------------
 
-    def beacon(self, producer: str, *, seq: int, lifetime_us: int, deployment: Deployment, now: int) -> Beacon:
-        """Return the beacon of this moment."""
+    def beacon(
+        self, producer: str, *, place: Place, seq: int, lifetime_us: int, deployment: Deployment, now: int
+    ) -> Beacon:
+        """Return the beacon of this moment; the producer is at *place*."""
         is_listed = now < self._listed_until and len(self.view) <= deployment.max_listed
         return Beacon(
             origin=producer,
@@ -110,6 +118,7 @@ class Announcement:
             hops=self.hops,
             subject=self.type.name,
             area=self.area,
+            place=place,
             moves=self.moves,
             epoch=self.epoch,
             lifetime_us=lifetime_us,

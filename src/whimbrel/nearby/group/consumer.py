@@ -10,25 +10,31 @@ Rule: an event is new by its number in the group; it is delivered at most once, 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from typing import TypeVar
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Place
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.dispatcher import Dispatcher
-from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId
+from whimbrel.nearby.frames.signatures import Signer
+from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Objection, Request
 from whimbrel.nearby.group.membership import Membership
 from whimbrel.nearby.group.membership_table import MembershipTable
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind, Output, Send
 from whimbrel.nearby.group.relay import is_inside
 from whimbrel.nearby.group.subscriptions import NearbySubscription, SubscriptionTable
+from whimbrel.nearby.group.trust import TimeOfDay
 from whimbrel.nearby.group.view import member_hash
 from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.vocabulary import Vocabulary
 
 __all__ = ["Consumer"]
+
+_Own = TypeVar("_Own", Join, Request)
 
 
 class Consumer:
@@ -43,12 +49,16 @@ class Consumer:
         numbering: Numbering,
         motion: Motion,
         dispatcher: Dispatcher,
+        signer: Signer | None,
+        day: TimeOfDay,
         counts: Counter[str],
     ) -> None:
         self.name, self._deployment, self._vocabulary = name, deployment, vocabulary
         self._numbering, self._motion, self._counts = numbering, motion, counts
-        self._dispatcher = dispatcher
+        self._dispatcher, self._signer, self._day = dispatcher, signer, day
         self._subscriptions = SubscriptionTable(vocabulary)
+        self._objected: OrderedDict[GroupId, int] = OrderedDict()
+        """The groups whose producer was told that its beacons are not taken, and until when it is not told again."""
         self._groups = MembershipTable(max_groups=deployment.max_groups, counts=counts)
 
     # -- what its application wants --------------------------------------------------------------------------------
@@ -57,7 +67,7 @@ class Consumer:
         """Receive the events of a type from now on, wherever this node comes near."""
         self._subscriptions.add(subscription)
 
-    def unsubscribe(self, subject: str, name: str = "") -> list[Output]:
+    def unsubscribe(self, subject: str, name: str = "", *, now: int) -> list[Output]:
         """Receive them no longer; with the last subscription to *subject* its groups are left."""
         self._subscriptions.remove(subject, name)
         if subject in self._subscriptions:
@@ -66,7 +76,7 @@ class Consumer:
         for group, found in list(self._groups.active.items()):
             if group.subject == subject:
                 if found.is_joined and found.beacon is not None and is_inside(found.beacon.area, self._motion.place):
-                    done.append(self._join(found, found.beacon, is_leaving=True))
+                    done.append(self._join(found, found.beacon, is_leaving=True, now=now))
                 done += self._leave(group, found)
         return done
 
@@ -82,6 +92,7 @@ class Consumer:
             subscriptions=waiting.subscriptions,
             attributes=waiting.attributes,
             left_us=waiting.dies_at - now,
+            is_age_known=waiting.is_age_known,
         )
         return found, notes
 
@@ -119,6 +130,34 @@ class Consumer:
             if isinstance(frame, Beacon) and found.beacon is not None and frame.seq == found.beacon.seq:
                 found.taken_hops = min(found.taken_hops, max(0, frame.max_hops - frame.hops))
 
+    def knows_later(self, beacon: Beacon, *, now: int) -> bool:
+        """Return whether a later announcement than *beacon*'s is known, and has been silent for three periods.
+
+        Until then a beacon of a former one is only late.
+        """
+        found = self._groups.known.get(beacon.group)
+        return found is not None and beacon.epoch < found.epoch and found.lapses_at <= now
+
+    def object_to(self, beacon: Beacon, kind: NoteKind, *, seconds: float | None = None, now: int) -> list[Output]:
+        """Report why *beacon* is not taken, and tell its producer, each once in three periods."""
+        group = beacon.group
+        if group.subject not in self._subscriptions or self._objected.get(group, 0) > now:
+            return []
+        self._objected[group] = now + self._deployment.silence_us
+        self._objected.move_to_end(group)
+        if len(self._objected) > self._deployment.max_groups:
+            self._objected.popitem(last=False)
+        known = self._groups.known.get(group)
+        objection = Objection(
+            sender=self.name,
+            to=beacon.origin,
+            area=beacon.area,
+            subject=beacon.subject,
+            clock_us=max(0, self._day.at(now) or 0) if kind is NoteKind.CLOCKS_DIFFER else 0,
+            epoch=known.epoch if kind is NoteKind.EARLIER and known is not None else 0,
+        )
+        return [Note(kind=kind, group=group, member=beacon.origin, seconds=seconds), Send(objection)]
+
     def knows(self, group: GroupId) -> bool:
         """Tell whether this node is a member of *group*, or asks for its events."""
         return group in self._groups.active
@@ -143,12 +182,14 @@ class Consumer:
     def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
         """Take a new beacon inside its area: join the group, or go on being a member."""
         group = beacon.group
-        if not self._subscriptions.admits(beacon.subject, beacon.area.centre):
+        if not self._subscriptions.admits(beacon.subject, beacon.place):
             return self.pass_by(beacon, now=now) if self.knows(group) else []
         if beacon.cell_m != self._deployment.cell_m:
             return [Note(kind=NoteKind.MISMATCHED, group=group, member=beacon.origin)]
         if self._vocabulary.contradicts(beacon.subject, beacon.fingerprint):
             return [Note(kind=NoteKind.CONTRADICTED, group=group, member=beacon.origin)]
+        if beacon.key is not None and self._signer is None:
+            return [Note(kind=NoteKind.NO_KEY, group=group, member=beacon.origin)]
         found, lost = self._groups.find(beacon)
         if found is None:
             return []
@@ -180,7 +221,7 @@ class Consumer:
 
     def receive_event(self, event: Event, *, now: int) -> list[Output]:
         """Take an event inside its area that this consumer ``wants``."""
-        group, place = event.group, event.area.centre
+        group, place = event.group, event.place
         if not self._subscriptions.admits(event.subject, place):
             return self.pass_by(event, now=now) if self.knows(group) else []
         found, lost = self._groups.find(event)
@@ -199,7 +240,7 @@ class Consumer:
             attributes = self._vocabulary[event.subject].check(event.attributes)
         except InvalidValueError:
             return [*done, Note(kind=NoteKind.UNFIT, group=group, number=event.number)]
-        dies_at = now + event.remaining_us - self._deployment.airtime_us
+        dies_at = now + event.remaining_us - travel_us(event, deployment=self._deployment)
         if dies_at <= now:
             return [*done, self._expire(event)]
         done.append(Note(kind=NoteKind.PROPAGATED, group=group, number=event.number))
@@ -208,7 +249,14 @@ class Consumer:
         self._counts["filters asked"] += asked
         if not names:
             return [*done, Note(kind=NoteKind.DISCARDED, group=group, number=event.number)]
-        dropped = self._dispatcher.add(event, subscriptions=names, attributes=seen, dies_at=dies_at, now=now)
+        dropped = self._dispatcher.add(
+            event,
+            subscriptions=names,
+            attributes=seen,
+            dies_at=dies_at,
+            now=now,
+            is_age_known=event.key is not None and self._day.at(now) is not None,
+        )
         if dropped is not None:
             done.append(Note(kind=NoteKind.DROPPED, group=dropped.event.group, number=dropped.event.number))
         return done
@@ -253,7 +301,7 @@ class Consumer:
             if found.is_joined and found.join_at <= now and found.beacon is not None:
                 found.join_at = max(found.join_at + self._deployment.period_us, now + 1)
                 if is_inside(found.beacon.area, place):
-                    done.append(self._join(found, found.beacon))
+                    done.append(self._join(found, found.beacon, now=now))
             self._groups.rest(group)
         return done
 
@@ -263,11 +311,18 @@ class Consumer:
         if found.beacon is None or not is_inside(found.beacon.area, place):
             return done
         self._counts["requests"] += len(requests)
-        return [*done, *map(Send, requests)]
+        return [*done, *(Send(self._signed(each, found.key, now=now)) for each in requests)]
 
-    def _join(self, found: Membership, beacon: Beacon, *, is_leaving: bool = False) -> Send:
+    def _join(self, found: Membership, beacon: Beacon, *, now: int, is_leaving: bool = False) -> Send:
         seq = self._numbering.take()
-        return Send(found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving))
+        join = found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving)
+        return Send(self._signed(join, beacon.key, now=now))
+
+    def _signed(self, frame: _Own, producers_key: bytes | None, *, now: int) -> _Own:
+        """Return *frame*, signed if its group's producer signs."""
+        if producers_key is None or self._signer is None:
+            return frame
+        return self._signer.sign(frame, issued_at=self._day.at(now))
 
 
 def _missed(group: GroupId, count: int) -> list[Output]:

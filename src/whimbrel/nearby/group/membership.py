@@ -169,6 +169,7 @@ class Membership:
             seq=seq,
             sender=member,
             hops=self.taken_hops,
+            max_hops=self.taken_hops,
             subject=beacon.subject,
             area=beacon.area,
             producer=beacon.origin,

@@ -44,6 +44,14 @@ class NoteKind(Enum):
     """The producer's deployment has other cells."""
     UNBELIEVED = "unbelieved"
     """A signature is missing, wrong, or of another key than before."""
+    KEY_EXPIRED = "key expired"
+    """The key that signed is trusted no longer."""
+    CLOCKS_DIFFER = "clocks differ, or a frame was sent again"
+    """A signed frame is older than the deployment allows, or ahead of the clock here, by so many seconds."""
+    EARLIER = "an earlier announcement than one that is known"
+    """A producer began to count anew: a consumer that knows a later announcement of it does not join."""
+    NO_KEY = "no key to join with"
+    """The producer signs, and so must its members; this node has no key."""
     # at a producer
     UNHEARD = "unheard"
     """No node is in the view: the event was not transmitted."""
@@ -78,6 +86,8 @@ class Note:
     """The event, where it is about one."""
     member: str | None = None
     count: int = 1
+    seconds: float | None = None
+    """By how much a clock seems to be ahead of the one here, where it is about that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +100,8 @@ class Deliver:
     """Those of the event and the consumer's own."""
     left_us: int
     """The time to its deadline."""
+    is_age_known: bool = False
+    """Whether a signature and a clock that is set show how old it is."""
 
 
 Output: TypeAlias = Send | Note

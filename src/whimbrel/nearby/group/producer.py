@@ -21,7 +21,8 @@ from whimbrel.nearby.frames.wire import MAX_DURATION_US, encode
 from whimbrel.nearby.group.announcement import Announcement
 from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output, Send
-from whimbrel.nearby.group.relay import Relay, is_inside
+from whimbrel.nearby.group.relay import GroupStanding, Relay, is_inside
+from whimbrel.nearby.group.trust import TimeOfDay
 from whimbrel.nearby.group.view import View
 from whimbrel.nearby.prediction import Prediction
 from whimbrel.nearby.vocabulary import Vocabulary
@@ -59,10 +60,12 @@ class Producer:
         numbering: Numbering,
         relay: Relay,
         signer: Signer | None,
+        day: TimeOfDay,
         counts: Counter[str],
     ) -> None:
         self.name, self._deployment, self._vocabulary = name, deployment, vocabulary
         self._numbering, self._relay, self._signer, self._counts = numbering, relay, signer, counts
+        self._day = day
         self._announced: dict[str, Announcement] = {}
 
     # -- what its application wants --------------------------------------------------------------------------------
@@ -107,11 +110,11 @@ class Producer:
 
     def unannounce(self, subject: str, *, place: Place | None, now: int) -> list[Output]:
         """Stop announcing *subject*; a last beacon tells the members."""
-        found = self._find(subject)
+        found = self.announcement(subject)
         del self._announced[subject]
-        if not is_inside(found.area, place):
+        if place is None or not is_inside(found.area, place):
             return []
-        return [Send(self._beacon(found, lifetime_us=0, now=now))]
+        return [Send(self._beacon(found, place=place, lifetime_us=0, now=now))]
 
     def publish(
         self,
@@ -123,7 +126,7 @@ class Producer:
         now: int,
     ) -> tuple[Event, list[Output]]:
         """Publish an event; its deadline is that of the announcement unless it has a shorter one."""
-        found = self._find(subject)
+        found = self.announcement(subject)
         attributes = found.type.check(values)
         if deadline_us is None:
             deadline_us = found.deadline_us
@@ -138,15 +141,17 @@ class Producer:
             seq=self._numbering.take(),
             sender=self.name,
             hops=found.hops,
+            max_hops=found.hops,
             subject=subject,
             area=found.area,
+            place=place,
             epoch=found.epoch,
             number=found.number + 1,
             deadline_us=deadline_us,
             remaining_us=deadline_us,
             attributes=attributes,
         )
-        event = self._signer.sign(event) if self._signer else event
+        event = self._signer.sign(event, issued_at=self._day.at(now)) if self._signer else event
         size, most = len(encode(event)), self._deployment.max_frame_bytes
         if size > most:
             raise InvalidValueError("event", Phrase(f"{size} bytes"), f"at most {most} bytes in one frame")
@@ -161,15 +166,20 @@ class Producer:
         """Tell whether *subject* is announced here."""
         return subject in self._announced
 
+    def standing(self, subject: str) -> GroupStanding | None:
+        """Return what joins of the group of *subject* must keep to, or ``None`` if it is not announced here."""
+        found = self._announced.get(subject)
+        if found is None:
+            return None
+        key = None if self._signer is None else self._signer.public
+        return GroupStanding(epoch=found.epoch, key=key, max_hops=found.hops, radius_m=found.area.radius_m)
+
     def members(self, subject: str) -> View:
         """Return who is in the group of *subject*: one lookup (Figure 3b)."""
-        return self._find(subject).view
+        return self.announcement(subject).view
 
-    def prediction(self, subject: str) -> Prediction:
-        """Return what was promised when *subject* was announced."""
-        return self._find(subject).prediction
-
-    def _find(self, subject: str) -> Announcement:
+    def announcement(self, subject: str) -> Announcement:
+        """Return the announcement of *subject*, or raise ``NotAnnouncedError``."""
         found = self._announced.get(subject)
         if found is None:
             raise NotAnnouncedError(subject)
@@ -211,16 +221,22 @@ class Producer:
             found.beacon_at = max(found.beacon_at + self._deployment.period_us, now + 1)
             if found.ends_at is not None:
                 found.beacon_at = min(found.beacon_at, found.ends_at)
-            if not is_inside(found.area, place):
+            if place is None or not is_inside(found.area, place):
                 done.append(Note(kind=NoteKind.OUTSIDE, group=group))
                 continue
             lifetime_us = self._deployment.silence_us
             if found.ends_at is not None:
                 lifetime_us = min(lifetime_us, found.ends_at - now)
-            done.append(Send(self._beacon(found, lifetime_us=lifetime_us, now=now)))
+            done.append(Send(self._beacon(found, place=place, lifetime_us=lifetime_us, now=now)))
         return done
 
-    def _beacon(self, found: Announcement, *, lifetime_us: int, now: int) -> Beacon:
-        seq = self._numbering.take()
-        beacon = found.beacon(self.name, seq=seq, lifetime_us=lifetime_us, deployment=self._deployment, now=now)
-        return self._signer.sign(beacon) if self._signer else beacon
+    def _beacon(self, found: Announcement, *, place: Place, lifetime_us: int, now: int) -> Beacon:
+        beacon = found.beacon(
+            self.name,
+            place=place,
+            seq=self._numbering.take(),
+            lifetime_us=lifetime_us,
+            deployment=self._deployment,
+            now=now,
+        )
+        return self._signer.sign(beacon, issued_at=self._day.at(now)) if self._signer else beacon

@@ -5,6 +5,8 @@ event is alive and the node is inside the area at that moment. It never transmit
 Rule: frames that are due together leave in the order of their deadlines.
 Rule: an event is kept until its deadline. A neighbour that asks gets it, at most once in half a repair interval however
 many ask: the answer is for all that hear it.
+Rule: a join is repeated only for a group whose beacon this node has believed, within the area and the hops of that
+beacon. Beacons that were believed are remembered for as long as a producer may be silent; their number is bounded.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.place import Area, Place
+from whimbrel.nearby.datagrams import travel_us
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Beacon, Event, Flooded, GroupId, Join, Request
 from whimbrel.nearby.group.numbers import SeenNumbers
 from whimbrel.nearby.group.outputs import Output, Send
 
-__all__ = ["Relay", "is_inside"]
+__all__ = ["GroupStanding", "Relay", "is_inside"]
 
 _DEGREE_M = 111_200.0
 _ROUGHLY = 0.015
@@ -45,6 +49,21 @@ def is_inside(area: Area, place: Place | None) -> bool:
     return area.contains(place)
 
 
+class GroupStanding(NamedTuple):
+    """What the joins of a group must keep to."""
+
+    epoch: int
+    key: bytes | None
+    """The producer's; its members sign, too, if it has one."""
+    max_hops: int
+    radius_m: float
+
+    def admits(self, join: Join) -> bool:
+        """Return whether *join* is of this epoch, and stays within the group's hops and area."""
+        is_within = join.max_hops <= self.max_hops and join.area.radius_m <= self.radius_m
+        return join.epoch == self.epoch and is_within
+
+
 @dataclass(slots=True)
 class _KeptEvent:
     event: Event
@@ -58,21 +77,23 @@ class Relay:
     def __init__(self, name: str, *, deployment: Deployment, is_repeating: bool, counts: Counter[str]) -> None:
         self.name, self._deployment, self._counts = name, deployment, counts
         self.is_repeating = is_repeating
-        self._seen: OrderedDict[tuple[str, bool], SeenNumbers] = OrderedDict()
-        """By origin, joins apart: they are never signed, and must not use up the seqs of frames that are."""
+        self._seen: OrderedDict[tuple[str, bool, bytes | None], SeenNumbers] = OrderedDict()
+        """By origin and key, joins apart: a frame must not use up the seqs of those that another key signed."""
         self._queue: list[tuple[int, int, Flooded, int]] = []
         """When it is due, in which order it came, the frame, and when it was received."""
         self._order = 0
         self._kept: OrderedDict[tuple[GroupId, int, int], _KeptEvent] = OrderedDict()
+        self._groups: OrderedDict[GroupId, tuple[GroupStanding, int]] = OrderedDict()
+        """The groups whose beacons were believed, and when each lapses; the one heard last is at the end."""
 
     def is_new(self, frame: Flooded) -> bool:
-        """Tell whether *frame* was not heard before."""
-        seen = self._seen.get((frame.origin, isinstance(frame, Join)))
+        """Return whether *frame* was not heard before."""
+        seen = self._seen.get((frame.origin, isinstance(frame, Join), frame.key))
         return seen is None or frame.seq not in seen
 
     def receive(self, frame: Flooded, *, now: int) -> None:
         """Take a frame that is new; the node is inside its area."""
-        series = (frame.origin, isinstance(frame, Join))
+        series = (frame.origin, isinstance(frame, Join), frame.key)
         seen = self._seen.get(series)
         if seen is None:
             seen = self._seen[series] = SeenNumbers()
@@ -116,12 +137,38 @@ class Relay:
 
     def age(self, frame: Flooded, held_us: int) -> Flooded:
         """Return *frame* with the times left after its transmission and *held_us* here; none is below 0."""
-        gone_us = held_us + self._deployment.airtime_us
+        gone_us = held_us + travel_us(frame, deployment=self._deployment)
         if isinstance(frame, Event):
             return replace(frame, remaining_us=max(0, frame.remaining_us - gone_us))
         if isinstance(frame, Beacon):
             return replace(frame, latest_us=max(0, frame.latest_us - gone_us))
         return frame
+
+    # -- groups that are believed ------------------------------------------------------------------------------------
+
+    def believe(self, beacon: Beacon, *, now: int) -> None:
+        """Remember the group of a *beacon* that is believed, or forget it if the announcement has ended."""
+        group = beacon.group
+        found = self.standing(group, now=now)
+        if found is not None and (beacon.epoch < found.epoch or (found.key is not None and found.key != beacon.key)):
+            return
+        if not beacon.lifetime_us:
+            self._groups.pop(group, None)
+            return
+        if group not in self._groups and len(self._groups) >= self._deployment.max_groups:
+            oldest, (_, lapses_at) = next(iter(self._groups.items()))
+            if lapses_at > now:
+                self._counts["too many believed groups"] += 1
+                return
+            del self._groups[oldest]
+        standing = GroupStanding(beacon.epoch, beacon.key, beacon.max_hops, beacon.area.radius_m)
+        self._groups[group] = standing, now + min(beacon.lifetime_us, self._deployment.silence_us)
+        self._groups.move_to_end(group)
+
+    def standing(self, group: GroupId, *, now: int) -> GroupStanding | None:
+        """Return what joins of *group* must keep to, or ``None`` if no beacon of it was believed of late."""
+        found = self._groups.get(group)
+        return None if found is None or found[1] <= now else found[0]
 
     # -- events for neighbours that missed them ------------------------------------------------------------------------
 
@@ -133,13 +180,19 @@ class Relay:
             if not self._kept:
                 break
 
-    def answer(self, request: Request, *, place: Place | None, now: int) -> list[Output]:
-        """Return the events that a neighbour asks for, as far as they are here and alive."""
+    def answer(self, request: Request, *, is_members_own: bool, place: Place | None, now: int) -> list[Output]:
+        """Return the events that a neighbour asks for, as far as they are here and alive.
+
+        Signed events are for members that have signed their request.
+        """
         sent: list[Output] = []
         for number in dict.fromkeys(request.numbers[: self._deployment.max_missing]):
             kept = self._kept.get((request.group, request.epoch, number))
             if kept is None or kept.dies_at <= now or not is_inside(kept.event.area, place):
                 self._counts["could not answer"] += 1
+                continue
+            if kept.event.key is not None and not is_members_own:
+                self._counts["unsigned requests"] += 1
                 continue
             if kept.answered_at is not None and now - kept.answered_at < self._deployment.repair_us // 2:
                 continue

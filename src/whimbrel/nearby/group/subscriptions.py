@@ -2,8 +2,8 @@
 
 Rule: a filter must fit the vocabulary. The filters of one subject together stay within the steps that its event type
 allows, so the time of matching has a bound.
-Rule: a subscription may state a ``near`` of its own, a circle in which the event's place must lie; the producer's area
-must hold besides (T11).
+Rule: a subscription may state a ``near`` of its own, a circle in which the producer's place must lie; the producer's
+area must hold besides (T11).
 Rule: keys of ``match/`` apply; the key that signed an event is its producer's key.
 """
 
@@ -97,7 +97,7 @@ class SubscriptionTable:
         wanted, asked = [], 0
         for entry in self._by_subject.get(event.subject, {}).values():
             one = entry.subscription
-            if not entry.admits(event.area.centre):
+            if not entry.admits(event.place):
                 continue
             if not one.accept_insecure and not may_deliver(
                 keys_proven(event), one.keys, deliver_insecure=True, accept_insecure=False

@@ -37,6 +37,8 @@ class Member:
 
     heard_at: int
     seq: int
+    key: bytes | None = None
+    """The key that signed its joins."""
     accounted: int = 0
     expired: int = 0
     missed: int = 0
@@ -66,7 +68,7 @@ class View:
 
     def add(self, join: Join, *, now: int) -> Member:
         """Take in a node that was no member."""
-        member = self._members[join.origin] = Member(now, join.seq)
+        member = self._members[join.origin] = Member(now, join.seq, join.key)
         self._mixed ^= member_hash(join.origin)
         return member
 

@@ -1,8 +1,8 @@
 """The daemon: a node on a real network. It performs what the core says and decides nothing.
 
 Rule: any datagram is a frame or counted; nothing that comes from the network ends the daemon.
-Rule: time is the machine's monotonic clock; seqs begin with the date, so that a node that was restarted goes on above
-what it gave out before.
+Rule: time is the machine's monotonic clock. The time of day is told to the node for what it signs and what others
+signed; a clock that says a year before 2025 was never set.
 Rule: range and loss, where they are wanted on one link, are made here: ``Reach`` names the nodes that are heard.
 """
 
@@ -21,18 +21,20 @@ from random import Random
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real
 from whimbrel.model.place import Area, Place
+from whimbrel.nearby.datagrams import tells_deployment
 from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.frames.wire import MalformedFrameError, decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
+from whimbrel.nearby.prediction import matching_us
 from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of, deployment_address
 
-__all__ = ["NearbyDaemon", "Reach", "first_seq", "monotonic_us"]
+__all__ = ["NearbyDaemon", "Reach", "monotonic_us", "time_of_day"]
 
 
 _AT_A_TIME = 64
-_TELLS_DEPLOYMENT = 5
-"""One beacon in five also goes where nodes with other cells hear it."""
+_NEVER_BEFORE_US = 1_735_689_600_000_000
+"""The begin of 2025: a machine without a battery for its clock begins in 1970, or when its image was made."""
 
 
 def monotonic_us() -> int:
@@ -40,9 +42,10 @@ def monotonic_us() -> int:
     return time.monotonic_ns() // 1_000
 
 
-def first_seq() -> int:
-    """Return a seq above all that a former run of this node gave out."""
-    return time.time_ns() // 1_000
+def time_of_day() -> int | None:
+    """Return the microseconds UTC of the machine's clock, or ``None`` if nobody has set it since it was made."""
+    found = time.time_ns() // 1_000
+    return found if found >= _NEVER_BEFORE_US else None
 
 
 class Reach:
@@ -94,6 +97,7 @@ class NearbyDaemon:
         *,
         subjects: tuple[str, ...] = (),
         is_relay: bool = True,
+        has_clock: bool = True,
         reach: Reach | None = None,
         deliver: Callable[[Deliver], None] = lambda _: None,
         note: Callable[[Note], None] = lambda _: None,
@@ -101,6 +105,7 @@ class NearbyDaemon:
     ) -> None:
         self.node, self._link = node, link
         self._subjects, self._is_relay = subjects, is_relay
+        self._has_clock = has_clock
         self._reach = reach or Reach(node.name)
         self._deliver, self._note, self._hear = deliver, note, hear
         self._announced: dict[str, Area] = {}
@@ -108,6 +113,11 @@ class NearbyDaemon:
         self._timer: asyncio.TimerHandle | None = None
         self._dispatch: asyncio.Handle | None = None
         self._is_open = False
+        self._tell_time()
+
+    def _tell_time(self) -> None:
+        """Tell the node the time of day: the machine's clock may be set at any moment."""
+        self.node.set_clock(time_of_day() if self._has_clock else None, now=monotonic_us())
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -136,8 +146,8 @@ class NearbyDaemon:
                 return
             self.receive(*received)
 
-    def receive(self, data: bytes, waited_us: int = 0) -> None:
-        """Take one datagram that has waited so long."""
+    def receive(self, data: bytes, waited_us: int = 0, source: str | None = None) -> None:
+        """Take one datagram that has waited so long and came from *source*."""
         try:
             frame = decode(data, max_bytes=self.node.deployment.max_frame_bytes)
         except MalformedFrameError:
@@ -149,11 +159,15 @@ class NearbyDaemon:
             self.node.counts["out of reach"] += 1
             return
         self._hear(frame)
+        self._tell_time()
         began = monotonic_us()
         if isinstance(frame, Event):
             frame = replace(frame, remaining_us=max(0, frame.remaining_us - waited_us))
-        outputs = self.node.receive(frame, now=began)
-        self.node.bounds.matching.add(monotonic_us() - began)
+        outputs = self.node.receive(frame, now=began, source=source)
+        if isinstance(frame, Event) and frame.subject in self.node.vocabulary:
+            steps = self.node.vocabulary[frame.subject].max_filter_steps
+            is_slow = monotonic_us() - began > matching_us(steps, deployment=self.node.deployment)
+            self.node.counts["matching beyond its bound"] += is_slow
         self.perform(outputs)
 
     # -- what the core says --------------------------------------------------------------------------------------------
@@ -186,7 +200,7 @@ class NearbyDaemon:
         addresses = addresses_of(frame, deployment=self.node.deployment)
         if isinstance(frame, Beacon) and frame.origin == self.node.name:
             self._announce(frame)
-            if self._beacons[frame.subject] % _TELLS_DEPLOYMENT == 0:
+            if tells_deployment(self._beacons[frame.subject]):
                 addresses.append(deployment_address(frame.subject))
             self._beacons[frame.subject] += 1
         if isinstance(frame, Event):  # a busy machine may have paused since the core decided
@@ -194,6 +208,7 @@ class NearbyDaemon:
             frame = replace(frame, remaining_us=max(0, frame.remaining_us - paused_us))
         failed = self._link.send(encode(frame), addresses)
         self.node.counts["transmissions"] += 1
+        self.node.counts["datagrams"] += len(addresses)
         self.node.counts["not sent"] += failed
 
     def _announce(self, beacon: Beacon) -> None:
@@ -218,6 +233,7 @@ class NearbyDaemon:
     def _fire(self) -> None:
         with suppress(InvalidValueError):  # half written: the next time will do
             self._reach.refresh()
+        self._tell_time()
         self.perform(self.node.timer(now=monotonic_us()))
 
     # -- places --------------------------------------------------------------------------------------------------------
@@ -235,6 +251,7 @@ class NearbyDaemon:
     def _listen(self) -> None:
         self._link.listen(
             addresses_for(
+                self.node.name,
                 self.node.motion.place,
                 subjects=self._subjects,
                 announced=self._announced.items(),

@@ -5,6 +5,7 @@ names that share an address would only cost a look at frames for others; the are
 
 Rule: a frame goes to its subject's address in every cell that its area touches. While it may be repeated, it also goes
 to the relays' address there: a node without the interest would not hear it otherwise.
+Rule: a request or an objection goes to one address, that of the node it is for; every node listens on its own.
 Rule: a node listens on the cell of its own place, of each level: for its subjects, and for relays if it is one. A
 producer listens for its own subjects in all cells of its area.
 Rule: a producer tells its beacon once in a while on an address of its subject that has no cell, where all who want the
@@ -26,7 +27,7 @@ from whimbrel.errors import InvalidInputError
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.cells import Cell, cell_of, cover, levels
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Frame, Request
+from whimbrel.nearby.frames.values import Asked, Frame
 
 __all__ = [
     "PORT",
@@ -36,6 +37,7 @@ __all__ = [
     "addresses_of",
     "deployment_address",
     "group_address",
+    "node_address",
 ]
 
 PORT = 27_302
@@ -65,7 +67,11 @@ class NoMulticastError(InvalidInputError):
 
 def group_address(subject: str, cell: Cell) -> str:
     """Return the address of *subject* in *cell*."""
-    digest = hashlib.blake2s(f"{subject}\0{cell}".encode(), digest_size=14).digest()
+    return _address(f"{subject}\0{cell}")
+
+
+def _address(name: str) -> str:
+    digest = hashlib.blake2s(name.encode(), digest_size=14).digest()
     return socket.inet_ntop(socket.AF_INET6, b"\xff\x12" + digest)
 
 
@@ -74,16 +80,24 @@ def deployment_address(subject: str) -> str:
     return group_address(subject, _ANYWHERE)
 
 
+def node_address(name: str) -> str:
+    """Return where the node *name* hears what is for it alone."""
+    return _address(f"\0{name}")
+
+
 def addresses_of(frame: Frame, *, deployment: Deployment) -> list[str]:
     """Return where *frame* goes."""
+    if isinstance(frame, Asked):
+        return [node_address(frame.to)]
     cells = sorted(cover(frame.area, deployment=deployment))
     found = [group_address(frame.subject, cell) for cell in cells]
-    if not isinstance(frame, Request) and frame.hops:
+    if frame.hops:
         found += [group_address(_RELAYS, cell) for cell in cells]
     return found
 
 
 def addresses_for(
+    name: str,
     place: Place | None,
     *,
     subjects: Iterable[str],
@@ -91,14 +105,17 @@ def addresses_for(
     is_relay: bool,
     deployment: Deployment,
 ) -> frozenset[str]:
-    """Return the addresses on which a node at *place* listens."""
-    found = {group_address(subject, cell) for subject, area in announced for cell in cover(area, deployment=deployment)}
+    """Return the addresses on which the node *name* at *place* listens."""
+    found = {node_address(name)}
+    found |= {
+        group_address(subject, cell) for subject, area in announced for cell in cover(area, deployment=deployment)
+    }
     if place is not None:
         cells = [cell_of(place, level=level, deployment=deployment) for level in levels(deployment=deployment)]
         subjects = list(subjects)
-        names = [*subjects, *([_RELAYS] if is_relay else [])]
+        heard = [*subjects, *([_RELAYS] if is_relay else [])]
         found |= set(map(deployment_address, subjects))
-        found |= {group_address(name, cell) for name in names for cell in cells}
+        found |= {group_address(each, cell) for each in heard for cell in cells}
     return frozenset(found)
 
 
@@ -175,20 +192,21 @@ class MulticastSocket:
                 failed += 1
         return failed
 
-    def receive(self) -> tuple[bytes, int] | None:
-        """Return a datagram and for how many microseconds it has waited here; ``None`` if there is none.
+    def receive(self) -> tuple[bytes, int, str] | None:
+        """Return a datagram, for how many microseconds it has waited here, and whence it came, or ``None``.
 
         What a busy node leaves in the kernel's buffer gets older there, and deadlines do not wait.
         """
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_TIMESPEC.size))
+            data, ancillary, _, address = self.socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_TIMESPEC.size))
         except BlockingIOError:
             return None
         for level, kind, value in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMP) and len(value) == _TIMESPEC.size:
                 seconds, nanoseconds = _TIMESPEC.unpack(value)
-                return data, max(0, time.time_ns() - seconds * 1_000_000_000 - nanoseconds) // 1_000
-        return data, 0
+                waited_us = max(0, time.time_ns() - seconds * 1_000_000_000 - nanoseconds) // 1_000
+                return data, waited_us, str(address[0])
+        return data, 0, str(address[0])
 
     def close(self) -> None:
         """Leave all groups."""

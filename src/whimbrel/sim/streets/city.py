@@ -1,7 +1,7 @@
 """A city: signalled junctions, speed-limit signs, an ambulance, and vehicles that subscribe once (STEAM, section 4).
 
-Rule: a light or sign stands, and so does its area; the ambulance's area moves along. Vehicles subscribe at the start,
-with content filters of their own, and never again.
+Rule: a light or sign stands, and so does its area, which is not centred on it; the ambulance's area moves along.
+Vehicles subscribe at the start, with content filters of their own, and never again.
 Rule: what STEAM is held against is played by the same cores over the same radio, with one idea taken away.
 """
 
@@ -15,7 +15,7 @@ from random import Random
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real, whole
 from whimbrel.model.clock import US_PER_S
-from whimbrel.model.place import Point
+from whimbrel.model.place import Place, Point
 from whimbrel.nearby.deployment import MAX_HOPS, Deployment
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.vocabulary import Vocabulary
@@ -43,6 +43,10 @@ FILTERS = {
 }
 
 
+_BOUNDLESS_US = 5_000_000
+"""The deadline without proximity: an event that may be repeated as often as can be cannot promise an earlier one."""
+
+
 class Design(Enum):
     """How events find those who want them."""
 
@@ -64,6 +68,8 @@ class City:
     light_radius_m: float = 100.0
     sign_radius_m: float = 80.0
     ambulance_radius_m: float = 150.0
+    off_centre: float = 0.4
+    """How far east of its light or sign the centre of an area lies, as a share of its radius."""
     every_s: float = 5.0
     """From one event of a light or sign to its next; an ambulance tells its place each second."""
     hops: int = 1
@@ -83,6 +89,7 @@ class City:
     def __post_init__(self) -> None:
         whole("vehicles", self.vehicles, 0, 1_000_000)
         whole("ambulances", self.ambulances, 0, 1_000)
+        real("off_centre", self.off_centre, 0, 0.9)
         real("every_s", self.every_s, 0.01, 1e6)
         real("seconds", self.seconds, 1, 1e6)
         real("warmup_s", self.warmup_s, 0, 1e6)
@@ -185,20 +192,27 @@ def _produce(city: City, town: Town, watcher: CityWatcher, who: Resident, subjec
     every_us = round((1.0 if is_moving else city.every_s) * US_PER_S)
     hops = MAX_HOPS if city.design is Design.NO_PROXIMITY else city.hops
 
+    def centre() -> Place | None:
+        if is_moving or city.design is Design.NO_PROXIMITY:
+            return None
+        x_m, y_m = town.radio.point(who.index)
+        return town.plane.place(Point(x_m + city.off_centre * city.radius_m(subject), y_m))
+
     def announce() -> None:
         _, outputs = who.node.announce(
             subject,
             radius_m=city.radius_m(subject),
             hops=hops,
             moves=is_moving,
-            deadline_us=city.deadline_us,
+            centre=centre(),
+            deadline_us=_BOUNDLESS_US if city.design is Design.NO_PROXIMITY else city.deadline_us,
             now=town.now,
         )
         town.perform(who, outputs)
         town.after(random.randrange(every_us), publish)
 
     def publish() -> None:
-        bound_us = who.node.bounds.predict(hops).worst_us  # what it would promise now
+        bound_us = who.node.predict(subject).worst_us  # what it would promise now
         watcher.publish(town.publish(who, subject, VALUES[subject]), bound_us, now=town.now)
         town.after(every_us, publish)
 

@@ -70,9 +70,9 @@ class BroadcastRadio:
         draw, loss = self._random.random, self.loss
         return [other for other in found if draw() >= loss]
 
-    def travel_us(self) -> int:
-        """Draw how long a transmission takes."""
-        return self._random.randint(self._shortest_us, self._longest_us)
+    def travel_us(self, datagrams: int = 1) -> int:
+        """Draw how long a transmission of so many datagrams takes: they leave one after the other."""
+        return self._random.randint(self._shortest_us, self._longest_us) * datagrams
 
     def _cell(self, point: Point) -> tuple[int, int]:
         return math.floor(point.x_m / self.range_m), math.floor(point.y_m / self.range_m)

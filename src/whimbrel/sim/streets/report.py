@@ -33,6 +33,10 @@ class CityReport:
     """What producers promised, event by event."""
     frames: Counter[str] = field(default_factory=Counter)
     """Transmissions, by kind of frame."""
+    datagrams: Counter[str] = field(default_factory=Counter)
+    """What these transmissions would be on a link, by kind of frame."""
+    most_datagrams: int = 0
+    """Of one frame."""
     sizes: Counter[str] = field(default_factory=Counter)
     """Bytes of these transmissions, if they are weighed."""
     touched: set[str] = field(default_factory=set)
@@ -62,13 +66,15 @@ class CityWatcher:
         self.report.bounds.add(bound_us)
         self.published[event.origin, event.seq] = (now, bound_us)
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """Count a transmission."""
         del who, heard_by, now
         if not self.is_counting:
             return
         kind = "join" if isinstance(frame, Join) else type(frame).__name__.lower()
         self.report.frames[kind] += 1
+        self.report.datagrams[kind] += datagrams
+        self.report.most_datagrams = max(self.report.most_datagrams, datagrams)
         if self.is_weighing:
             self.report.sizes[kind] += self._town().size_of(frame)
 

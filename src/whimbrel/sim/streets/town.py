@@ -18,8 +18,9 @@ import numpy as np
 
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.place import Place, Plane, Point
+from whimbrel.nearby.datagrams import datagrams_of, tells_deployment
 from whimbrel.nearby.deployment import Deployment
-from whimbrel.nearby.frames.values import Event, Frame
+from whimbrel.nearby.frames.values import Beacon, Event, Frame, GroupId
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
@@ -36,8 +37,8 @@ DUBLIN = Place(53.3438, -6.2546)
 class Watcher(Protocol):
     """Sees what happens; nothing depends on it."""
 
-    def transmitted(self, who: Resident, frame: Frame, *, heard_by: int, now: int) -> None:
-        """See a transmission."""
+    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
+        """See a transmission, and how many datagrams it would be on a link."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
         """See what a node reports."""
@@ -86,6 +87,7 @@ class Town:
         self._through_bytes = through_bytes
         self._jitter = jitter
         """With it each receiver hears a transmission at a time of its own, so that frames overtake each other."""
+        self._beacons: Counter[GroupId] = Counter()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
 
@@ -116,6 +118,14 @@ class Town:
         event, outputs = resident.node.publish(subject, values, now=self.now + resident.clock_us)
         self.perform(resident, outputs)
         return event
+
+    def datagrams_of(self, resident: Resident, frame: Frame) -> int:
+        """Return how many datagrams *frame* is when *resident* transmits it."""
+        found = datagrams_of(frame, deployment=self.deployment)
+        if isinstance(frame, Beacon) and frame.origin == resident.node.name:
+            found += tells_deployment(self._beacons[frame.group])
+            self._beacons[frame.group] += 1
+        return found
 
     def size_of(self, frame: Frame) -> int:
         """Return the bytes of *frame* on the air."""
@@ -173,10 +183,12 @@ class Town:
 
     def _transmit(self, resident: Resident, frame: Frame) -> None:
         heard_by = self.radio.transmit(resident.index)
+        datagrams = self.datagrams_of(resident, frame)
         self.counts["transmissions"] += 1
+        self.counts["datagrams"] += datagrams
         self.counts["receptions"] += len(heard_by)
         if self._watcher is not None:
-            self._watcher.transmitted(resident, frame, heard_by=len(heard_by), now=self.now)
+            self._watcher.transmitted(resident, frame, datagrams=datagrams, heard_by=len(heard_by), now=self.now)
         if self._through_bytes:
             data = encode(frame)
             self.counts["bytes"] += len(data)
@@ -185,9 +197,9 @@ class Town:
             return
         if self._jitter is not None:
             for index in heard_by:
-                self.after(self.radio.travel_us(), lambda index=index: self._receive([index], frame))  # type: ignore[misc] # bound now
+                self.after(self.radio.travel_us(datagrams), lambda index=index: self._receive([index], frame))  # type: ignore[misc] # bound now
             return
-        self.after(self.radio.travel_us(), lambda: self._receive(heard_by, frame))
+        self.after(self.radio.travel_us(datagrams), lambda: self._receive(heard_by, frame))
 
     def _receive(self, indices: list[int], frame: Frame) -> None:
         for index in indices:
