@@ -41,8 +41,8 @@ def forget() -> None:
 class StreamRig:
     """The tables of *log* below *out*; Spark's checkpoint is a folder of JSON beside them."""
 
-    def __init__(self, *, log: Path, out: Path, plan: StreamPlan, **limits: int) -> None:
-        self._log, self._folder = log, out / "_stream"
+    def __init__(self, *, log: Path, out: Path, plan: StreamPlan, now: int | None = None, **limits: int) -> None:
+        self._log, self._folder, self._now = log, out / "_stream", now
         self._folder.mkdir(parents=True, exist_ok=True)
         self.checkpoint = self._folder / "checkpoint"
         self.checkpoint.mkdir(exist_ok=True)
@@ -79,10 +79,11 @@ class StreamRig:
             path.write_text(json.dumps(end))
         state: dict[str, Any] = dict(before["state"])
         began_s = time.monotonic()
+        now = time.time_ns() // 1_000 if self._now is None else self._now
         made: list[Made] = []
         for node, first, last, nodes in spans(start, end):
             blobs = _blobs(state.get(node))
-            made += fold_node(self.job, node, Span(first, last, nodes), blobs, self.scratch)
+            made += fold_node(self.job, node, Span(first, last, nodes, now), blobs, self.scratch)
             state[node] = _written(blobs)
         blobs = _blobs(state.get(WINDOWS))
         made = list(fold_windows(self.job, made, blobs))

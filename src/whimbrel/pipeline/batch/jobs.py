@@ -39,7 +39,7 @@ from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, n
 from whimbrel.pipeline.tables.latency import latency
 from whimbrel.pipeline.tables.matches import MovingRows, matching
 from whimbrel.pipeline.tables.popularity import popularity
-from whimbrel.pipeline.tables.replicas import replicas
+from whimbrel.pipeline.tables.replicas import replicas, window_end
 
 __all__ = ["Interval", "Made", "Plan", "run"]
 
@@ -139,7 +139,7 @@ class _Log:
         self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
         """By node whose log was cut, the checkpoint that it begins at."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
-        self._now = time.time_ns() // 1_000
+        self.now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
         """Those whose publications are read; None: all."""
         self._files: dict[str, list[Path]] | None = None
@@ -160,7 +160,7 @@ class _Log:
         begun: dict[str, Any] = {}
         if name == "interests":
             begun = {node: each.interest_rows() for node, each in self.begun.items()}
-        found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
+        found = LogFrame.at(self.spark, self._path, name, self._at, now=self.now, begun=begun)
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
     def folded_files(self, name: str, interval: Interval | None) -> list[Path]:
@@ -190,7 +190,7 @@ class _Log:
             tables=tables,
             retention=self.plan.retention,
             assume_receipts=assumes_receipts(self._path) if assumed is None else assumed,
-            now=self._now,
+            now=self.now,
             interval=interval,
         )
         spans = {node: (self._at.begins.get(node, 0), last) for node, last in self._at.last.items()}
@@ -263,6 +263,7 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
             slots_per_node=plan.slots_per_node,
             sample_bytes=plan.sample_bytes,
             horizon_us=plan.horizon_us,
+            newest_at=window_end(log.now, plan.window_us),
         )
     tables = (log.table(each) for each in ("publications", "interests", "sessions"))
     return popularity(*tables, window_us=plan.window_us)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.files.dead_letters import missing_letters
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
@@ -69,6 +70,8 @@ class Span(NamedTuple):
     last: int
     nodes: int
     """How many nodes the log has."""
+    now: int = INT64_MAX
+    """The driver's time as the batch was begun, in microseconds: no node's time counts as later."""
 
 
 class NodeReport(NamedTuple):
@@ -78,7 +81,7 @@ class NodeReport(NamedTuple):
     last: int
     nodes: int
     last_at: int | None
-    """The time of its last fact, in microseconds."""
+    """The time of its last fact, in microseconds, or the driver's if that is earlier."""
     oldest_at: int
     """When the oldest notification was published of which something is held."""
     size: int
@@ -88,6 +91,8 @@ class NodeReport(NamedTuple):
     """Whether its state was in the worker's memory."""
     notes: tuple[str, ...]
     away: dict[str, int] | None
+    now: int
+    """The driver's time, in microseconds."""
 
 
 @dataclass(slots=True)
@@ -156,13 +161,14 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         first=span.first,
         last=span.last,
         nodes=span.nodes,
-        last_at=kept.state.last_at,
+        last_at=None if kept.state.last_at is None else min(kept.state.last_at, span.now),
         oldest_at=kept.state.oldest_at,
         size=kept.state.size,
         size_bytes=kept.store.size_bytes,
         is_cached=is_cached,
         notes=tuple(map(str, missing)),
         away=kept.state.away() if job.tells_away else None,
+        now=span.now,
     )
     _kept[key] = kept
     yield Made("node", node, None, 0, cbor2.dumps(report))

@@ -47,7 +47,7 @@ class NodeFold(_Fold):
         from whimbrel.pipeline.stream.node_fold import Span, fold_node, scratch
 
         del timerValues
-        found, job = [Span(row["first"], row["last"], row["nodes"]) for row in rows], self._job()
+        found, job = [Span(row["first"], row["last"], row["nodes"], row["now"]) for row in rows], self._job()
         for span in sorted(found):
             for made in fold_node(job, key[0], span, self._blobs, scratch()):
                 yield Row(**made._asdict())

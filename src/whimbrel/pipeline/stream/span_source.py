@@ -8,9 +8,11 @@ Rule: what a batch has follows from its two offsets alone, so that a batch that 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -23,7 +25,9 @@ from whimbrel.pipeline.fold.beginnings import first_taken
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 
-SCHEMA = "node string, first long, last long, nodes long"
+SCHEMA = "node string, first long, last long, nodes long, now long"
+Row: TypeAlias = tuple[str, int, int, int, int]
+"""A span, with how many nodes there are and the driver's time in microseconds: the columns of ``SCHEMA``."""
 
 
 class SpanSource(DataSource):
@@ -52,8 +56,15 @@ class SpanSource(DataSource):
 class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     """Looks how far the log goes."""
 
-    def __init__(self, log: Path, *, most: int, until: Mapping[str, int] | None = None) -> None:
-        self._log, self._most, self._until = log, most, until
+    def __init__(
+        self,
+        log: Path,
+        *,
+        most: int,
+        until: Mapping[str, int] | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._log, self._most, self._until, self._clock_ns = log, most, until, clock_ns
         self._watch = LogWatch(log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
@@ -64,16 +75,17 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """Go as far as the log goes now."""
         self._until = self._ends()
 
-    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[str, int, int, int]], dict[str, int]]:
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Row], dict[str, int]]:
         """Return the next batch after *start*, and where it ends."""
         end = next_ends(start, self._ends(), self._most, partial(first_taken, self._log))
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(  # noqa: N802 # Spark's name
         self, start: dict[str, int], end: dict[str, int]
-    ) -> Iterator[tuple[str, int, int, int]]:
+    ) -> Iterator[Row]:
         """Return a batch that was begun."""
-        return iter(spans(start, end))
+        now = self._clock_ns() // 1_000
+        return iter([(*span, now) for span in spans(start, end)])  # PySpark copies it, and no generator can be
 
     def _ends(self) -> dict[str, int]:
         last = undisturbed(partial(snapshot, self._log, self._watch)).last
