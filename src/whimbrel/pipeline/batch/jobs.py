@@ -31,7 +31,7 @@ from whimbrel.pipeline.batch.worker_files import Mapped, Work, write_files
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.fold.beginnings import beginning
+from whimbrel.pipeline.fold.beginnings import beginning, left_out
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet
@@ -139,6 +139,8 @@ class _Log:
         self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
         """By node whose log was cut, the checkpoint that it begins at."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
+        self._missing = {node: left_out(path, node) for node in found.last}
+        """By node, the numbers that tables are not made of, because they are not there."""
         self.now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
         """Those whose publications are read; None: all."""
@@ -194,7 +196,9 @@ class _Log:
             interval=interval,
         )
         spans = {node: (self._at.begins.get(node, 0), last) for node, last in self._at.last.items()}
-        return fold_log(self.spark, job, spans, on_progress=lambda done: self.doing(f"{name} {done:.0%}"))
+        return fold_log(
+            self.spark, job, spans, missing=self._missing, on_progress=lambda done: self.doing(f"{name} {done:.0%}")
+        )
 
     def contacts(self) -> DataFrame:
         """Return the contacts of each node, for two tables: kept on the workers' disks."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -21,13 +22,14 @@ from pyspark.sql.types import StructType
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
-from whimbrel.pipeline.fold.beginnings import first_taken
+from whimbrel.pipeline.fold.beginnings import first_taken, left_out
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 
-SCHEMA = "node string, first long, last long, nodes long, now long"
-Row: TypeAlias = tuple[str, int, int, int, int]
-"""A span, with how many nodes there are and the driver's time in microseconds: the columns of ``SCHEMA``."""
+SCHEMA = "node string, first long, last long, nodes long, now long, missing string"
+Row: TypeAlias = tuple[str, int, int, int, int, str]
+"""The columns of ``SCHEMA``: a span, how many nodes there are, the driver's time in microseconds and, as JSON, which
+numbers of a node that is new are not there as the driver sees it."""
 
 
 class SpanSource(DataSource):
@@ -85,7 +87,13 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Iterator[Row]:
         """Return a batch that was begun."""
         now = self._clock_ns() // 1_000
-        return iter([(*span, now) for span in spans(start, end)])  # PySpark copies it, and no generator can be
+        rows = [(*span, now, self._missing(span)) for span in spans(start, end)]
+        return iter(rows)  # PySpark copies it, and no generator can be
+
+    def _missing(self, span: tuple[str, int, int, int]) -> str:
+        node, first, _, _ = span
+        found = left_out(self._log, node) if first == NOTHING_APPLIED + 1 else []
+        return json.dumps([astuple(each) for each in found])
 
     def _ends(self) -> dict[str, int]:
         last = undisturbed(partial(snapshot, self._log, self._watch)).last

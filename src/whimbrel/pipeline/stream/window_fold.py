@@ -60,8 +60,8 @@ class _Kept:
     windows: Windows
 
 
-_kept: dict[str, _Kept] = {}
-"""By stream, what this process remembers."""
+_kept: dict[tuple[str, str], _Kept] = {}
+"""By stream and its tables, what this process remembers."""
 
 
 def scratch_of(out: Path) -> Path:
@@ -71,7 +71,8 @@ def scratch_of(out: Path) -> Path:
 
 def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]:
     """Take what was made of all nodes in a batch into the windows; yield it, and what is made of these."""
-    kept = _kept.pop(job.stream, None)
+    key = (job.stream, job.out)
+    kept = _kept.pop(key, None)
     if kept is not None and kept.store.applied == blobs.head().applied:
         kept.store.follow(blobs)
     else:
@@ -113,7 +114,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     mark = windows.watermark(nodes, lateness_us=job.plan.lateness_us)
     windows.advance(mark)
     windows.commit(windows.applied + 1)
-    _kept[job.stream] = kept
+    _kept[key] = kept
     report_of = WindowsReport(mark, windows.first_open, windows.size, kept.store.size_bytes, tuple(notes), too_late)
     yield Made("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
 
