@@ -14,7 +14,9 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from stream_rig import StreamRig, forget
 
 from whimbrel.hold.retention import Retention
@@ -28,10 +30,14 @@ from whimbrel.model.facts import Fact, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, fold_shard
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.files.snapshots import Missing
-from whimbrel.pipeline.files.spans import SpanReader
+from whimbrel.pipeline.files.schemas import SCHEMAS
+from whimbrel.pipeline.files.snapshots import Missing, snapshot
+from whimbrel.pipeline.files.spans import SpanReader, found_schema
 from whimbrel.pipeline.files.visibility import NO_PATIENCE, Patience, UnseenNumbersError, first_unseen
 from whimbrel.pipeline.plans import StreamPlan
+from whimbrel.pipeline.spark import log_frames
+from whimbrel.pipeline.spark.log_frames import LogFrame
+from whimbrel.pipeline.spark.source import Span, WhimbrelSource, read_tail
 from whimbrel.pipeline.stream.batch_record import LostLogError
 
 NODE, FACTS, DELAYS = "n", 12, 1_000
@@ -248,6 +254,61 @@ def test_a_cached_reader_is_of_one_folder(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to(tmp_path / "two")
     (piece,) = reader.pieces(11, 20, now=0)
     assert piece.table("publications").column("body").to_pylist() == [b"22" * seq for seq in range(11, 21)]
+
+
+def _reported(log: Path, frame: LogFrame, chosen: slice = slice(None)) -> list[int]:
+    """Return the numbers that some tasks read, each of one portion."""
+    found = (batch for portion in frame.portions[chosen] for batch in log_frames._found(log, "reports", portion))
+    return [seq for batch in found for seq in batch.column("seq").to_pylist()]
+
+
+def test_parts_that_are_merged_while_tasks_read_them_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of all row groups but the first were gone, where a task came after the merge and another before."""
+    monkeypatch.setattr(log_frames, "_ROWS_PER_TASK", 2)
+    monkeypatch.setattr(log_frames, "PATIENT", NO_PATIENCE)
+    log, spark = tmp_path / "log", SparkSession.__new__(SparkSession)  # nothing is asked of it
+    for _ in range(2):
+        with LogWriter(log, NODE) as writer:
+            for _ in range(6):
+                writer.append(_fact(writer.next_seq))
+        export(log, NODE, closed_only=False)
+    for part in layout.parts(log, "reports"):
+        pq.write_table(pq.ParquetFile(part.path).read(), part.path, row_group_size=2)
+    frame = LogFrame.at(spark, log, "reports", snapshot(log), now=0)
+    assert len(frame.portions) == 6
+    before = _reported(log, frame, slice(0, 1))
+    compact(log)
+    assert before + _reported(log, frame, slice(1, None)) == _reported(log, frame) == list(range(1, 13))
+    layout.parts(log, "reports")[0].path.unlink()
+    with pytest.raises(UnseenNumbersError, match="numbers 1 to 2 are in the log as the driver sees it"):
+        _reported(log, frame)
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_a_tail_is_read_whole(tmp_path: Path, *, is_exported: bool) -> None:
+    """The format ``whimbrel`` and the tables that no fold makes read the same log."""
+    log, target = tmp_path / "log", found_schema("reports")
+    for _ in range(2):
+        with LogWriter(log, NODE) as writer:
+            for _ in range(6):
+                writer.append(_fact(writer.next_seq))
+    if is_exported:
+        export(log, NODE, closed_only=False)
+    late = Patience(seconds=1, sleep=lambda _: _published(log, 14))
+
+    def numbers(last: int, patience: Patience) -> list[int]:
+        batches = read_tail(log, "reports", Span(NODE, 3, last), target, patience=patience)
+        return [seq for batch in batches for seq in batch.column("seq").to_pylist()]
+
+    assert numbers(12, NO_PATIENCE) == list(range(3, 13))
+    with pytest.raises(UnseenNumbersError, match="numbers 13 to 14"):
+        numbers(14, NO_PATIENCE)
+    assert numbers(14, late) == list(range(3, 13))
+    (stream,) = [WhimbrelSource({"path": str(log)}).streamReader(SCHEMAS["publications"])]
+    with pytest.raises(UnseenNumbersError, match="numbers 15 to 16"):
+        stream.partitions({NODE: 12}, {NODE: 16})
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,16 @@ from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.files.snapshots import Missing, parts_up_to, settled_seq, undisturbed
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError, first_unseen
 
-__all__ = ["PIECE_BYTES", "PIECE_FACTS", "Piece", "SpanReader", "found_schema", "judged_batches", "part_batches"]
+__all__ = [
+    "PIECE_BYTES",
+    "PIECE_FACTS",
+    "Piece",
+    "SpanReader",
+    "check_parts_whole",
+    "found_schema",
+    "judged_batches",
+    "part_batches",
+]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
@@ -342,6 +351,15 @@ class _Cursor(_Numbers):
         self._row = int(np.searchsorted(self.seqs, first))
         rows = self._file.read(use_threads=False).take(pa.array(order[self._row :])).combine_chunks()
         return [_fitted(self._table, batch) for batch in rows.to_batches(max_chunksize=self._most_rows)]
+
+
+def check_parts_whole(log: Path, node: str, parts: Iterable[Part], first: int, last: int) -> None:
+    """Raise ``UnseenNumbersError`` if a number from *first* to *last* is in none of *parts*, those of all tables."""
+    found = [_Numbers(part) for part in parts if part.first <= last and part.last >= first]
+    spare = sum(numbers.unnumbered for numbers in found)
+    unseen = first_unseen(first, last, [numbers.seqs for numbers in found], spare=spare)
+    if unseen is not None:
+        raise UnseenNumbersError(log, node, unseen, last)
 
 
 def _opened(path: Path) -> Arrow:
